@@ -107,6 +107,11 @@ class Plugin(Generic[OptionsT]):
     10 %. None means the distance of equal work in another order. `allowed_update_difference` may
     let it depend on the options."""
 
+    output_tolerance: ClassVar[float | None] = None
+    """Share of generated tokens that may differ from the baseline's by design, each counted where
+    all tokens before it are equal; 0.05 is 5 %. None means that of equal work in this dtype.
+    `allowed_output_difference` may let it depend on the options."""
+
     uses_torch: ClassVar[bool] = True
     """Whether an engine takes its steps with torch: steps of others are measured, and cannot be
     profiled."""
@@ -195,6 +200,13 @@ class Plugin(Generic[OptionsT]):
         As `allowed_loss_difference`; a distance above 0.3 is `different by design`.
         """
         return self.update_tolerance
+
+    def allowed_output_difference(self) -> float | None:
+        """Return the `output_tolerance` of this instance, by its options.
+
+        As `allowed_loss_difference`; a share above 0.2 is `different by design`.
+        """
+        return self.output_tolerance
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:
         """Return what else changes the result, such as a file's content: it becomes part of the id.

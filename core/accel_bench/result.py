@@ -275,6 +275,20 @@ class WeightUpdate(Frozen):
         return math.hypot(*(value for one in self.tensors.values() for value in one.sketch))
 
 
+class Answers(Frozen):
+    """What a rank has generated for its requests, in their order, warm-up included.
+
+    The k-th request is the same in every run of a scenario.
+    """
+
+    tokens: tuple[tuple[int, ...], ...] = ()
+    """Token ids of each of the first requests, the prompt left out."""
+
+    digests: tuple[str, ...] = ()
+    """SHA-256 of the ids of each of the others, cut to 16 hexadecimal digits: beyond 65,536 ids
+    they are not kept."""
+
+
 class Collective(Frozen):
     """One kind of collective on one rank in a step: means of counts, medians of seconds."""
 
@@ -455,6 +469,9 @@ class RankResult(Frozen):
     update: WeightUpdate | None = None
     """How training changed the weights; null without torch, or when the window was not reached."""
 
+    answers: Answers | None = None
+    """What it has generated; null where it was trained."""
+
     evidence: dict[str, JsonValue] = Field(default_factory=dict)
     """What each plugin shows for having acted, by its name."""
 
@@ -560,6 +577,10 @@ class Result(Frozen):
 
     update_tolerances: dict[str, float] = Field(default_factory=dict)
     """Distance of the weights' change from the baseline's that each plugin allows by design, of
+    those that declare one."""
+
+    output_tolerances: dict[str, float] = Field(default_factory=dict)
+    """Share of generated tokens that may differ from the baseline's by each plugin's design, of
     those that declare one."""
 
     update_distances: dict[str, dict[str, float]] = Field(default_factory=dict)

@@ -100,6 +100,10 @@ class Run:
     evaluation_batches: Any = None
     """What `build_evaluation_batches` returned; None where nothing is evaluated."""
 
+    answers: list[Sequence[int]] = field(default_factory=list)
+    """Token ids that were generated for each request so far, in the order of the requests; the
+    engine of `mode: inference` adds them, outside of its steps."""
+
     trace: Trace = field(default_factory=Trace)
     """Stages passed so far."""
 

@@ -249,6 +249,7 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
     experiment = row.planned.experiment
     peak, kind = peak_memory(list(row.completed.values()))
     trained = row.speeds if experiment.scenario.trains else {}
+    scenario = experiment.scenario
     return ExperimentFigures(
         experiment_id=experiment.id,
         stack=experiment.stack.name,
@@ -256,7 +257,8 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         tag=experiment.tag,
         status=row.ending.status,
         runs=len(row.completed),
-        counts=experiment.scenario.counts,
+        mode=scenario.mode,
+        counts=scenario.counts,
         tokens_per_second=row.tokens_per_second,
         reasons=row.ending.reasons,
         disowned=row.disowned,

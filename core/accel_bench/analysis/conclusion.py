@@ -16,8 +16,10 @@ SPELT_OUT = 3
 
 SPELT_OUT_KINDS = (
     "faster with another training",
+    "faster with another output",
     "faster",
     "different in their training",
+    "different in their output",
     "slower",
     "equally fast",
 )
@@ -68,7 +70,9 @@ def _compared(summary: Summary) -> list[str]:
 
 def _kind(row: ExperimentSummary) -> str:
     if row.training_difference:
-        faster = row.verdict == "different training"
+        faster = row.verdict in ("different training", "different output")
+        if row.generated:
+            return "faster with another output" if faster else "different in their output"
         return "faster with another training" if faster else "different in their training"
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return NOT_COMPARABLE
@@ -85,10 +89,11 @@ def _clause(row: ExperimentSummary, baseline: str) -> str:
     """Return speed and loss of a row; a speed that comes with another loss is called that."""
     name, as_fast = _name(row), _as_fast(row, baseline)
     if row.training_difference:
-        clear = row.verdict in ("different training", "slower")
+        clear = row.verdict in ("different training", "different output", "slower")
+        what = "output" if row.generated else "training"
         return (
-            f"the training of {name} is different ({row.training_difference}), so that being "
-            f"{as_fast} is not for the same training{'' if clear else f' (speed: {row.verdict})'}"
+            f"the {what} of {name} is different ({row.training_difference}), so that being "
+            f"{as_fast} is not for the same {what}{'' if clear else f' (speed: {row.verdict})'}"
         )
     verb = {"slower": "is slower,", "same": "is equally fast,"}.get(row.verdict, "is")
     return f"{name} {verb} {as_fast}, {_trained(row)}"
@@ -96,6 +101,11 @@ def _clause(row: ExperimentSummary, baseline: str) -> str:
 
 def _trained(row: ExperimentSummary) -> str:
     """Return `with an equivalent loss and update`, or what else is known of them."""
+    if row.generated:
+        if row.output_verdict == "same":
+            return "with the same output, token for token"
+        reason = f" ({row.output_reason})" if row.output_reason else ""
+        return f"with an output that is {row.output_verdict}{reason}"
     parts = {
         "loss": (row.loss_verdict, row.loss_reason),
         "update": (row.update_verdict, row.update_reason),
@@ -259,4 +269,5 @@ def _speed(row: ExperimentSummary) -> str:
     ends = [rate(end) for end in (speed.low, speed.high) if end is not None]
     interval = f"[{' to '.join(ends)}]" if ends else f"({count(row.runs, 'run')})"
     verb = "runs" if row.counts == CALLS else "trains"
+    verb = "generates" if row.mode == "inference" else verb
     return f"{_name(row)} {verb} at {rate(speed.median)} {row.counts}/s {interval}"

@@ -26,7 +26,12 @@ ReproductionVerdict: TypeAlias = Literal["reproduced", "not reproduced", "cannot
 MARGIN = 0.05
 """Relative distance within which two ratios are the same figure."""
 
-DIRECTIONS: Mapping[str, int] = {"faster": 1, "different training": 1, "slower": -1}
+DIRECTIONS: Mapping[str, int] = {
+    "faster": 1,
+    "different training": 1,
+    "different output": 1,
+    "slower": -1,
+}
 """Verdicts that claim a direction."""
 
 

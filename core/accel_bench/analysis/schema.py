@@ -119,6 +119,9 @@ class ExperimentRow(Frozen):
     runs: int
     """Completed runs: those that the numbers come from."""
 
+    mode: Literal["train", "inference"] = "train"
+    """What was measured: training, or answers to requests."""
+
     counts: str = TOKENS
     """What is counted as tokens, such as `images`; `calls` where nothing is trained."""
 

@@ -73,6 +73,28 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
     return model.train()
 
 
+def load_other_model(run: Run, name: str) -> Any:
+    """Return another model beside the scenario's, loaded alike, such as one that drafts for it.
+
+    Raises ScenarioError when it cannot be loaded, or has another vocabulary.
+    """
+    use = run.scenario.model.model_copy(update={"id": name, "overrides": {}, "revision": None})
+    config = build_config(use, run.trust_remote_code)
+    ours, theirs = (text_config(one).vocab_size for one in (run.unwrapped_model.config, config))
+    if ours != theirs:
+        raise ScenarioError(
+            f"inference.assistant {name!r} has a vocabulary of {theirs} tokens, and the model one "
+            f"of {ours}; choose an assistant of the same family"
+        )
+    place, dtype = str(run.device), getattr(torch, use.dtype)
+    if use.weights == "random":
+        seed = run.scenario.train.seed
+        return random_model(config, dtype, place, seed, attention=use.attention)[0]
+    return place_model(_pretrained_model(config, use, run.trust_remote_code), torch.device(place))[
+        0
+    ]
+
+
 def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedConfig:
     """Return the configuration of a model with its overrides applied and the cache off.
 

@@ -75,7 +75,7 @@ def add_what_plugins_need(
     uses = list(_chosen_uses(file, chosen))
     notices: list[str] = []
     adapter = slot_defaults().needed_adapter
-    for chosen_use in uses:
+    for chosen_use in uses if file.scenario.mode == "train" else ():
         if chosen_use.kind.needs_adapter and not _is_given(file, chosen_use, "adapter"):
             file = file.with_setting("adapter.use", adapter, f"added for {chosen_use.name}")
             notices.append(f"adapter: {adapter} added to every stack: {chosen_use.name} needs one")

@@ -159,7 +159,8 @@ def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Ite
             yield f"does not work with {what} {value}; it works with {known}"
     if declared.single_node and scenario.resources.nodes > 1:
         yield f"starts processes on one node, {scenario.resources.nodes} are asked for"
-    if declared.needs_adapter and scenario.adapter.use == NO_PLUGIN:
+    trains = not scenario.generates
+    if declared.needs_adapter and trains and scenario.adapter.use == NO_PLUGIN:
         yield "needs an adapter, and the scenario has none"
     oldest = declared.minimum_compute_capability
     if oldest is not None and scenario.resources.device == "cuda":

@@ -49,6 +49,7 @@ TRACKING = "record_result"
 """Hook of trackers."""
 
 LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_difference"
+OUTPUT_TOLERANCE = "allowed_output_difference"
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class ActivePlugins:
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
         self.loss_tolerances = _tolerances(self.plugins, LOSS_TOLERANCE)
         self.update_tolerances = _tolerances(self.plugins, UPDATE_TOLERANCE)
+        self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
         """Call a hook of every plugin that implements it, in order; yield plugin and answer.
@@ -415,7 +417,8 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
             continue
         if use.use != NO_PLUGIN:
             raise PluginError(f"plugin {use.use!r} cannot be used as {slot}: it has no {hook}")
-        if slot not in ("adapter", "parallel"):
+        may_be_empty = {"adapter", "parallel", *(["optimizer"] if scenario.generates else [])}
+        if slot not in may_be_empty:
             raise PluginError(f"{slot}: none cannot be run; name a plugin that has {hook}")
 
 

@@ -28,7 +28,13 @@ from accel_bench.report.table import EMPTY
 
 FOLDER = Path(__file__).with_name("templates")
 
-TONES = {"faster": "good", "slower": "bad", "different training": "bad", "inconclusive": "open"}
+TONES = {
+    "faster": "good",
+    "slower": "bad",
+    "different training": "bad",
+    "different output": "bad",
+    "inconclusive": "open",
+}
 """Colours of verdicts; what did not complete is `bad`."""
 
 Repetitions = Mapping[tuple[str, str], Counter[str]]

@@ -235,6 +235,7 @@ def _result(
         plugins=active.versions(),
         loss_tolerances=active.loss_tolerances,
         update_tolerances=active.update_tolerances,
+        output_tolerances=active.output_tolerances,
         metrics=observed.metrics,
         machine=attempt.machine,
         nodes=observed.nodes,

@@ -77,6 +77,8 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})
     measure = work.pop("measure")
     work["task"] = _task_of(work["task"])
+    if not scenario.generates:
+        del work["inference"]  # ids are those from before there was inference
     for key in LATER_RESOURCES:
         if work["resources"][key] is None:
             del work["resources"][key]

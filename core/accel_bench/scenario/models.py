@@ -10,11 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from accel_bench.documents.base import Described, Frozen, JsonValue
 from accel_bench.documents.validate import LocatedError
 from accel_bench.scenario.batches import complete_batch, count_devices
+from accel_bench.scenario.requests import complete_inference
 from accel_bench.scenario.settings import (
     LONGEST_WARMUP,
     MAXIMUM_SAMPLES,
     MOST_DISCARDED,
     Evaluate,
+    Inference,
     Measure,
     PythonEnvironment,
     Resources,
@@ -87,8 +89,8 @@ class Work(Described):
     """What the model is trained to do. `operation`: nothing is trained, one operation is called on
     its own, and what is counted as tokens are calls."""
 
-    mode: Literal["train"] = "train"
-    """What is measured."""
+    mode: Literal["train", "inference"] = "train"
+    """What is measured: steps of training, or requests that the model answers."""
 
     model: ModelUse = Field(default_factory=ModelUse)
     """Which model."""
@@ -116,6 +118,9 @@ class Work(Described):
 
     train: Train = Train()
     """Settings of training."""
+
+    inference: Inference = Inference()
+    """What is asked of the model in `mode: inference`."""
 
     resources: Resources = Resources()
     """What a run may use."""
@@ -172,8 +177,14 @@ class Scenario(Work):
 
     @property
     def trains(self) -> bool:
-        """Whether a model is trained: an operation that is called on its own is none."""
-        return self.counts != CALLS
+        """Whether a model is trained: an operation that is called on its own is none, nor is one
+        that answers requests."""
+        return self.counts != CALLS and not self.generates
+
+    @property
+    def generates(self) -> bool:
+        """Whether requests are answered, and nothing is trained."""
+        return self.mode == "inference"
 
     @property
     def compute_dtype(self) -> str:
@@ -191,6 +202,7 @@ class Scenario(Work):
         """Work out what follows from other settings: the batch sizes and the parallel plugin."""
         if not isinstance(raw, dict):
             return raw
+        raw = complete_inference(raw)
         resources = raw.get("resources") or {}
         world_size = count_devices(resources)
         if world_size is None:

@@ -178,6 +178,36 @@ class PythonEnvironment(Described):
         return self
 
 
+class Inference(Described):
+    """What is asked of a model in `mode: inference`; all stacks answer the same requests."""
+
+    batch_size: int = Field(1, ge=1, le=1_000_000)
+    """Requests that are answered together on each device; with a `rate`, the most of them."""
+
+    prompt_tokens: int = Field(128, ge=2, le=16_777_216)
+    """Tokens of the longest prompt; shorter ones are padded to it, on the left."""
+
+    new_tokens: int = Field(32, ge=2, le=1_000_000)
+    """Tokens that are generated for each request; no token ends a text before."""
+
+    decoding: Literal["greedy", "sampling"] = "greedy"
+    """`greedy` takes the likeliest token; `sampling` draws from the whole distribution."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of what sampling draws, and of the times at which requests arrive."""
+
+    cache: Literal["dynamic", "static"] = "dynamic"
+    """Whether the key-value cache grows by each token, or has its whole size from the start."""
+
+    rate: float | None = Field(None, gt=0, le=1e9, allow_inf_nan=False)
+    """Requests that arrive per second on each device, as a Poisson process that waits for no
+    answer; null asks for the next ones when the last are answered."""
+
+    assistant: str | None = Field(None, min_length=1)
+    """A smaller model that drafts tokens for the model to verify, as `model.id` names one; null
+    generates without."""
+
+
 class Measure(Described):
     """How a run is measured."""
 

@@ -53,6 +53,9 @@ class SlotDefaults(Frozen):
     operation_task: str
     """Fills `task` there."""
 
+    inference: dict[str, str]
+    """Plugins in the place of those of `slots` in `mode: inference`."""
+
 
 @cache
 def slot_defaults() -> SlotDefaults:

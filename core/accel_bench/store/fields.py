@@ -95,10 +95,14 @@ def _is_stated(key: str, result: Result) -> bool:
 
 def options_of(result: Result) -> dict[str, Any]:
     """Return settings that have no column of their own, options of plugins above all, by key."""
-    scenario = result.experiment.scenario.model_dump(mode="json", include=set(SECTIONS))
+    generates = result.experiment.scenario.generates
+    sections = {*SECTIONS} - (set() if generates else {"inference"})
+    scenario = result.experiment.scenario.model_dump(mode="json", include=sections)
     found = {key: value for key, value in _dotted(scenario) if key not in COLUMN_OF}
     if (counts := result.experiment.scenario.counts) != TOKENS:
         found["task.counts"] = counts
+    if generates:
+        found["mode"] = result.experiment.scenario.mode
     for use in result.experiment.stack.uses:
         found |= dict(_dotted({use.use: use.options}))
     return found

@@ -141,7 +141,7 @@ COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Names in the database by dotted name."""
 
 SECTIONS = tuple(
-    "task model adapter data optimizer engine parallel launcher train resources measure "
+    "task model adapter data optimizer engine parallel launcher train inference resources measure "
     "evaluate".split()
 )
 """Sections of a scenario whose settings without a column are in `options`."""

@@ -150,4 +150,5 @@ def _skipped(planned: Planned) -> Result:
         plugins=planned.active.versions(),
         loss_tolerances=planned.active.loss_tolerances,
         update_tolerances=planned.active.update_tolerances,
+        output_tolerances=planned.active.output_tolerances,
     )

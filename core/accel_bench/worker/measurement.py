@@ -33,6 +33,7 @@ from accel_bench.worker import failure, settings
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.evaluation import make_evaluator
+from accel_bench.worker.generated import kept_answers
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.learning import LearningSteps
 from accel_bench.worker.observed_steps import ObservedSteps
@@ -51,6 +52,7 @@ from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 if TYPE_CHECKING:
     from accel_bench.worker.communication import CommunicationProbe
     from accel_bench.worker.profile.window import RankProfiler
+    from accel_bench.worker.verify.generation import GenerationCheck
     from accel_bench.worker.verify.verification import Verification
 
 REHEARSAL_STEPS = 2
@@ -138,6 +140,8 @@ def run_rank(
             window.profile.write(record)
     if window.communication is not None:
         record.communication = window.communication.result()
+    if run.scenario.generates:
+        record.answers = kept_answers(run.answers)
     heartbeat.phase = "report_evidence"
     collect_evidence(active, run, record)
 
@@ -154,10 +158,11 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     run.dataset = active.require("load_data", run=run)
     run.trace.mark("load_data")
     _build_model(active, run, heartbeat)
-    heartbeat.phase = "build_loss"
-    run.loss = require(active, "build_loss", run)
-    heartbeat.phase = "build_optimizer"
-    run.optimizer = require(active, "build_optimizer", run)
+    if not run.scenario.generates:
+        heartbeat.phase = "build_loss"
+        run.loss = require(active, "build_loss", run)
+        heartbeat.phase = "build_optimizer"
+        run.optimizer = require(active, "build_optimizer", run)
     heartbeat.phase = "build_batches"
     run.batches = require(active, "build_batches", run)
     if run.scenario.evaluates:
@@ -279,7 +284,7 @@ class AroundWindow:
         self.heartbeat.phase = "finish_metrics"
         collect_metrics(self.active, self.run, self.record)
         self._sketch_update()
-        check_window(window)
+        check_window(window, self.run.scenario.generates)
         if invalid:
             raise InvalidRunError(invalid)
 
@@ -330,10 +335,16 @@ class AroundWindow:
         self.verification.before_window(strategy, self.synchronizations.per_step())
 
 
-def verification_of(job: Job, run: Run, record: RankRecord) -> Verification | None:
-    """Verify a run where torch trains; the null engine has nothing to verify."""
+def verification_of(
+    job: Job, run: Run, record: RankRecord
+) -> Verification | GenerationCheck | None:
+    """Verify a run where torch computes; the null engine has nothing to verify."""
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
+    if run.scenario.generates:
+        from accel_bench.worker.verify.generation import GenerationCheck
+
+        return GenerationCheck(run, record)
     from accel_bench.worker.verify.verification import Verification
 
     return Verification(run, record, job)

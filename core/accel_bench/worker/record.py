@@ -19,6 +19,7 @@ from accel_bench.plugins.manager import (
     wrong_answer,
 )
 from accel_bench.result import (
+    Answers,
     Communication,
     LearningCurve,
     Metric,
@@ -48,6 +49,7 @@ class RankRecord:
     metrics: list[Metric] = field(default_factory=list)
     effective: EffectiveConfiguration = field(default_factory=EffectiveConfiguration)
     update: WeightUpdate | None = None
+    answers: Answers | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     degraded: list[str] = field(default_factory=list)
     device: Device | None = None
@@ -101,9 +103,13 @@ def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, st
                 yield plugin, "on_evidence", shown
 
 
-def check_window(window: Window) -> None:
-    """Refuse a window in which nothing was trained."""
+def check_window(window: Window, generates: bool = False) -> None:
+    """Refuse a window in which nothing was trained, or no token was generated."""
     steps = (*window.warmup, *window.samples)
+    if generates:
+        if not all(sample.real_tokens for sample in steps):
+            raise InvalidRunError(["a step generated no token"])
+        return
     reasons = []
     if any(sample.loss is None for sample in steps):
         first = next(sample.step for sample in steps if sample.loss is None)
@@ -137,6 +143,7 @@ def rank_result(
         metrics=tuple(record.metrics),
         effective=record.effective,
         update=record.update,
+        answers=record.answers,
         evidence=record.evidence,
         stages=tuple(run.trace.stages),
     )

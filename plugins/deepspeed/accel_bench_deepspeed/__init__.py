@@ -48,6 +48,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
     """Divides optimizer state, gradients and weights over devices by DeepSpeed's ZeRO."""
 
     Options = DeepSpeedOptions
+    modes = frozenset({"train"})
     devices = frozenset({"cpu", "cuda"})
     dtypes = frozenset({"float32"})
     makes_working_copies = True

@@ -77,6 +77,7 @@ class Mesh(Plugin[MeshOptions]):
     """Shards the model, its matrices or its experts over the devices, on torch's DeviceMesh."""
 
     Options = MeshOptions
+    modes = frozenset({"train"})
     devices = frozenset({"cpu", "cuda"})
     makes_working_copies = True
 

@@ -82,7 +82,10 @@ def sequence_length(result: Result) -> Iterator[str]:
     it is their upper limit. Seconds and devices stand on both sides of the division: tokens and
     samples are left, and are compared with the scenario.
     """
-    planned = result.experiment.scenario.data.sequence_length
+    scenario = result.experiment.scenario
+    planned = scenario.data.sequence_length
+    if scenario.generates:
+        planned += scenario.inference.new_tokens
     steps = [sample for window in _windows(result).values() for sample in _all_steps(window)]
     lengths = {step.processed_tokens / step.sequences for step in steps if step.sequences}
     if not lengths:
@@ -109,10 +112,11 @@ def global_batch(result: Result) -> Iterator[str]:
 
     Ranks that compute one batch together count once.
     """
-    windows = list(_windows(result).values())
-    if len(windows) < result.experiment.scenario.world_size:
+    windows, scenario = list(_windows(result).values()), result.experiment.scenario
+    at_a_rate = scenario.generates and scenario.inference.rate is not None
+    if len(windows) < scenario.world_size or at_a_rate:
         return
-    size = result.experiment.scenario.train.global_batch_size
+    size = scenario.train.global_batch_size
     counts = {len(window.samples) for window in windows}
     counted = [rank.window for rank in result.data_ranks if rank.window is not None]
     samples = sum(sample.sequences for window in counted for sample in window.samples)

@@ -75,6 +75,8 @@ FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.fingerprints",),
     "engine": ("environment.fingerprints",),
     "environment": ("effective.environment", "effective.threads"),
+    "inference.batch_size": BATCH,
+    "inference.prompt_tokens": ("work.data.sequence_length",),
     "model": ("environment.fingerprints",),
     "resources.device": (
         "environment.cuda",

@@ -14,6 +14,7 @@ from accel_bench.analysis.checks.distance import (
     unmoved_tensors,
 )
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
+from accel_bench.analysis.checks.outputs import OutputComparison, compare_outputs
 from accel_bench.analysis.checks.tokens import token_differences
 from accel_bench.analysis.checks.trained import trained_differences
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
@@ -28,6 +29,9 @@ scalers that left out other steps."""
 
 NO_TRAINING = "nothing is trained: one operation is called on its own"
 """Why nothing is compared where calls are counted in the place of tokens."""
+
+ONLY_GENERATED = "nothing is trained: the model answers requests"
+"""Why neither losses nor updates are compared in mode inference."""
 
 NOT_STORED = "one of the two did not store its update"
 """Why nothing is compared where one run has an update and the other has none."""
@@ -70,8 +74,9 @@ LIMITS = Limits(lambda run: run.update_tolerances, _usual, MAXIMUM_TOLERANCE, tr
 """What is allowed for the distance of two updates."""
 
 
-class TrainingComparison(LossComparison):
-    """A stack's loss and update against the baseline's, or those of B against those of A."""
+class TrainingComparison(OutputComparison, LossComparison):
+    """A stack's loss and update against the baseline's, or those of B against those of A; in mode
+    inference, what it generated."""
 
     training_reasons: tuple[str, ...] = ()
     """How what trains is not what trains in the baseline; empty where it is."""
@@ -110,7 +115,20 @@ class TrainingComparison(LossComparison):
 
         Where neither side stored one there is no reason, and the loss alone decides.
         """
-        return self.update_verdict == "not tested" and bool(self.update_reason)
+        return bool(self.untested)
+
+    @property
+    def generated(self) -> bool:
+        """Whether answers were compared, and not trainings."""
+        return self.loss_reason == ONLY_GENERATED
+
+    @property
+    def untested(self) -> str:
+        """Why nothing shows that the work is the same; empty where something does, or where there
+        is nothing to show."""
+        if self.generated:
+            return self.output_reason if self.output_verdict == "not tested" else ""
+        return self.update_reason if self.update_verdict == "not tested" else ""
 
     @property
     def training_difference(self) -> str:
@@ -120,6 +138,8 @@ class TrainingComparison(LossComparison):
             reasons.append(f"its loss differs {self.loss_reason}")
         if self.update_verdict == "different":
             reasons.append(self.update_reason)
+        if self.output_verdict == "different":
+            reasons.append(self.output_reason)
         return "; ".join(reasons)
 
     @property
@@ -132,6 +152,7 @@ class TrainingComparison(LossComparison):
                 ("different" if other else "", other),
                 (self.loss_verdict, f"its loss differs {self.loss_reason}"),
                 (self.update_verdict, self.update_reason),
+                (self.output_verdict, self.output_reason),
             )
             if verdict.startswith("different")
         ]
@@ -139,15 +160,16 @@ class TrainingComparison(LossComparison):
 
 
 def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:
-    """Return the speed, with `different training` in the place of `faster` where that is so, and
-    without a verdict where a missing update leaves it open."""
+    """Return the speed, with `different training`, or `different output`, in the place of `faster`
+    where that is so, and without a verdict where a missing update leaves it open."""
     different = training.training_difference
     if speed.verdict != "faster" or not (different or training.update_missing):
         return speed
     if different:
-        changes = {"verdict": "different training", "verdict_reason": different}
+        word = "different output" if training.generated else "different training"
+        changes = {"verdict": word, "verdict_reason": different}
     else:
-        changes = {"verdict": "not tested", "verdict_reason": training.update_reason}
+        changes = {"verdict": "not tested", "verdict_reason": training.untested}
     return speed.model_copy(update=changes)
 
 
@@ -161,9 +183,9 @@ def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
     if different := training.not_the_same:
         return different
     if training.update_missing:
-        return training.update_reason
-    verdicts = (training.loss_verdict, training.update_verdict)
-    if "equivalent" in verdicts or training.loss_reason == NO_TRAINING:
+        return training.untested
+    verdicts = {training.loss_verdict, training.update_verdict, training.output_verdict}
+    if verdicts & {"equivalent", "same"} or training.loss_reason == NO_TRAINING:
         return ""
     why = training.loss_reason or training.update_reason or reason
     return f"its training is not shown to be the baseline's ({why or 'nothing was compared'})"
@@ -180,6 +202,9 @@ def compare_training(
     ]
     if keys and not baseline[keys[0]].experiment.scenario.trains:
         return TrainingComparison(loss_reason=NO_TRAINING)
+    if keys and baseline[keys[0]].experiment.scenario.generates:
+        outputs = compare_outputs(baseline, stack)
+        return TrainingComparison(loss_reason=ONLY_GENERATED, **dict(outputs))
     found = TrainingComparison()
     if keys:
         allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)

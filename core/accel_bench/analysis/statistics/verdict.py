@@ -26,9 +26,16 @@ RoundKey: TypeAlias = tuple[str, int]
 """Session and round: runs that share both are a pair."""
 
 Verdict: TypeAlias = Literal[
-    "faster", "different training", "slower", "same", "inconclusive", "not tested"
+    "faster",
+    "different training",
+    "different output",
+    "slower",
+    "same",
+    "inconclusive",
+    "not tested",
 ]
-"""Verdicts on a stack's speed; `different training` is that of one that would be `faster`."""
+"""Verdicts on a stack's speed; `different training`, and in mode inference `different output`, is
+that of one that would be `faster`."""
 
 MINIMUM_ROUNDS = 5
 """Fewer rounds get no verdict."""

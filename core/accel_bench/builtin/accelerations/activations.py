@@ -82,6 +82,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
     """
 
     Options = CheckpointingOptions
+    modes = frozenset({"train"})
     devices = frozenset({"cpu", "cuda"})
     deterministic: ClassVar[bool] = True
     _checkpointing: Checkpointing | None = None
@@ -128,6 +129,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
     """
 
     Options = OffloadOptions
+    modes = frozenset({"train"})
     devices = frozenset({"cuda"})
     deterministic: ClassVar[bool] = True
     _offloading: Offloading | None = None

@@ -34,6 +34,7 @@ class HFTrainer(Plugin[HFTrainerOptions]):
     """
 
     Options = HFTrainerOptions
+    modes = frozenset({"train"})
     requires = ("accelerate>=1.1",)
     strategy = "DistributedDataParallel"
 

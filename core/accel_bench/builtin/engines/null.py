@@ -46,6 +46,7 @@ class Null(Plugin[NullOptions]):
     """Stands in for a model, data, an optimizer and an engine, without torch."""
 
     Options = NullOptions
+    modes = frozenset({"train"})
 
     uses_torch = False
 

@@ -44,6 +44,7 @@ class Op(Plugin[OpOptions]):
     """Calls one operation on its own; a wrong output or gradient makes the run invalid."""
 
     Options = OpOptions
+    modes = frozenset({"train"})
     tasks = frozenset({"operation"})
 
     def claims(self) -> frozenset[str]:

@@ -8,6 +8,8 @@ from accel_bench import Engine, Options, Plugin, Run, hookimpl
 class Torch(Plugin[Options]):
     """Drives optimizer steps with a plain torch loop."""
 
+    modes = frozenset({"train"})
+
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Import torch: core sets it up next, and leaves it out of the memory that a run needs."""

@@ -33,6 +33,7 @@ class Checkpoint(Plugin[CheckpointOptions]):
     """
 
     Options = CheckpointOptions
+    modes = frozenset({"train"})
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:

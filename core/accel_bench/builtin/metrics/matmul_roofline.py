@@ -17,6 +17,8 @@ class MatmulRoofline(Plugin[Options]):
     window's peak, which is read before: `metrics: [memory, matmul-roofline]`.
     """
 
+    modes = frozenset({"train"})
+
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:
         """Return `matmul_seconds`, for a step; null where the model's matmuls are not known."""

@@ -89,6 +89,8 @@ OptionsT = TypeVar("OptionsT", bound=OptimizerOptions)
 class TorchOptimizer(Plugin[OptionsT]):
     """Base of the plugins below: the class of torch.optim, over what requires a gradient."""
 
+    modes = frozenset({"train"})
+
     optimizer_class: ClassVar[str]
     """Name in torch.optim."""
 

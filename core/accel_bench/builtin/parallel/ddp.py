@@ -32,6 +32,7 @@ class DDP(Plugin[DDPOptions]):
     """Replicates the model on every device and averages gradients."""
 
     Options = DDPOptions
+    modes = frozenset({"train"})
     strategy = "DistributedDataParallel"
 
     @hookimpl

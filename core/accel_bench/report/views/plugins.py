@@ -11,6 +11,7 @@ from accel_bench.report.table import Report, Section, keyed, listed
 UNDECLARED = {
     "loss_tolerance": "exactly equal",
     "update_tolerance": "equal work",
+    "output_tolerance": "equal work",
     "strategy": "none",
 }
 """What a declaration without a value means, where that is not `any`."""

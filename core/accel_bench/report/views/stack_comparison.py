@@ -36,6 +36,13 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench.report.views.inference import (
+    NEW_TOKENS,
+    SHOWN,
+    generates,
+    inference_columns,
+    request_tables,
+)
 from accel_bench.report.views.ladder import ladder_columns, ladder_tables
 from accel_bench.report.views.points import POINT_FLAT, point_figures, point_tables
 from accel_bench.report.views.scaling import scaling_tables
@@ -98,6 +105,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 def extra_tables(summary: Summary) -> list[Table]:
     """Return the tables beside that of the stacks: metrics, ladder, sweep points or scaling."""
     return [
+        *request_tables(summary),
         *_metric_tables(summary),
         *ladder_tables(summary),
         *(scaling_tables(summary) or point_tables(summary)),
@@ -144,16 +152,25 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         _figure("times as fast", partial(_speed_up, base), "[95 % interval]", ratio_interval),
         _figure("step", reader("step_seconds"), "ms p50/p95", _step),
         _figure("memory", reader("peak_memory_bytes"), "MiB", mebibytes),
-        _figure("last loss", reader("loss.last"), "", partial(significant, digits=4)),
-        verdict_column("loss", partial(_loss_verdict, base)),
-        verdict_column("update", partial(_update_verdict, base)),
+        *(inference_columns(base) if generates(summary) else _training_columns(base)),
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
     ]
 
 
+def _training_columns(baseline: str) -> list[Column]:
+    """Return the columns that say whether the same was trained."""
+    return [
+        _figure("last loss", reader("loss.last"), "", partial(significant, digits=4)),
+        verdict_column("loss", partial(_loss_verdict, baseline)),
+        verdict_column("update", partial(_update_verdict, baseline)),
+    ]
+
+
 def speed_unit(summary: Summary) -> str:
     """Return the unit of the speeds of a scenario."""
+    if generates(summary):
+        return NEW_TOKENS
     return rate_unit(row.counts for row in summary.experiments)
 
 
@@ -168,7 +185,8 @@ class MetricRow(NamedTuple):
 
 def _metric_tables(summary: Summary) -> list[Table]:
     """Return the table of the metrics that the scenario names, where it names any."""
-    names = labels(one for row in summary.experiments for one in row.metrics)
+    own = SHOWN if generates(summary) else frozenset()
+    names = labels(one for row in summary.experiments for one in row.metrics if one.name not in own)
     rows = [
         MetricRow(
             name, label(row.stack, row.sweep), metric, _metric_of_baseline(summary, row, metric)
@@ -283,6 +301,10 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
     if row.repeated_rounds:
         numbers = join_names([str(number + 1) for number in row.repeated_rounds])
         yield f"round {numbers}: measured again, and counted as it came out then"
+    if row.output_reason and row.ratio and row.output_reason not in answer:
+        yield f"output {row.output_verdict}: {row.output_reason}"
+    if row.generated:
+        return
     if row.loss_reason and row.ratio and row.loss_reason not in answer:
         yield f"loss {row.loss_verdict}: {row.loss_reason}"
     if row.update_reason and row.ratio and row.update_reason not in answer:
@@ -423,6 +445,8 @@ FLAT = (
     *paths("row", "loss_movement loss_detectable_movement loss_reason"),
     *paths("row", "update_verdict update_difference update_exact update_norm_ratio"),
     *paths("row", "update_cosine update_tolerance update_tolerance_by update_reason"),
+    *paths("row", "mode output_verdict output_difference output_tolerance output_tolerance_by"),
+    *paths("row", "output_requests output_reason"),
     *paths("step", "item", "ladder_{}"),
     *ladder_columns("adds"),
     *ladder_columns("left_out"),

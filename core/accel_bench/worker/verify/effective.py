@@ -70,7 +70,7 @@ def read_effective(
         **read_wrapping(run),
         world_size=torch.distributed.get_world_size() if group else 1,
         backend=backend_of(run.device) if group else None,
-        optimizer=type(run.optimizer).__name__,
+        optimizer=None if run.optimizer is None else type(run.optimizer).__name__,
         device=str(next(model.parameters()).device),
         threads=torch.get_num_threads(),
         training=bool(model.training),
@@ -114,8 +114,9 @@ def differences(
             "sequences lie in one row and the model keeps a cache, so they attend to one another; "
             "set use_cache to false"
         )
-    if not effective.training:
-        invalid.append("the model is not in training mode")
+    if effective.training is run.scenario.generates:
+        no = "" if effective.training else "not "
+        invalid.append(f"the model is {no}in training mode")
     return [*_other_work(run, effective), *_side_effects(effective)], invalid
 
 
@@ -125,7 +126,7 @@ def _wrong_ranks(
     """Yield how the processes do not train together as the scenario says."""
     if effective.world_size != run.world_size:
         yield f"{effective.world_size} processes train, the scenario says {run.world_size}"
-    if run.world_size > 1 and effective.strategy == "none":
+    if run.world_size > 1 and effective.strategy == "none" and not run.scenario.generates:
         yield f"nothing joins the gradients of {run.world_size} processes"
     elif strategy is not None and effective.strategy != strategy:
         yield f"the strategy is {effective.strategy}, and its plugin says {strategy}"
@@ -178,8 +179,10 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
             f"experts compute in {scenario.model.dtype}, {said}: "
             f"grouped_mm does not follow autocast; set model.dtype: {autocast}"
         )
-    if effective.use_cache and not effective.padding_free:
+    if effective.use_cache and not effective.padding_free and not run.scenario.generates:
         yield "the model keeps a key-value cache while it trains"
+    if effective.use_cache is False and run.scenario.generates:
+        yield "the model keeps no key-value cache: it computes the whole text for each token"
 
 
 def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:

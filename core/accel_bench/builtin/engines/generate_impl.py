@@ -1,0 +1,240 @@
+"""Answer requests with transformers' `generate`: prompts, cache, streamed tokens, answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, StaticCache
+from transformers.generation.streamers import BaseStreamer
+
+from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
+from accel_bench.modeling.contract import text_config
+from accel_bench.modeling.key_value_cache import CacheSize, cache_size
+from accel_bench.modeling.latencies import Arrivals, Served, latency_metrics, load_of, now
+from accel_bench.modeling.prompts import Prompts, left_padded
+
+DRAFTED_TOKENS = 5
+"""Tokens that an assistant drafts before the model verifies them."""
+
+
+class TokenTimes(BaseStreamer):
+    """Notes when tokens reach the host; the first ones that it gets are the prompt."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[float, int]] = []
+        self._is_prompt = True
+
+    def put(self, value: torch.Tensor) -> None:
+        """Note tokens of shape (requests,), or (1, tokens) where an assistant drafted."""
+        if self._is_prompt:
+            self._is_prompt = False
+            return
+        self.times.append((now(), value.shape[-1] if value.dim() > 1 else 1))
+
+    def end(self) -> None:
+        """Do nothing: the last token has been noted."""
+
+
+class Generator:
+    """The model with its cache, as `inference` asks for it."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._asked = run.scenario.inference
+        self._model = run.model
+        self._model.eval()
+        self._config = self._configuration()
+        self._caches: dict[int, StaticCache] = {}
+        self._assistant = None if self._asked.assistant is None else self._load_assistant()
+        self._draws = 0
+        self.cache: CacheSize | None = None
+        """Size of the cache of the first requests."""
+
+    def answer(self, prompts: Sequence[torch.Tensor], arrivals: Sequence[float]) -> _Answered:
+        """Answer requests together; their tokens were on the host when this returns."""
+        if self._asked.decoding == "sampling":
+            self._draws += 1
+            torch.manual_seed(self._asked.seed + self._draws)
+        streamer = TokenTimes()
+        served = Served(
+            requests=len(prompts),
+            prompt_tokens=sum(map(len, prompts)),
+            arrivals=arrivals,
+            started=now(),
+        )
+        pad = self._config.pad_token_id
+        ids, mask = left_padded(prompts, self._asked.prompt_tokens, int(pad), self._run.device)
+        with self._run.autocast():
+            found = self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=self._config,
+                streamer=streamer,
+                **self._more(len(prompts)),
+            )
+        served.tokens = streamer.times
+        if self.cache is None:
+            self.cache = cache_size(found.past_key_values, self._run, len(prompts))
+        return _Answered(served, found.sequences[:, ids.shape[1] :])
+
+    def _more(self, requests: int) -> dict[str, Any]:
+        """Return what is the same for all requests of one batch size: cache and assistant."""
+        if self._assistant is not None:
+            return {"assistant_model": self._assistant}
+        if self._asked.cache == "dynamic":
+            return {}
+        if requests not in self._caches:
+            self._caches[requests] = self._static_cache(requests)
+        self._caches[requests].reset()
+        return {"past_key_values": self._caches[requests]}
+
+    def _static_cache(self, requests: int) -> StaticCache:
+        """Return a cache of the whole length. The last token is never fed, so that it has none."""
+        config = text_config(self._model.config)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        length = self._asked.prompt_tokens + self._asked.new_tokens - 1
+        cache = StaticCache(config=config, max_cache_len=length)
+        place = torch.device(str(self._run.device))
+        cache.early_initialization(requests, heads, size, self._dtype(), place)
+        return cache
+
+    def _dtype(self) -> torch.dtype:
+        """Return the dtype of keys and values: that in which the model computes."""
+        dtype: torch.dtype = getattr(torch, self._run.scenario.compute_dtype)
+        return dtype
+
+    def _configuration(self) -> GenerationConfig:
+        """Return settings of `generate`: nothing of what the model's publisher prefers is left."""
+        pad = getattr(self._run.dataset, "pad_token_id", 0)
+        config = GenerationConfig(
+            max_new_tokens=self._asked.new_tokens,
+            do_sample=self._asked.decoding == "sampling",
+            pad_token_id=pad,
+            eos_token_id=None,
+            use_cache=True,
+            disable_compile=True,
+            return_dict_in_generate=True,
+            **({"top_k": 0, "top_p": 1.0, "temperature": 1.0} if self._samples else {}),
+        )
+        if self._asked.assistant is not None:
+            config.num_assistant_tokens = DRAFTED_TOKENS
+            config.num_assistant_tokens_schedule = "constant"
+        for model in (self._model, getattr(self._model, "base_model", self._model)):
+            if hasattr(model, "generation_config"):
+                model.generation_config = config
+        return config
+
+    @property
+    def _samples(self) -> bool:
+        return self._asked.decoding == "sampling"
+
+    def _load_assistant(self) -> Any:
+        """Return the smaller model, with weights of the same kind and dtype."""
+        from accel_bench.modeling.loading import load_other_model
+
+        assert self._asked.assistant is not None
+        assistant = load_other_model(self._run, self._asked.assistant).eval()
+        assistant.generation_config = GenerationConfig(
+            num_assistant_tokens=DRAFTED_TOKENS,
+            num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=0.0,
+            use_cache=True,
+            eos_token_id=None,
+            disable_compile=True,
+        )
+        return assistant
+
+
+class _Answered:
+    """Requests that were answered together, and the tokens."""
+
+    def __init__(self, served: Served, tokens: torch.Tensor) -> None:
+        self.served = served
+        self.tokens = tokens
+        """Shape (requests, new tokens), on the device."""
+
+
+class GenerateEngine:
+    """Answers one batch of requests after the other; each is a lap."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._asked = run.scenario.inference
+        self._generator = Generator(run)
+        self._prompts = Prompts(run.batches)
+        self._answered: list[_Answered] = []
+        rate, seed = self._asked.rate, self._asked.seed
+        self._arrivals = None if rate is None else Arrivals(rate, seed + run.rank)
+        self._began = now()
+        """When the clock of the arrivals started; it stands still between laps."""
+
+        self._waited = 0.0
+        self._window: list[Served] = []
+
+    def run(self, stopwatch: Stopwatch) -> None:
+        """Lap until the window is full."""
+        self._began = now()
+        while stopwatch.running:
+            arrivals = self._await_requests(stopwatch)
+            count = self._asked.batch_size if arrivals is None else len(arrivals)
+            prompts = self._prompts.take(count)
+            answered = self._generator.answer(prompts, arrivals or ())
+            answered.served.waited = self._waited
+            self._answered.append(answered)
+            ended = now()
+            stopwatch.lap([self._counted(answered.served)], 0.0)
+            self._began += now() - ended  # Requests do not arrive while core looks after the run.
+        self._run.answers.extend(row for one in self._answered for row in one.tokens.tolist())
+
+    def metrics(self, window: Window) -> Iterator[Metric]:
+        """Yield the figures of the requests that were measured."""
+        first = window.samples[0].step
+        answered = self._answered[first : first + len(window.samples)]
+        self._window = [one.served for one in answered]
+        yield from latency_metrics(self._window, self._asked.rate)
+        size = self._generator.cache
+        if size is not None:
+            yield Metric(
+                name="kv_cache_bytes",
+                value=size.bytes,
+                unit="bytes",
+                scope="rank",
+                better="lower",
+                reason=size.problem,
+            )
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of the cache and of the load."""
+        size = self._generator.cache
+        found: dict[str, Any] = {"kv_cache": None if size is None else size.document()}
+        texts = [] if size is None else [size.text]
+        if self._asked.rate is not None and self._window:
+            load = load_of(self._window, self._asked.rate)
+            texts.insert(0, load.text)
+            found["load"] = {**vars(load), "saturated": load.saturated}
+        return {"summary": "; ".join(texts), **found}
+
+    def _await_requests(self, stopwatch: Stopwatch) -> list[float] | None:
+        """Wait for the next request to arrive; return when those that wait did, on our clock.
+
+        None where the next ones are there as soon as they are asked for.
+        """
+        if self._arrivals is None:
+            return None
+        self._waited = self._arrivals.until_next(now() - self._began)
+        if self._waited:
+            time.sleep(self._waited)
+            stopwatch.resume()
+        while not (taken := self._arrivals.take(now() - self._began, self._asked.batch_size)):
+            time.sleep(0)
+        return [self._began + one for one in taken]
+
+    def _counted(self, served: Served) -> Batch:
+        """Return the counts of a lap: all tokens that the model saw, and those it generated."""
+        prompts = served.requests * self._asked.prompt_tokens
+        counts = TokenCounts(prompts + served.new_tokens, served.new_tokens, 0)
+        return Batch({}, served.requests, counts, 0)

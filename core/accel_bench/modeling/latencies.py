@@ -1,0 +1,209 @@
+"""Latencies of requests, and the figures that are made of them: the same for every engine."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from accel_bench.machine.clock import perf_counter_ns
+from accel_bench.result import Metric
+
+PERCENTILES = (50, 90, 99)
+"""Percentiles of every latency."""
+
+SATURATED = 0.98
+"""Share of the time in which a server is at work from which requests pile up."""
+
+
+def now() -> float:
+    """Return this instant on the host's clock, in seconds."""
+    return perf_counter_ns() / 1e9
+
+
+@dataclass
+class Served:
+    """Requests that were answered together; instants are seconds on one clock."""
+
+    requests: int
+    """How many."""
+
+    prompt_tokens: int
+    """Tokens of their prompts, without padding."""
+
+    started: float
+    """When the work on them began."""
+
+    arrivals: Sequence[float] = ()
+    """When each of them arrived; empty where each begins with the work on it."""
+
+    waited: float = 0.0
+    """Seconds before in which no request was there to work on."""
+
+    tokens: list[tuple[float, int]] = field(default_factory=list)
+    """When tokens reached the host, and how many of each request."""
+
+    @property
+    def ended(self) -> float:
+        """When the last token was there."""
+        return self.tokens[-1][0]
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that were generated, of all requests."""
+        return self.requests * sum(count for _, count in self.tokens)
+
+    @property
+    def first_token_seconds(self) -> list[float]:
+        """Seconds from each request's arrival to its first token."""
+        return [self.tokens[0][0] - arrival for arrival in self._arrivals()]
+
+    @property
+    def request_seconds(self) -> list[float]:
+        """Seconds from each request's arrival to its last token."""
+        return [self.ended - arrival for arrival in self._arrivals()]
+
+    @property
+    def queue_seconds(self) -> list[float]:
+        """Seconds that each request waited before the work on it began."""
+        return [self.started - arrival for arrival in self._arrivals()]
+
+    @property
+    def inter_token_seconds(self) -> list[float]:
+        """Seconds between tokens, of every request; those that come together share the wait."""
+        found: list[float] = []
+        for (before, _), (after, count) in itertools.pairwise(self.tokens):
+            found += [(after - before) / count] * (count * self.requests)
+        first = self.tokens[0][1]
+        return [*[0.0] * ((first - 1) * self.requests), *found]
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Seconds from the begin of the work to the first token."""
+        return self.tokens[0][0] - self.started
+
+    def _arrivals(self) -> Sequence[float]:
+        return self.arrivals or [self.started] * self.requests
+
+
+class Arrivals:
+    """Instants at which requests arrive, as a Poisson process that waits for no answer."""
+
+    def __init__(self, rate: float, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._rate = rate
+        self._next = self._gap()
+
+    def until_next(self, instant: float) -> float:
+        """Return the seconds from an instant to the next arrival; 0 where one waits already."""
+        return max(0.0, self._next - instant)
+
+    def take(self, instant: float, most: int) -> list[float]:
+        """Return the arrivals up to an instant that were not taken yet, `most` of them."""
+        taken: list[float] = []
+        while len(taken) < most and self._next <= instant:
+            taken.append(self._next)
+            self._next += self._gap()
+        return taken
+
+    def _gap(self) -> float:
+        return self._random.expovariate(self._rate)
+
+
+@dataclass(frozen=True)
+class Load:
+    """How a server kept up with requests that arrive at a rate."""
+
+    offered: float
+    """Requests per second that arrive."""
+
+    achieved: float
+    """Requests per second that were answered."""
+
+    busy: float
+    """Share of the time in which the server was at work."""
+
+    @property
+    def saturated(self) -> bool:
+        """Whether it was at work nearly all the time, so that requests pile up."""
+        return self.busy >= SATURATED
+
+    @property
+    def text(self) -> str:
+        """What happened, in a line."""
+        rates = f"{self.achieved:.3g} of {self.offered:.3g} requests/s answered"
+        if self.saturated:
+            return f"saturated: {rates}, at work {self.busy:.0%} of the time: the queue grows"
+        return f"{rates}, at work {self.busy:.0%} of the time"
+
+
+def load_of(served: Sequence[Served], offered: float) -> Load:
+    """Return how the server kept up, from the first of these batches to the last.
+
+    What the harness does between them is neither work nor waiting.
+    """
+    working = sum(one.ended - one.started for one in served)
+    whole = working + sum(one.waited for one in served[1:])
+    answered = sum(one.requests for one in served)
+    return Load(offered, answered / whole, working / whole)
+
+
+def latency_metrics(served: Sequence[Served], rate: float | None) -> Iterator[Metric]:
+    """Yield the figures of the requests of a measured window."""
+    if not served:
+        return
+    tokens = [one for batch in served for one in batch.inter_token_seconds]
+    yield from _percentiles("time_to_first_token", _all(served, "first_token_seconds"))
+    yield from _percentiles("inter_token_latency", tokens)
+    yield from _percentiles("request_latency", _all(served, "request_seconds"))
+    requests = sum(one.requests for one in served)
+    prefill = sum(one.prefill_seconds for one in served)
+    prompts = sum(one.prompt_tokens for one in served)
+    yield _rate("prefill_tokens_per_second", prompts / prefill, "tokens/s")
+    yield _rate("decode_tokens_per_second", _decode(served), "tokens/s")
+    working = sum(one.ended - one.started for one in served)
+    yield _count("measured_requests", requests)
+    yield _count("measured_inter_token_latencies", len(tokens))
+    if rate is None:
+        yield _rate("requests_per_second", requests / working, "requests/s")
+        return
+    load = load_of(served, rate)
+    yield from _percentiles("queueing", _all(served, "queue_seconds"))
+    yield _rate("requests_per_second", load.achieved, "requests/s", load.text)
+    yield Metric(name="busy", value=load.busy, unit="1", scope="rank", better="lower")
+
+
+def _decode(served: Sequence[Served]) -> float | None:
+    """Return the tokens per second after the first ones; None where all came at once."""
+    seconds = sum(one.ended - one.tokens[0][0] for one in served)
+    tokens = sum(one.new_tokens - one.requests * one.tokens[0][1] for one in served)
+    return tokens / seconds if seconds else None
+
+
+def _all(served: Sequence[Served], name: str) -> list[float]:
+    return [value for one in served for value in getattr(one, name)]
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return a percentile, linear between order statistics."""
+    if len(values) < 2:
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _percentiles(name: str, seconds: Sequence[float]) -> Iterator[Metric]:
+    for percent in PERCENTILES:
+        value = 1000 * percentile(seconds, percent) if seconds else None
+        yield Metric(
+            name=f"{name}_p{percent}", value=value, unit="ms", scope="rank", better="lower"
+        )
+
+
+def _rate(name: str, value: float | None, unit: str, reason: str = "") -> Metric:
+    return Metric(name=name, value=value, unit=unit, scope="rank", better="higher", reason=reason)
+
+
+def _count(name: str, value: int) -> Metric:
+    return Metric(name=name, value=value, unit="1", scope="rank")

@@ -1,0 +1,156 @@
+"""Columns of stacks that answer requests: latencies, and whether they answer what the baseline
+does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.wording import label, rate, significant, size
+from accel_bench.report.table import Column, Table, reader
+from accel_bench.report.views.training import TrainingVerdict, verdict_parts
+
+NEW_TOKENS = "new tokens/s"
+"""Unit of the speed: tokens that were generated, in the time of prompts and answers."""
+
+UNIT = "% of max"
+"""What stands below the words: the share of other tokens, and how much of it is allowed."""
+
+PERCENTILES = (50, 90, 99)
+"""Percentiles of every latency."""
+
+FIRST_TOKEN = ("time_to_first_token_p50", "time_to_first_token_p99")
+BETWEEN_TOKENS = ("inter_token_latency_p50", "inter_token_latency_p99")
+"""Metrics of the columns of latencies."""
+
+
+LATENCIES = {
+    "time_to_first_token": "first token",
+    "inter_token_latency": "between tokens",
+    "request_latency": "whole answer",
+    "queueing": "in the queue",
+}
+"""Latencies by the names of their metrics."""
+
+RATES = (
+    ("prefill_tokens_per_second", "prefill", "tokens/s", rate),
+    ("decode_tokens_per_second", "decode", "tokens/s", rate),
+    ("requests_per_second", "requests", "requests/s", partial(significant, digits=3)),
+    ("busy", "at work", "of the time", "{:.0%}".format),
+    ("kv_cache_bytes", "cache", "keys and values", size),
+    ("measured_requests", "measured", "requests", "{:,.0f}".format),
+    ("measured_inter_token_latencies", "gaps", "between tokens", "{:,.0f}".format),
+)
+"""Other metrics of an engine that answers requests: name, title, unit and form."""
+
+SHOWN = {f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTILES} | {
+    name for name, *_ in RATES
+}
+"""Metrics that have a table of their own."""
+
+
+class LatencyRow(NamedTuple):
+    """One latency of one stack."""
+
+    latency: str
+    stack: str
+    percentiles: tuple[float | None, ...]
+
+
+def generates(summary: Summary) -> bool:
+    """Return whether a scenario measures answers to requests."""
+    return any(row.mode == "inference" for row in summary.experiments)
+
+
+def inference_columns(baseline: str) -> list[Column]:
+    """Return the columns in the place of those of losses and updates."""
+    return [
+        _latency("first token", FIRST_TOKEN),
+        _latency("token gap", BETWEEN_TOKENS),
+        Column(
+            "output",
+            partial(_output, baseline),
+            unit=UNIT,
+            form=verdict_parts,
+            kind="word",
+        ),
+    ]
+
+
+def request_tables(summary: Summary) -> list[Table]:
+    """Return the tables of latencies and of rates; none where nothing was generated."""
+    rows = [row for row in summary.experiments if _known(row).keys() & SHOWN]
+    if not rows:
+        return []
+    latencies = [
+        LatencyRow(title, label(row.stack, row.sweep), values)
+        for name, title in LATENCIES.items()
+        for row in rows
+        if any(values := tuple(_known(row).get(f"{name}_p{one}") for one in PERCENTILES))
+    ]
+    measured = {name for row in rows for name in _known(row)}
+    rates = [
+        Column(title, partial(_metric, name), unit=unit, form=form, kind="number")
+        for name, title, unit, form in RATES
+        if name in measured
+    ]
+    stack = Column("stack", lambda row: label(row.stack, row.sweep), kind="name")
+    return [Table(LATENCY_COLUMNS, latencies), Table([stack, *rates], rows)]
+
+
+def _percentile(place: int, row: LatencyRow) -> float | None:
+    return row.percentiles[place]
+
+
+LATENCY_COLUMNS = (
+    Column("latency", reader("latency")),
+    Column("stack", reader("stack"), kind="name"),
+    *(
+        Column(
+            f"p{percent}",
+            partial(_percentile, place),
+            unit="ms",
+            form=partial(significant, digits=3),
+            kind="number",
+        )
+        for place, percent in enumerate(PERCENTILES)
+    ),
+)
+"""Columns of latencies."""
+
+
+def _known(row: ExperimentSummary) -> dict[str, float]:
+    return {one.name: one.value for one in row.metrics if one.value is not None}
+
+
+def _metric(name: str, row: ExperimentSummary) -> float | None:
+    return _known(row).get(name)
+
+
+def output_verdict(row: Any) -> TrainingVerdict:
+    """Return the verdict on what was generated, of what has the fields of `OutputComparison`."""
+    word = row.output_verdict.removeprefix("different ")
+    return TrainingVerdict(word, row.output_difference, row.output_tolerance)
+
+
+def _latency(title: str, names: Sequence[str]) -> Column:
+    return Column(
+        title,
+        partial(_metrics, names),
+        unit="ms p50/p99",
+        form=lambda values: "/".join(significant(one, 3) for one in values),
+        kind="number",
+    )
+
+
+def _metrics(names: Sequence[str], row: ExperimentSummary) -> list[float] | None:
+    """Return metrics of the row by name; None where one is not known."""
+    known = _known(row)
+    found = [known[name] for name in names if name in known]
+    return found if len(found) == len(names) else None
+
+
+def _output(baseline: str, row: ExperimentSummary) -> TrainingVerdict | None:
+    return None if row.stack == baseline or row.ratio is None else output_verdict(row)

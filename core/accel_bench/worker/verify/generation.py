@@ -1,0 +1,111 @@
+"""Verify a run that generates: what really holds, and that the model saw the tokens counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from accel_bench.engine import Batch
+from accel_bench.errors import InvalidRunError
+from accel_bench.modeling.module_calls import is_compiled
+from accel_bench.modeling.tensors import dtype_name
+from accel_bench.result import Window
+from accel_bench.run_context import Run
+from accel_bench.worker.record import RankRecord
+from accel_bench.worker.verify.effective import differences, read_effective, used_device
+
+NO_FLOPS = "FLOPs of inference are not counted"
+"""Why no workload is known."""
+
+
+class GenerationCheck:
+    """What core reads of a run that answers requests; `record` gets all of it.
+
+    Its hooks see the first step of the warm-up and are gone before the second. Nothing is compiled
+    with them, so that removing them compiles nothing again.
+    """
+
+    def __init__(self, run: Run, record: RankRecord) -> None:
+        self._run, self._record = run, record
+        self._matmul_dtype: str | None = None
+        self._used_cache: bool | None = None
+        self._seen = 0
+        self._handles = [*self._watch()]
+
+    def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
+        """Return the lap of warm-up steps, of which the first one is checked before it ends."""
+        first = True
+
+        def checked_lap(batches: Sequence[Batch], loss: Any) -> None:
+            nonlocal first
+            if first:
+                first = False
+                watched = bool(self._handles)
+                self.remove()
+                self._check_tokens(batches, watched)
+            lap(batches, loss)
+
+        return checked_lap
+
+    def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
+        """Record what the warm-up showed. Raises InvalidRunError for what means nothing."""
+        run, record = self._run, self._record
+        record.workload_reason = run.workload_reason = NO_FLOPS
+        record.device = used_device(run)
+        found = read_effective(run, None, record.environment, synchronizations)
+        seen = {"matmul_dtype": self._matmul_dtype, "use_cache": self._used_cache}
+        known = {name: value for name, value in seen.items() if value is not None}
+        record.effective = found.model_copy(update=known)
+        degraded, invalid = differences(run, record.effective, strategy)
+        record.degraded += degraded
+        if invalid:
+            raise InvalidRunError(invalid)
+
+    def after_window(self, window: Window) -> list[str]:
+        """Return why what was measured means nothing: the model went back to training mode."""
+        return ["the model is in training mode"] if self._run.model.training else []
+
+    def sketch_update(self, steps: int) -> None:
+        """Do nothing: no weight changes."""
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _watch(self) -> list[Any]:
+        """Watch the model's calls, its embedding and its output projection."""
+        model = self._run.unwrapped_model
+        if any(is_compiled(module) for module in model.modules()):
+            return []
+        handles = [model.register_forward_hook(self._see_call)]
+        embedding = getattr(model, "get_input_embeddings", lambda: None)()
+        output = getattr(model, "get_output_embeddings", lambda: None)()
+        if embedding is not None:
+            handles.append(embedding.register_forward_hook(self._see_ids))
+        if output is not None:
+            handles.append(output.register_forward_hook(self._see_matmul))
+        return handles
+
+    def _see_call(self, module: Any, inputs: Any, output: Any) -> None:
+        self._used_cache = getattr(output, "past_key_values", None) is not None
+
+    def _see_ids(self, module: Any, inputs: Any, output: Any) -> None:
+        self._seen += inputs[0].numel() if inputs and torch.is_tensor(inputs[0]) else 0
+
+    def _see_matmul(self, module: Any, inputs: Any, output: Any) -> None:
+        self._matmul_dtype = dtype_name(output.dtype)
+
+    def _check_tokens(self, batches: Sequence[Batch], watched: bool) -> None:
+        """Compare counts with what the embedding saw; the last token of a request goes nowhere."""
+        expected = sum(batch.tokens.processed - batch.sequences for batch in batches)
+        if watched and self._seen and self._seen < expected:
+            raise InvalidRunError(
+                [
+                    f"step 0 counted {expected:,} tokens of prompts and answers, and the model's "
+                    f"embedding saw {self._seen:,}"
+                ]
+            )

@@ -1,0 +1,149 @@
+"""The verdict on what was generated: token for token, within a tolerance, or different."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from analysis_factory import make_experiment, make_rank, make_result, make_rounds
+
+from accel_bench.analysis.checks.training import compare_training, of_same_training
+from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.analysis.summary import summarize
+from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.result import Answers, Result
+from accel_bench.scenario.models import Scenario
+from accel_bench.worker.generated import MOST_IDS, kept_answers
+
+TEXT = tuple(range(10))
+OTHER = (*range(9), 99)
+"""Ten tokens, and those with another last one."""
+
+
+def answered(*answers: tuple[int, ...], stack: str = "base", **work: Any) -> Result:
+    """A run that gave these answers."""
+    scenario = {"mode": "inference", "data": {}, **work}
+    experiment = make_experiment(stack, scenario=scenario)
+    rank = make_rank().model_copy(update={"update": None, "answers": kept_answers(answers)})
+    return make_result(experiment, ranks=[rank])
+
+
+def verdict(baseline: Result, stack: Result) -> Any:
+    return compare_training({("s", 0): baseline}, {("s", 0): stack})
+
+
+def test_equal_tokens_are_the_same_output() -> None:
+    found = verdict(answered(TEXT, TEXT), answered(TEXT, TEXT))
+    assert (found.output_verdict, found.output_difference) == ("same", 0.0)
+    assert (found.output_requests, found.training_difference) == (2, "")
+
+
+def test_in_float32_one_other_token_is_another_output() -> None:
+    found = verdict(answered(TEXT, TEXT), answered(TEXT, OTHER))
+    assert found.output_verdict == "different"
+    assert found.output_difference == pytest.approx(1 / 20)
+    assert "1 of 2 requests have another answer" in found.training_difference
+
+
+def test_a_model_is_blamed_for_the_first_other_token_alone() -> None:
+    late = (*TEXT[:4], 70, 71, 72, 73, 74, 75)
+    found = verdict(answered(TEXT), answered(late))
+    assert found.output_difference == pytest.approx(1 / 5)
+
+
+def test_sixteen_bits_allow_five_percent() -> None:
+    half = {"model": {"dtype": "bfloat16"}}
+    texts = [TEXT] * 10
+    near = verdict(answered(*texts), answered(*texts[:-1], OTHER, **half))
+    assert (near.output_verdict, near.output_tolerance) == ("equivalent", 0.05)
+    far = verdict(answered(TEXT), answered((99,), **half))
+    assert far.output_verdict == "different"
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "expected"), [(0.15, "equivalent"), (0.4, "different by design")]
+)
+def test_a_declared_tolerance_excuses_up_to_the_cap(tolerance: float, expected: str) -> None:
+    stack = answered((*TEXT[:3], 99)).model_copy(
+        update={
+            "output_tolerances": {"rounds": tolerance},
+            "experiment": make_experiment(
+                "fast", uses=[{"use": "rounds"}], scenario={"mode": "inference", "data": {}}
+            ),
+        }
+    )
+    base = answered(TEXT if tolerance > 0.2 else (*TEXT[:3], 98, *TEXT))
+    if tolerance < 0.2:
+        stack = stack.model_copy(update={"ranks": answered(*[TEXT] * 1, OTHER).ranks})
+        base = answered(TEXT, TEXT)
+    found = verdict(base, stack)
+    assert found.output_verdict == expected
+    assert found.output_tolerance_by == ("rounds",)
+
+
+def test_sampling_that_drew_other_tokens_leaves_the_verdict_open() -> None:
+    drawn = {"inference": {"decoding": "sampling"}}
+    found = verdict(answered(TEXT, **drawn), answered(OTHER, **drawn))
+    assert found.output_verdict == "not tested"
+    speed = Comparison(verdict="faster", ratio=Interval(median=2.0, low=1.9, high=2.1))
+    assert of_same_training(speed, found).verdict == "not tested"
+
+
+def test_other_requests_are_not_compared() -> None:
+    found = verdict(answered(TEXT), answered(TEXT, inference={"new_tokens": 9}))
+    assert found.output_verdict == "not tested"
+    assert "inference.new_tokens" in found.output_reason
+
+
+def test_a_faster_stack_that_answers_otherwise_is_not_faster() -> None:
+    speed = Comparison(verdict="faster", ratio=Interval(median=2.0, low=1.9, high=2.1))
+    found = verdict(answered(TEXT), answered(OTHER))
+    assert of_same_training(speed, found).verdict == "different output"
+
+
+def test_beyond_what_is_kept_digests_tell_answers_apart() -> None:
+    long = tuple(range(MOST_IDS))
+    kept = kept_answers([long, TEXT])
+    assert (kept.tokens, len(kept.digests)) == ((long,), 1)
+    assert kept.digests != kept_answers([long, OTHER]).digests
+    found = verdict(answered(long, TEXT), answered(long, OTHER))
+    assert found.output_verdict == "different"
+    assert verdict(answered(long, TEXT), answered(long, TEXT)).output_verdict == "same"
+
+
+def summary_of(fast: tuple[int, ...]) -> Any:
+    """Five rounds of a baseline and of a stack that takes half as long."""
+    results, planned = [], []
+    for name, seconds, text in (("base", 0.1, TEXT), ("fast", 0.05, fast)):
+        asked = {"prompt_tokens": 100, "new_tokens": 10}
+        work = {"mode": "inference", "data": {}, "inference": asked}
+        experiment = make_experiment(name, scenario=work)
+        planned.append(PlannedSummary(experiment=experiment))
+        for run in make_rounds(experiment, [seconds * (1 + 0.001 * n) for n in range(5)]):
+            (rank,) = run.ranks
+            changes = {"update": None, "answers": Answers(tokens=(text,))}
+            changed = rank.model_copy(update=changes)
+            results.append(run.model_copy(update={"ranks": (changed,)}))
+    return summarize("served", "base", planned, results, rounds=5)
+
+
+def test_the_answer_names_another_output_first() -> None:
+    assert conclusion(summary_of(OTHER)).startswith("the output of fast is different (1 of 1 req")
+    assert "with the same output, token for token" in conclusion(summary_of(TEXT))
+
+
+def test_the_table_has_an_output_in_the_place_of_losses() -> None:
+    summary = summary_of(OTHER)
+    (section,) = stacks_report([summary]).sections
+    titles = [column.key for column in section.tables[0].columns]
+    assert "output" in titles and not {"loss", "update", "last loss"} & set(titles)
+    assert [row.verdict for row in summary.experiments][1] == "different output"
+
+
+def test_training_is_not_judged_by_answers() -> None:
+    assert Scenario().generates is False
+    found = verdict(make_result(), make_result())
+    assert (found.output_verdict, found.output_reason) == ("not tested", "")

@@ -1,0 +1,243 @@
+"""The engine `generate`: its tokens against transformers, its latencies against a planted sleep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from accel_bench import Batch, Run, testing
+from accel_bench.builtin.data.synthetic import SyntheticOptions
+from accel_bench.builtin.data.synthetic_impl import make_up
+from accel_bench.builtin.engines.generate_impl import GenerateEngine
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.loading import load_base_model
+from accel_bench.result import Result, Sample, Window
+
+MakeRun = Callable[..., Run]
+
+PLANTED_SECONDS = 0.02
+"""What each call of the model sleeps where a sleep is planted."""
+
+MODEL = {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 2, "hidden_size": 64}}
+LENGTHS = {"median": 6, "minimum": 3, "sigma": 0.4}
+"""Prompts of several lengths, so that a batch of them is padded."""
+
+LAYERS, HEADS, HEAD_SIZE, BYTES = 2, 2, 16, 4
+"""Layers, heads of keys and values, size of a head, and bytes of a number of that model."""
+
+
+class Laps:
+    """Stands where the stopwatch does: notes each lap, and when time was left out."""
+
+    def __init__(self, steps: int) -> None:
+        self.running = True
+        self.samples: list[Sample] = []
+        self.left_out = 0
+        self._steps = steps
+
+    def resume(self) -> None:
+        self.left_out += 1
+
+    def lap(self, batches: Sequence[Batch], loss: Any) -> None:
+        (batch,) = batches
+        counts = batch.tokens
+        self.samples.append(
+            Sample(
+                step=len(self.samples),
+                seconds=1.0,
+                sequences=batch.sequences,
+                processed_tokens=counts.processed,
+                real_tokens=counts.real,
+                supervised_tokens=counts.supervised,
+                loss=0.0,
+            )
+        )
+        self.running = len(self.samples) < self._steps
+
+
+def prompts(run: Run, rows: int = 12) -> Iterator[Batch]:
+    """Batches of padded prompts, as the data's plugin makes them."""
+    from accel_bench.builtin.data.dataset_impl import batches_of
+
+    options = SyntheticOptions.model_validate(
+        {"vocab_size": 64, "samples": rows, "lengths": LENGTHS, "padding": "longest"}
+    )
+    run.dataset = make_up(options, run.scenario.data.sequence_length, 0)
+    return batches_of(run, "longest")
+
+
+def answering(make_run: MakeRun, **inference: Any) -> tuple[Run, GenerateEngine]:
+    """Return a run of the tiny model with its engine."""
+    asked = {"batch_size": 3, "prompt_tokens": 8, "new_tokens": 5, **inference}
+    run = make_run(mode="inference", model=MODEL, inference=asked, resources={"device": "cpu"})
+    run.model = run.unwrapped_model = load_base_model(run)
+    run.batches = prompts(run)
+    return run, GenerateEngine(run)
+
+
+def by_transformers(run: Run, requests: int) -> list[list[int]]:
+    """Return what the model generates for each request alone, without any padding."""
+    from accel_bench.modeling.prompts import Prompts
+
+    model, new = run.model, run.scenario.inference.new_tokens
+    found = []
+    for prompt in Prompts(prompts(run)).take(requests):
+        ids = prompt[None]
+        for _ in range(new):
+            with torch.no_grad():
+                token = model(input_ids=ids, use_cache=False).logits[:, -1].argmax(-1)
+            ids = torch.cat([ids, token[:, None]], dim=1)
+        found.append(ids[0, len(prompt) :].tolist())
+    return found
+
+
+def planted(run: Run) -> None:
+    """Let each call of the model sleep."""
+    run.model.register_forward_pre_hook(lambda *_: time.sleep(PLANTED_SECONDS))
+
+
+def metrics_of(engine: GenerateEngine, laps: Laps) -> dict[str, float]:
+    window = Window(started=0.0, ended=float(len(laps.samples)), samples=tuple(laps.samples))
+    return {one.name: one.value for one in engine.metrics(window) if one.value is not None}
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_padded_batch_is_answered_as_each_prompt_alone_token_by_token(
+    make_run: MakeRun, cache: str
+) -> None:
+    run, engine = answering(make_run, cache=cache)
+    engine.run(Laps(2))
+    assert run.answers == by_transformers(run, 6)
+    assert len({len(answer) for answer in run.answers}) == 1
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_the_cache_holds_what_arithmetic_says(make_run: MakeRun, cache: str) -> None:
+    _, engine = answering(make_run, cache=cache)
+    laps = Laps(1)
+    engine.run(laps)
+    length = 8 + 5 - 1
+    expected = 2 * LAYERS * HEADS * HEAD_SIZE * length * 3 * BYTES
+    assert metrics_of(engine, laps)["kv_cache_bytes"] == expected
+    shown = engine.evidence()["kv_cache"]
+    assert (shown["bytes"], shown["expected"], shown["exact"]) == (expected, expected, True)
+
+
+def test_tokens_of_a_lap_are_those_that_went_through_and_those_generated(
+    make_run: MakeRun,
+) -> None:
+    _, engine = answering(make_run)
+    laps = Laps(1)
+    engine.run(laps)
+    assert laps.samples[0].sequences == 3
+    assert laps.samples[0].processed_tokens == 3 * (8 + 5)
+    assert laps.samples[0].real_tokens == 3 * 5
+
+
+def test_a_planted_sleep_is_found_between_tokens_and_before_the_first(make_run: MakeRun) -> None:
+    run, engine = answering(make_run)
+    planted(run)
+    laps = Laps(2)
+    engine.run(laps)
+    found = metrics_of(engine, laps)
+    assert found["measured_inter_token_latencies"] == 2 * 3 * 4
+    assert found["measured_requests"] == 6
+    planted_ms = 1000 * PLANTED_SECONDS
+    for name, sleeps in (("inter_token_latency", 1), ("time_to_first_token", 1)):
+        assert sleeps * planted_ms <= found[f"{name}_p50"] <= found[f"{name}_p90"]
+        assert found[f"{name}_p90"] <= found[f"{name}_p99"]
+    assert found["request_latency_p50"] >= 5 * planted_ms
+    assert found["decode_tokens_per_second"] <= 3 / PLANTED_SECONDS
+
+
+def test_requests_that_arrive_faster_than_they_are_answered_wait_longer_and_longer(
+    make_run: MakeRun,
+) -> None:
+    run, engine = answering(make_run, rate=1000.0, batch_size=2)
+    planted(run)
+    laps = Laps(6)
+    engine.run(laps)
+    found = metrics_of(engine, laps)
+    shown = engine.evidence()
+    assert shown["load"]["saturated"] is True
+    assert "the queue grows" in shown["summary"]
+    assert found["requests_per_second"] < 100
+    # Of six batches, the last waits for the five before it.
+    assert found["queueing_p99"] >= 4 * 5 * 1000 * PLANTED_SECONDS
+    assert found["request_latency_p99"] >= found["queueing_p99"] + 5 * 1000 * PLANTED_SECONDS
+
+
+def test_requests_that_arrive_slowly_are_awaited_outside_of_the_steps(make_run: MakeRun) -> None:
+    _, engine = answering(make_run, rate=8.0, batch_size=4)
+    laps = Laps(3)
+    engine.run(laps)
+    found = metrics_of(engine, laps)
+    assert laps.left_out == 3
+    assert found["busy"] < 0.98
+    assert engine.evidence()["load"]["saturated"] is False
+    assert sum(sample.sequences for sample in laps.samples) < 3 * 4
+
+
+def test_an_assistant_drafts_and_changes_no_token(make_run: MakeRun) -> None:
+    alone, plain = answering(make_run, batch_size=1)
+    drafted, engine = answering(make_run, batch_size=1, assistant="tiny-llama-cpu")
+    plain.run(Laps(2))
+    engine.run(Laps(2))
+    assert drafted.answers == alone.answers
+
+
+def test_an_assistant_of_another_vocabulary_is_refused(make_run: MakeRun) -> None:
+    with pytest.raises(ScenarioError, match="has a vocabulary of 50257 tokens"):
+        answering(make_run, batch_size=1, assistant="gpt2")
+
+
+def test_sampling_draws_the_same_tokens_again(make_run: MakeRun) -> None:
+    first, engine = answering(make_run, decoding="sampling", seed=3)
+    second, again = answering(make_run, decoding="sampling", seed=3)
+    engine.run(Laps(2))
+    again.run(Laps(2))
+    assert first.answers == second.answers
+    assert first.answers != by_transformers(first, 6)
+
+
+SCENARIO = """
+mode: inference
+model: {id: tiny-llama-cpu, overrides: {num_hidden_layers: 1}}
+data: {samples: 64}
+inference: {batch_size: 2, prompt_tokens: 8, new_tokens: 4}
+stacks:
+  baseline: []
+  static: {set: {inference.cache: static}}
+  checkpointing: [activation-checkpointing]
+measure: {warmup: 1, steps: 3, rounds: 1, phase_steps: 0}
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    path = tmp_path_factory.mktemp("inference") / "inference.yaml"
+    path.write_text(SCENARIO)
+    return testing.run_scenario(Path(path))
+
+
+def test_a_run_keeps_what_was_effective_and_what_was_answered(results: dict[str, Result]) -> None:
+    for name in ("baseline", "static"):
+        (rank,) = results[name].ranks
+        assert results[name].status.value in ("ok", "degraded"), results[name].reasons
+        assert rank.effective.training is False
+        assert rank.effective.use_cache is True
+        assert rank.effective.optimizer is None
+        assert rank.update is None
+        assert rank.answers is not None and len(rank.answers.tokens) >= 2 * 4
+    assert results["baseline"].ranks[0].answers == results["static"].ranks[0].answers
+
+
+def test_what_only_trains_is_refused_with_its_reason(results: dict[str, Result]) -> None:
+    assert results["checkpointing"].status.value == "skipped"
+    (reason,) = results["checkpointing"].reasons
+    assert reason.endswith("does not work with mode inference; it works with train")
