@@ -122,21 +122,18 @@ class Load:
     achieved: float
     """Requests per second that were answered."""
 
-    busy: float
-    """Share of the time in which the server was at work."""
+    busy: float | None
+    """Share of the time in which the server was at work; None where only the server knows."""
 
-    @property
-    def saturated(self) -> bool:
-        """Whether it was at work nearly all the time, so that requests pile up."""
-        return self.busy >= SATURATED
+    saturated: bool
+    """Whether requests pile up."""
 
     @property
     def text(self) -> str:
         """What happened, in a line."""
         rates = f"{self.achieved:.3g} of {self.offered:.3g} requests/s answered"
-        if self.saturated:
-            return f"saturated: {rates}, at work {self.busy:.0%} of the time: the queue grows"
-        return f"{rates}, at work {self.busy:.0%} of the time"
+        work = "" if self.busy is None else f", at work {self.busy:.0%} of the time"
+        return f"saturated: {rates}{work}: the queue grows" if self.saturated else f"{rates}{work}"
 
 
 def load_of(served: Sequence[Served], offered: float) -> Load:
@@ -147,11 +144,18 @@ def load_of(served: Sequence[Served], offered: float) -> Load:
     working = sum(one.ended - one.started for one in served)
     whole = working + sum(one.waited for one in served[1:])
     answered = sum(one.requests for one in served)
-    return Load(offered, answered / whole, working / whole)
+    busy = working / whole
+    return Load(offered, answered / whole, busy, busy >= SATURATED)
 
 
-def latency_metrics(served: Sequence[Served], rate: float | None) -> Iterator[Metric]:
-    """Yield the figures of the requests of a measured window."""
+def latency_metrics(
+    served: Sequence[Served], load: Load | None, seconds: float
+) -> Iterator[Metric]:
+    """Yield the figures of the requests that were measured in so many seconds.
+
+    `load` is how requests at a rate were met; None where the next are asked for when the last are
+    answered.
+    """
     if not served:
         return
     tokens = [one for batch in served for one in batch.inter_token_seconds]
@@ -163,16 +167,15 @@ def latency_metrics(served: Sequence[Served], rate: float | None) -> Iterator[Me
     prompts = sum(one.prompt_tokens for one in served)
     yield _rate("prefill_tokens_per_second", prompts / prefill, "tokens/s")
     yield _rate("decode_tokens_per_second", _decode(served), "tokens/s")
-    working = sum(one.ended - one.started for one in served)
     yield _count("measured_requests", requests)
     yield _count("measured_inter_token_latencies", len(tokens))
-    if rate is None:
-        yield _rate("requests_per_second", requests / working, "requests/s")
+    if load is None:
+        yield _rate("requests_per_second", requests / seconds, "requests/s")
         return
-    load = load_of(served, rate)
     yield from _percentiles("queueing", _all(served, "queue_seconds"))
     yield _rate("requests_per_second", load.achieved, "requests/s", load.text)
-    yield Metric(name="busy", value=load.busy, unit="1", scope="rank", better="lower")
+    if load.busy is not None:
+        yield Metric(name="busy", value=load.busy, unit="1", scope="rank", better="lower")
 
 
 def _decode(served: Sequence[Served]) -> float | None:

@@ -142,7 +142,9 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         scenario = experiment.scenario
         if self.options.quant_type != "none":
             yield from already_quantized(scenario.model, self.name)
-        if self.options.optimizer is not None:
+        if self.options.optimizer is not None and scenario.mode == "inference":
+            yield f"optimizer {self.options.optimizer} trains, and the mode is inference"
+        elif self.options.optimizer is not None:
             optimizer_arguments(
                 self.options.optimizer, scenario.optimizer.use, scenario.optimizer.options
             )

@@ -119,7 +119,6 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
     Options = AutoGPTQOptions
     devices = frozenset({"cpu", "cuda"})
     dtypes = frozenset({"bfloat16", "float16"})
-    modes = frozenset({"train"})
     needs_adapter = True
     deterministic: ClassVar[bool] = True
     restricted_model_archs: ClassVar[frozenset[str] | None] = frozenset(

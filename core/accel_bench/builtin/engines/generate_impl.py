@@ -13,7 +13,14 @@ from transformers.generation.streamers import BaseStreamer
 from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
 from accel_bench.modeling.contract import text_config
 from accel_bench.modeling.key_value_cache import CacheSize, cache_size
-from accel_bench.modeling.latencies import Arrivals, Served, latency_metrics, load_of, now
+from accel_bench.modeling.latencies import (
+    Arrivals,
+    Load,
+    Served,
+    latency_metrics,
+    load_of,
+    now,
+)
 from accel_bench.modeling.prompts import Prompts, left_padded
 
 DRAFTED_TOKENS = 5
@@ -195,7 +202,7 @@ class GenerateEngine:
         first = window.samples[0].step
         answered = self._answered[first : first + len(window.samples)]
         self._window = [one.served for one in answered]
-        yield from latency_metrics(self._window, self._asked.rate)
+        yield from latency_metrics(self._window, self._load(), window.seconds)
         size = self._generator.cache
         if size is not None:
             yield Metric(
@@ -212,11 +219,16 @@ class GenerateEngine:
         size = self._generator.cache
         found: dict[str, Any] = {"kv_cache": None if size is None else size.document()}
         texts = [] if size is None else [size.text]
-        if self._asked.rate is not None and self._window:
-            load = load_of(self._window, self._asked.rate)
+        if load := self._load():
             texts.insert(0, load.text)
-            found["load"] = {**vars(load), "saturated": load.saturated}
+            found["load"] = dict(vars(load))
         return {"summary": "; ".join(texts), **found}
+
+    def _load(self) -> Load | None:
+        """Return how requests at a rate were met, once they were measured."""
+        if self._asked.rate is None or not self._window:
+            return None
+        return load_of(self._window, self._asked.rate)
 
     def _await_requests(self, stopwatch: Stopwatch) -> list[float] | None:
         """Wait for the next request to arrive; return when those that wait did, on our clock.
