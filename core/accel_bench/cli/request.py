@@ -260,7 +260,7 @@ def print_failures(store: Store, sessions: Sequence[Session]) -> None:
     for session in sessions:
         for result in store.results(session=session.id):
             ended = result.status.completed or result.status is Status.INTERRUPTED
-            calls = not result.experiment.scenario.trains
+            calls = result.experiment.scenario.calls_alone
             ended = ended or (calls and result.status is Status.OOM)  # that is an answer
             if ended or result.experiment.id in shown:
                 continue

@@ -111,6 +111,8 @@ def _resources(scenario: Scenario) -> Iterable[str]:
         yield f"device_type is {resources.device_type}, and the device is {resources.device}"
     if resources.device_memory_gib is not None and resources.device == "cpu":
         yield f"device_memory_gib is {resources.device_memory_gib}, and the device is cpu"
+    if scenario.generates and scenario.evaluates:
+        yield "nothing is trained in mode inference: leave `evaluate` and data.held_out out"
     if resources.device == "cpu" and scenario.train.precision == "fp16-autocast":
         yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
 

@@ -176,10 +176,15 @@ class Scenario(Work):
         return CALLS if self.task.use == slot_defaults().operation_task else TOKENS
 
     @property
+    def calls_alone(self) -> bool:
+        """Whether an operation is called on its own, so that no tokens are counted."""
+        return self.counts == CALLS
+
+    @property
     def trains(self) -> bool:
         """Whether a model is trained: an operation that is called on its own is none, nor is one
         that answers requests."""
-        return self.counts != CALLS and not self.generates
+        return not (self.calls_alone or self.generates)
 
     @property
     def generates(self) -> bool:

@@ -200,7 +200,7 @@ def compare_training(
         for key in sorted(set(baseline) & set(stack))
         if baseline[key].status.completed and stack[key].status.completed
     ]
-    if keys and not baseline[keys[0]].experiment.scenario.trains:
+    if keys and baseline[keys[0]].experiment.scenario.calls_alone:
         return TrainingComparison(loss_reason=NO_TRAINING)
     if keys and baseline[keys[0]].experiment.scenario.generates:
         outputs = compare_outputs(baseline, stack)

@@ -170,7 +170,7 @@ def _row(
     used = devices_used(last)
     device = last.ranks[0].device if last and last.ranks else None
     machines = machines_paid(measured, tariff, instances)
-    speed = measured.tokens_per_second if experiment.scenario.trains else None
+    speed = None if experiment.scenario.calls_alone else measured.tokens_per_second
     cost = speed and speed.mapped(
         lambda rate: usd_per_million_tokens(tariff.usd_per_hour, machines, rate)
     )
@@ -219,7 +219,7 @@ def cost_notes(
     device = last.ranks[0].device if last and last.ranks else None
     if measured.imported:
         yield f"no cost, since it {measured.imported}"
-    elif not measured.planned.experiment.scenario.trains:
+    elif measured.planned.experiment.scenario.calls_alone:
         yield "no cost, since calls of an operation were counted, and no tokens"
     elif measured.tokens_per_second is None:
         why = "; ".join(measured.ending.reasons) or measured.ending.status.value

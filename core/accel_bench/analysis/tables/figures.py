@@ -128,8 +128,8 @@ def _epochs(row: ExperimentRuns, terms: Terms) -> Interval | None:
 
 
 def _tokens_per_second(row: ExperimentRuns) -> Interval | None:
-    """Return the speed where something is trained, which has hours and a price."""
-    return row.tokens_per_second if row.planned.experiment.scenario.trains else None
+    """Return the speed where tokens are counted, which have hours and a price."""
+    return None if row.planned.experiment.scenario.calls_alone else row.tokens_per_second
 
 
 def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:
