@@ -120,7 +120,7 @@ def calls_in_window(heartbeat: Heartbeat, profile: ProfileWindow | None, laps: i
         steps=laps,
         before_window=lambda: sys.setprofile(count),
         after_window=lambda window: sys.setprofile(None),
-        profile=profile,
+        stages=[] if profile is None else [profile],
     )
     stopwatch.start()
     run_steps(stopwatch, 0.0)

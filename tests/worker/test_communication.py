@@ -29,7 +29,7 @@ SHORTEST = 0.03
 def observe(step: Callable[[], object], steps: int = 2) -> Communication:
     """Take steps under observation, after one that is not observed."""
     step()
-    probe = CommunicationProbe(lambda: None)
+    probe = CommunicationProbe(lambda: None, steps)
     probe.start()
     for _ in range(steps):
         step()

@@ -1,141 +1,71 @@
-"""The steps after the measured window: split into phases, then observed, profiled, and observed by
-plugins. None is part of what is measured."""
+"""The steps after the measured window: stages that split them into phases, observe or profile them.
+None is part of what is measured, and none of the loss curve of the window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from accel_bench.engine import Batch, PhaseName
-from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.result import PhaseSplit
 from accel_bench.worker.clocks import HostClock
-from accel_bench.worker.heartbeat import Heartbeat
-
-if TYPE_CHECKING:
-    from accel_bench.worker.communication import CommunicationProbe
-    from accel_bench.worker.learning import LearningSteps
-    from accel_bench.worker.observed_steps import ObservedSteps
-    from accel_bench.worker.profile.window import ProfileWindow
 
 
-class StepsAfterWindow:
-    """The part of the stopwatch that begins when a window was kept, with `_split_phases`."""
+class Stage(ABC):
+    """Steps of one kind that a stopwatch takes after the window, stage by stage."""
 
-    clock: HostClock
-    heartbeat: Heartbeat
-    phase_steps: int
-    learning: LearningSteps | None
-    communication: CommunicationProbe | None
-    profile: ProfileWindow | None
-    observed: ObservedSteps | None
-    running: bool
-    lap: Callable[[Sequence[Batch], Any], None]
-    mark: Callable[[PhaseName], None]
-    phases: PhaseSplit | None
-    _page: Any
-    _marks_phases: bool
-    _done: int
-    _names: list[PhaseName | None]
+    phase: ClassVar[str]
+    """Phase of the worker that the heartbeat shows meanwhile."""
 
-    def _learn(self) -> None:
-        """Evaluate, and go on training for the learning curve, where one is asked for."""
-        if self.learning is not None:
-            self.heartbeat.phase = self.learning.phase
-            self.lap, self.mark = self._learning_lap, lambda phase: None
-            self.clock.synchronize()
-            if self.learning.start():
-                return
-        self._split_phases()
+    @abstractmethod
+    def start(self) -> bool:
+        """Begin, between two steps, while the device is idle; return whether a step is needed."""
 
-    def _learning_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step of the learning curve."""
-        assert self.learning is not None
-        again = self.learning.end_step(batches, loss)
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        if not again:
-            self._split_phases()
+    def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most split no step
+        """End a phase of a step, where the engine marks them."""
 
-    def _split_phases(self) -> None:
-        """Split a few more steps, where the engine marks phases."""
-        if self.phase_steps and self._marks_phases:
-            self.heartbeat.phase = "phases"
-            self.lap, self.mark = self._phase_lap, self._phase_mark
-            self.clock.synchronize()
-            self.clock.mark()
-        else:
-            self._observe_communication()
+    @abstractmethod
+    def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
+        """End a step of these micro-batches; return whether another one is needed."""
 
-    def _phase_mark(self, phase: PhaseName | None) -> None:
+
+class PhaseSplitter(Stage):
+    """Splits steps into the phases that the engine marks, where it has marked some before."""
+
+    phase = "phases"
+
+    def __init__(self, clock: HostClock, steps: int) -> None:
+        self.split: PhaseSplit | None = None
+        self._clock = clock
+        self._steps = steps
+        self._marked = False
+        self._names: list[PhaseName | None] = []
+
+    def notice(self, phase: PhaseName) -> None:
+        """Remember in the warm-up that the engine marks phases: there is something to split."""
+        self._marked = True
+
+    def start(self) -> bool:
+        """Mark the begin of the first step, where there is something to split."""
+        if self._marked:
+            self._clock.mark()
+        return self._marked
+
+    def mark(self, phase: PhaseName | None) -> None:
         """End a phase; None is what is left of a step when it ends."""
-        self.clock.mark()
+        self._clock.mark()
         self._names.append(phase)
 
-    def _phase_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step that is split. It trains the model too, but is no part of the loss curve."""
-        self._phase_mark(None)
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        if self._names.count(None) == self.phase_steps:
-            self.clock.synchronize()
-            host, device = self.clock.read()
-            self.phases = split_steps(self._names, host if device is None else device)
-            self._observe_communication()
-
-    def _observe_communication(self) -> None:
-        """Take the last steps under observation, where there is anything to observe."""
-        if self.communication is None or not self.phase_steps:
-            self._profile_steps()
-            return
-        self.heartbeat.phase = "communication"
-        self.lap, self.mark = self._communication_lap, lambda phase: None
-        self.clock.synchronize()
-        self.communication.start()
-
-    def _communication_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step whose collectives were timed; it is no part of the loss curve either."""
-        assert self.communication is not None
-        steps = self.communication.end_step()
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        if steps == self.phase_steps:
-            self.communication.stop()
-            self._profile_steps()
-
-    def _profile_steps(self) -> None:
-        """Take the last steps under the profiler, where a profile is requested."""
-        if self.profile is None:
-            self._observe_steps()
-            return
-        self.heartbeat.phase = "profile"
-        self.lap, self.mark = self._profile_lap, self.profile.mark
-        self.clock.synchronize()
-        self.profile.start()
-
-    def _profile_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step that was profiled; it is no part of the loss curve either."""
-        assert self.profile is not None
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        if not self.profile.end_step(batches):
-            self._observe_steps()
-
-    def _observe_steps(self) -> None:
-        """Take further steps for the plugins that observe some, each its own."""
-        if self.observed is None:
-            self.running = False
-            return
-        self.heartbeat.phase = "observe_steps"
-        self.lap, self.mark = self._observed_lap, lambda phase: None
-        self.running = self.observed.start()
-
-    def _observed_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step that a plugin observes; it is no part of the loss curve either."""
-        assert self.observed is not None
-        self._done += 1
-        self._page[HEARTBEAT_STEP] = self._done
-        self.running = self.observed.end_step(batches)
+    def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
+        """End a step that is split; after the last one, split them."""
+        self.mark(None)
+        if self._names.count(None) < self._steps:
+            return True
+        self._clock.synchronize()
+        host, device = self._clock.read()
+        self.split = split_steps(self._names, host if device is None else device)
+        return False
 
 
 def split_steps(names: Sequence[PhaseName | None], seconds: Sequence[float]) -> PhaseSplit:

@@ -11,8 +11,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from accel_bench.engine import Batch
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import Collective, Communication
+from accel_bench.worker.after_window import Stage
 
 NAMESPACES = frozenset({"c10d", "_c10d_functional"})
 """Where torch defines its collectives: those of `torch.distributed`, and the functional ones."""
@@ -45,33 +47,40 @@ class _Total:
     waiting_seconds: float = 0.0
 
 
-class CommunicationProbe:
-    """Observes collectives between `start` and `stop`, on every rank alike.
+class CommunicationProbe(Stage):
+    """Observes collectives in a number of steps, on every rank alike.
 
     Before each collective the ranks of its group meet, so that what a rank waits for slower ones is
     known apart from the collective itself, which is waited for at once: nothing overlaps here.
     """
 
-    def __init__(self, synchronize: Callable[[], None]) -> None:
+    phase = "communication"
+
+    def __init__(self, synchronize: Callable[[], None], steps: int) -> None:
         self._synchronize = synchronize
+        self._left = steps
         self._steps: list[tuple[float, dict[str, _Total]]] = []
         self._totals: dict[str, _Total] = {}
         self._mode: _CollectivesMode | None = None
         self._began = 0.0
 
-    def start(self) -> None:
+    def start(self) -> bool:
         """Observe from here on."""
         self._mode = _CollectivesMode(self._observe)
         self._mode.__enter__()
         self._began = monotonic()
+        return True
 
-    def end_step(self) -> int:
-        """End a step; return the number of steps so far."""
+    def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
+        """End a step; after the last one, stop observing."""
         self._synchronize()
         now = monotonic()
         self._steps.append((now - self._began, self._totals))
         self._began, self._totals = now, {}
-        return len(self._steps)
+        self._left -= 1
+        if not self._left:
+            self.stop()
+        return self._left > 0
 
     def stop(self) -> None:
         """Stop observing, unless that is done."""

@@ -12,6 +12,7 @@ from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.machine.process_memory import device_bytes, resident_bytes
 from accel_bench.result import Evaluation, LearningCurve, MemoryReading, Sample
 from accel_bench.run_context import Run
+from accel_bench.worker.after_window import Stage
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.evaluation import Evaluator
 from accel_bench.worker.heartbeat import Heartbeat
@@ -19,7 +20,7 @@ from accel_bench.worker.record import RankRecord
 from accel_bench.worker.samples import counted, sample_of
 
 
-class LearningSteps:
+class LearningSteps(Stage):
     """Trains on after the window, and evaluates between the steps."""
 
     phase = "learning"

@@ -30,6 +30,7 @@ from accel_bench.result import RankResult, Window
 from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import failure, settings
+from accel_bench.worker.after_window import Stage
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.evaluation import make_evaluator
@@ -216,9 +217,7 @@ def make_stopwatch(
         instabilities=window.monitor.instabilities,
         phase_steps=options.phase_steps,
         learning=window.learning,
-        communication=window.communication,
-        profile=window.profile,
-        observed=window.observed,
+        stages=window.stages,
         agree=lambda ready: settings.agree(run, ready),
         synchronize_each=options.sync == "each",
     )
@@ -257,6 +256,8 @@ class AroundWindow:
         self.communication = communication_of(self.run)
         self.profile = profile_of(self.job, self.run)
         self.observed = observed_steps(self.active, self.run, self.record)
+        known: tuple[Stage | None, ...] = (self.communication, self.profile, self.observed)
+        self.stages = [stage for stage in known if stage is not None]
 
     def before(self) -> None:
         """Verify the run before its first window, start the metrics, and meet the other ranks."""
@@ -363,12 +364,13 @@ def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningS
 
 
 def communication_of(run: Run) -> CommunicationProbe | None:
-    """Observe collectives where ranks have joined a process group."""
-    if run.world_size == 1 or not settings.has_process_group():
+    """Observe collectives in as many steps as are split, where ranks have joined a group."""
+    steps = run.scenario.measure.phase_steps
+    if not steps or run.world_size == 1 or not settings.has_process_group():
         return None
     from accel_bench.worker.communication import CommunicationProbe
 
-    return CommunicationProbe(clock_of(run).synchronize)
+    return CommunicationProbe(clock_of(run).synchronize, steps)
 
 
 def observed_steps(active: ActivePlugins, run: Run, record: RankRecord) -> ObservedSteps | None:

@@ -16,13 +16,16 @@ from accel_bench.plugins.manager import (
 )
 from accel_bench.result import Metric
 from accel_bench.run_context import Run, StepObserver
+from accel_bench.worker.after_window import Stage
 from accel_bench.worker.record import RankRecord
 
 HOOK = "observe_steps"
 
 
-class ObservedSteps:
+class ObservedSteps(Stage):
     """The observers of one rank, which take their steps one after the other."""
+
+    phase = "observe_steps"
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class ObservedSteps:
                 self._waiting.append((plugin, _checked(plugin, found)))
         return self._begin()
 
-    def end_step(self, batches: Sequence[Batch]) -> bool:
+    def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
         """End a step; return whether another one is wanted."""
         plugin, observer = self._waiting[0]
         self._left -= 1

@@ -1,29 +1,24 @@
 """The stopwatch: counts warm-up, opens the window, does nothing in it but mark the end of steps,
-and measures an unstable window again; `after_window` goes on from there."""
+and measures an unstable window again; then it takes the steps of the stages after the window."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accel_bench.engine import Batch, PhaseName, TokenCounts
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
-from accel_bench.worker.after_window import StepsAfterWindow
+from accel_bench.worker.after_window import PhaseSplitter, Stage
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.samples import counted, sample_of
-
-if TYPE_CHECKING:
-    from accel_bench.worker.communication import CommunicationProbe
-    from accel_bench.worker.learning import LearningSteps
-    from accel_bench.worker.observed_steps import ObservedSteps
-    from accel_bench.worker.profile.window import ProfileWindow
 
 PLATEAU_STEPS = 5
 """Steps on each side whose medians are compared; `auto` takes at least twice as many."""
@@ -33,15 +28,14 @@ PLATEAU_TOLERANCE = 0.01
 
 
 @dataclass
-class WindowStopwatch(StepsAfterWindow):
+class WindowStopwatch:
     """Times the steps of an engine; see `accel_bench.engine.Stopwatch` for what the engine sees.
 
     `warmup` is a number of steps, or None to look for a plateau. `before_window` is called each
     time before a window opens, and `after_window` once after the one that is kept, while the clock
     stands. `instabilities` returns what disturbed a window, given its samples; `agree` makes ranks
-    take the same decisions. `phase_steps` steps are split afterwards when the engine marks phases,
-    and as many observed by `communication`, where there are several ranks; then come the steps that
-    `profile` takes, and those of `observed`.
+    take the same decisions. Afterwards come the steps of `learning`, then `phase_steps` steps that
+    are split when the engine marks phases, and those of `stages`.
     """
 
     clock: HostClock
@@ -53,21 +47,20 @@ class WindowStopwatch(StepsAfterWindow):
     after_window: Callable[[Window], None] = lambda window: None
     instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: []
     phase_steps: int = 0
-    learning: LearningSteps | None = None
-    communication: CommunicationProbe | None = None
-    profile: ProfileWindow | None = None
-    observed: ObservedSteps | None = None
+    learning: Stage | None = None
+    stages: Sequence[Stage] = ()
     agree: Callable[[bool], bool] = lambda ready: ready
     synchronize_each: bool = False
 
     def __post_init__(self) -> None:
         self.running = True
         self.lap: Callable[[Sequence[Batch], Any], None] = self._warmup_lap
-        self.mark: Callable[[PhaseName], None] = self._notice_phase
+        self._splitter = PhaseSplitter(self.clock, self.phase_steps)
+        self.mark: Callable[[PhaseName], None] = self._splitter.notice
         self.resume: Callable[[], None] = self._resume
-        self.phases: PhaseSplit | None = None
         self._page = self.heartbeat.page
-        self._marks_phases = False
+        splitter = self._splitter if self.phase_steps else None
+        self._waiting = [one for one in (self.learning, splitter, *self.stages) if one is not None]
         self._resumed: list[int] = []
         self._resumes = False
         self._left_out = 0.0
@@ -77,7 +70,6 @@ class WindowStopwatch(StepsAfterWindow):
         self._window_samples: list[Sample] = []
         self._discarded: list[list[Sample]] = []
         self._unstable: list[str] = []
-        self._names: list[PhaseName | None] = []
         self._started = self._ended = 0.0
 
     def start(self) -> None:
@@ -86,6 +78,11 @@ class WindowStopwatch(StepsAfterWindow):
         self.clock.reserve(2)
         self.clock.synchronize()
         self.clock.mark()
+
+    @property
+    def phases(self) -> PhaseSplit | None:
+        """The phases of a step; None where none were split."""
+        return self._splitter.split
 
     def window(self) -> Window:
         """Return what was measured; only once the last window has closed."""
@@ -103,10 +100,6 @@ class WindowStopwatch(StepsAfterWindow):
         """Leave the time since the last lap out of the step that begins here."""
         self._resumed.append(len(self._laps) + len(self._resumed))
         self.clock.mark()
-
-    def _notice_phase(self, phase: PhaseName) -> None:
-        """Remember in the warm-up that the engine marks phases: there is something to split."""
-        self._marks_phases = True
 
     def _warmup_lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End a warm-up step, where waiting for the device is allowed."""
@@ -167,11 +160,29 @@ class WindowStopwatch(StepsAfterWindow):
             self._open_window()
 
     def _keep_window(self, samples: list[Sample]) -> None:
-        """Keep the samples; a few more steps are split where the engine marks phases."""
+        """Keep the samples, and go on to the stages after the window."""
         self._window_samples = samples
         self.resume = lambda: None
         self.after_window(self.window())
-        self._learn()
+        self._begin_stage()
+
+    def _begin_stage(self) -> None:
+        """Begin with the next stage that needs a step; there is no other step after the last."""
+        self.running = False
+        while self._waiting and not self.running:
+            stage = self._waiting.pop(0)
+            self.heartbeat.phase = stage.phase
+            self.lap, self.mark = partial(self._stage_lap, stage), stage.mark
+            self.clock.synchronize()
+            self.running = stage.start()
+
+    def _stage_lap(self, stage: Stage, batches: Sequence[Batch], loss: Any) -> None:
+        """End a step of a stage. It trains the model too, but is no part of the loss curve."""
+        again = stage.end_step(batches, loss)
+        self._done += 1
+        self._page[HEARTBEAT_STEP] = self._done
+        if not again:
+            self._begin_stage()
 
     def _is_warm(self) -> bool:
         """Return whether the set number of steps is done, or the plateau is reached."""

@@ -54,7 +54,8 @@ class Noting:
 
 def stopwatch_of(folder: Path, profile: ProfileWindow | None, steps: int = 3) -> WindowStopwatch:
     heartbeat = Heartbeat(folder / "beat")
-    return WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=steps, profile=profile)
+    stages = [] if profile is None else [profile]
+    return WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=steps, stages=stages)
 
 
 def drive(stopwatch: WindowStopwatch) -> int:

@@ -22,6 +22,7 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.engine import Batch, PhaseName
 from accel_bench.job import Job, ProfileRequest
 from accel_bench.run_context import Run
+from accel_bench.worker.after_window import Stage
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.record import RankRecord
 
@@ -54,8 +55,10 @@ class Part(Protocol):
         """Return fields of the rank's `RankProfile`; `warnings` of parts add up."""
 
 
-class ProfileWindow:
+class ProfileWindow(Stage):
     """Takes the steps of all parts, one part after the other."""
+
+    phase = "profile"
 
     def __init__(self, parts: Sequence[Part], synchronize: Callable[[], None]) -> None:
         self.warnings: list[str] = []
@@ -68,10 +71,11 @@ class ProfileWindow:
         self._fields: dict[str, Any] = {}
         self.started = False
 
-    def start(self) -> None:
+    def start(self) -> bool:
         """Begin with the first part."""
         self.started = True
         self._next()
+        return self._left > 0
 
     def mark(self, phase: PhaseName) -> None:
         """End a phase of a step."""
@@ -79,7 +83,7 @@ class ProfileWindow:
             with self._warns(self._part):
                 self._part.mark(phase)
 
-    def end_step(self, batches: Sequence[Batch] = ()) -> bool:
+    def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
         """End a step of these micro-batches; return whether another one is needed."""
         self.steps_taken += 1
         self._left -= 1
