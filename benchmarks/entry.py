@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
@@ -74,7 +77,8 @@ class Document(Frozen):
     """When, in UTC, as ISO 8601."""
 
     commit: str
-    """Commit of the checkout, with a hash of what differs from it; empty without git."""
+    """Commit of the checkout, with a hash of what differs from it; empty without git. Several, with
+    commas, where pieces were measured at several."""
 
     quick: bool
     """True for runs that only show that the benchmarks work: such numbers mean nothing."""
@@ -84,6 +88,24 @@ class Document(Frozen):
 
     failed: dict[str, str] = Field(default_factory=dict)
     """Benchmarks that broke, and the error of each."""
+
+    @property
+    def by_name(self) -> dict[str, Entry]:
+        """The entries by name."""
+        return {entry.name: entry for entry in self.entries}
+
+    def with_entry(self, entry: Entry) -> Document:
+        """Return the document with an entry, in the place of one of that name."""
+        entries = {**self.by_name, entry.name: entry}
+        return self.model_copy(update={"entries": tuple(entries.values())})
+
+
+def read_document(path: Path) -> Document:
+    """Read a document that was written. Raises ValueError for what is none."""
+    found = json.loads(path.read_text(encoding="utf8"))
+    for entry in found["entries"]:
+        entry.pop("met", None)  # it is computed
+    return Document.model_validate_json(json.dumps(found))
 
 
 class Counts(Frozen):
@@ -110,6 +132,17 @@ class Counts(Frozen):
 
 QUICK = Counts(rounds=1, laps=50, windows=1, steps=2, identical_pairs=1, process_rounds=1)
 """Counts to check that everything works."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a benchmark is asked for."""
+
+    counts: Counts
+    device: str = "cpu"
+
+    known: Mapping[str, Entry] = field(default_factory=dict)
+    """Entries by name that are measured already: a benchmark of several goes on with the next."""
 
 
 def this_machine() -> dict[str, JsonValue]:

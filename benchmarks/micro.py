@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
 from accel_bench.micro import Benchmark, ComputeType, Executor, find_benchmarks, find_executors
 from accel_bench.micro.cell import Cell, build_cell, free_memory
-from benchmarks.entry import Counts, Entry, interleave, this_machine
+from benchmarks.entry import Counts, Entry, Request, interleave, this_machine
 
 SIDES = ("eager", "inductor")
 """Executors that are compared; the first has to compute everything."""
@@ -26,30 +26,35 @@ TOO_LARGE = frozenset({"llama", "mistral", "mixtral", "mixtral_block", "grouped_
 WARM_UP_CALLS = 2
 
 
-def measure_micro(counts: Counts) -> list[Entry]:
-    """Measure the seconds of every benchmark of the core that fits, in each compute type."""
-    entries = []
+def measure_micro(asked: Request) -> Iterator[Entry]:
+    """Measure the seconds of every benchmark of the core that fits, in each compute type.
+
+    Yield an entry for each cell; known ones are not measured again.
+    """
     for name, kind in find_benchmarks().items():
         if name not in TOO_LARGE and kind.__module__.startswith("accel_bench.micro."):
-            entries += _measure(kind, counts)
-    return entries
+            yield from _measure(kind, asked)
 
 
-def _measure(kind: type[Benchmark], counts: Counts) -> list[Entry]:
+def _measure(kind: type[Benchmark], asked: Request) -> Iterator[Entry]:
     """Measure one benchmark; where it cannot be had here, or has no backward, it has no entry."""
     size = next((model for model in MODELS if model in kind.sizes), "tiny")
     settings: Mapping[str, Any] = FEW_TOKENS if size != "tiny" else {}
     executors = find_executors()
-    entries = []
     for compute_type in ComputeType:
+        if _name(kind, compute_type, size) in asked.known:
+            continue
         one = kind.at_size(size, device="cpu", **settings)
         sides = {name: executors[name] for name in SIDES if not executors[name].supports(one)}
         no_backward = not one.requires_grad and compute_type is not ComputeType.INFERENCE
         if not sides or no_backward:
             continue
-        entries.append(_entry(kind, size, settings, compute_type, sides, counts))
+        yield _entry(kind, size, settings, compute_type, sides, asked.counts)
         free_memory()
-    return entries
+
+
+def _name(kind: type[Benchmark], compute_type: ComputeType, size: str) -> str:
+    return f"{kind.name}[{compute_type.value}-{size}]"
 
 
 def _entry(  # noqa: PLR0913, PLR0917 - what makes a cell, and how often it is measured
@@ -81,7 +86,7 @@ def _entry(  # noqa: PLR0913, PLR0917 - what makes a cell, and how often it is m
     for name, cell in cells.items():
         notes.append(_rates(name, cell, samples[f"{name}_seconds"]))
     return Entry(
-        name=f"{kind.name}[{compute_type.value}-{size}]",
+        name=_name(kind, compute_type, size),
         value=1e3 * median(samples[f"{SIDES[0]}_seconds"]),
         unit=f"milliseconds, {SIDES[0]}",
         goal=None,

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from itertools import count as count_from
 from pathlib import Path
@@ -42,7 +43,7 @@ from accel_bench.runner.recommend_next import rounds_needed
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use
-from benchmarks.entry import Counts, Entry, this_machine
+from benchmarks.entry import Entry, Request, this_machine
 
 TABLES, QUICK_TABLES = 400, 3
 GOAL = 0.02
@@ -62,6 +63,9 @@ KINDS = ("same", "same", "same", "same", "other training", "oom", "invalid", "im
 
 JOBS = (None, 50, 200, 1000, 20_000)
 """Steps of the job; None where its length is not known."""
+
+PIECE = 20
+"""Tables after which an entry is complete so far."""
 
 MOST_COMMANDS = 3
 """Commands of open answers that are carried out, one after the other."""
@@ -103,16 +107,30 @@ class TrueTable:
     of a layout's round."""
 
 
-def measure_recommend(counts: Counts) -> list[Entry]:
-    """Return mean, 95th percentile and misses of the regret for each level of noise."""
-    many = TABLES if counts.rounds > 1 else QUICK_TABLES
-    entries = [
-        _entry(f"noise-{100 * noise:g}", [regret_of(seed, noise) for seed in range(many)])
-        for noise in NOISES
-    ]
-    followed = [followed_regret_of(seed, NOISES[-1]) for seed in range(many)]
-    entries.append(_entry(f"noise-{100 * NOISES[-1]:g}-followed", followed))
-    return [*entries, _entry("recorded", recorded_regrets())]
+def measure_recommend(asked: Request) -> Iterator[Entry]:
+    """Yield mean, 95th percentile and misses of the regret for each level of noise.
+
+    Each is yielded again and again, with more of its tables; those of a known entry are not made
+    again.
+    """
+    many = TABLES if asked.counts.rounds > 1 else QUICK_TABLES
+    for noise in NOISES:
+        yield from _growing(f"noise-{100 * noise:g}", partial(regret_of, noise=noise), many, asked)
+    followed = partial(followed_regret_of, noise=NOISES[-1])
+    yield from _growing(f"noise-{100 * NOISES[-1]:g}-followed", followed, many, asked)
+    if _title("recorded") not in asked.known:
+        yield _entry("recorded", recorded_regrets())
+
+
+def _growing(
+    name: str, regret_at: Callable[[int], float], many: int, asked: Request
+) -> Iterator[Entry]:
+    """Yield the entry of the first tables, then of more and more of them, by their seeds."""
+    known = asked.known.get(_title(name))
+    regrets = list(known.samples["regret"]) if known else []
+    for start in range(len(regrets), many, PIECE):
+        regrets += [regret_at(seed) for seed in range(start, min(start + PIECE, many))]
+        yield _entry(name, regrets)
 
 
 def recorded_regrets() -> list[float]:
@@ -146,11 +164,15 @@ def _recorded(row: Mapping[str, Any], rounds: Iterable[int]) -> Truth:
     return Truth(row["stack"], row["micro_batch_size"], "same", start, second)
 
 
+def _title(name: str) -> str:
+    return f"recommend-{name}"
+
+
 def _entry(name: str, regrets: Sequence[float]) -> Entry:
     misses = [one for one in regrets if one > GOAL]
     cut = quantiles(regrets, n=20)[-1] if len(regrets) > 1 else regrets[0]
     return Entry(
-        name=f"recommend-{name}",
+        name=_title(name),
         value=cut,
         unit="regret, 95th percentile",
         goal=GOAL,

@@ -159,12 +159,12 @@ def test_micro_benchmarks_have_samples_rates_and_their_share_of_a_roofline(
     """One of them, eager: a compiler would take longer than all others of this file."""
     from accel_bench.micro import find_benchmarks
     from benchmarks import micro
-    from benchmarks.entry import QUICK
+    from benchmarks.entry import QUICK, Request
 
     chosen = {name: find_benchmarks()[name] for name in ("layer_norm", "adamw_step", "llama")}
     monkeypatch.setattr(micro, "SIDES", ("eager",))
     monkeypatch.setattr(micro, "find_benchmarks", lambda: chosen)
-    entries = {entry.name: entry for entry in micro.measure_micro(QUICK)}
+    entries = {entry.name: entry for entry in micro.measure_micro(Request(QUICK))}
     kinds = ("inference", "forward", "backward")
     expected = {f"layer_norm[{kind}-gpt2]" for kind in kinds} | {"adamw_step[inference-gpt2]"}
     assert set(entries) == expected
@@ -172,3 +172,66 @@ def test_micro_benchmarks_have_samples_rates_and_their_share_of_a_roofline(
         assert entry.value == 1e3 * entry.samples["eager_seconds"][0] > 0
         assert "128 tokens, float32" in entry.notes[0]
         assert "GB/s" in entry.notes[1] and "of the roofline measured here" in entry.notes[1]
+    left = entries.pop("layer_norm[forward-gpt2]")
+    (again,) = micro.measure_micro(Request(QUICK, known=entries))
+    assert again.name == left.name, "only what is missing is measured"
+
+
+def test_a_document_is_written_as_it_grows_and_goes_on_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import recommend
+    from benchmarks.__main__ import main
+    from benchmarks.entry import read_document
+
+    path = tmp_path / "recommend.json"
+    monkeypatch.setattr(recommend, "PIECE", 1)
+    plain, seeds = recommend.regret_of, []
+
+    def interrupted(seed: int, noise: float) -> float:
+        if len(seeds) == 4:
+            raise KeyboardInterrupt
+        seeds.append(seed)
+        return plain(seed, noise)
+
+    monkeypatch.setattr(recommend, "regret_of", interrupted)
+    command = ["recommend", "--quick", "--output", str(path)]
+    with pytest.raises(KeyboardInterrupt):
+        main(command)
+    first = read_document(path).by_name
+    sizes = {name: len(entry.samples["regret"]) for name, entry in first.items()}
+    assert sizes == {"recommend-noise-0.2": 3, "recommend-noise-1": 1}
+    monkeypatch.setattr(recommend, "regret_of", lambda seed, noise: seeds.append(seed) or 0.5)
+    main([*command, "--resume"])
+    assert seeds == [0, 1, 2, 0, *(1, 2), *(0, 1, 2)]
+    whole = read_document(path)
+    assert whole.by_name["recommend-noise-0.2"] == first["recommend-noise-0.2"]
+    regrets = whole.by_name["recommend-noise-1"].samples["regret"]
+    assert regrets == (*first["recommend-noise-1"].samples["regret"], 0.5, 0.5)
+    assert len(whole.by_name["recommend-noise-3-followed"].samples["regret"]) == 3
+    assert whole.failed == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--resume"], "goes on with a file"),
+        (["--resume", "--output", "quick.json"], "was measured with --quick"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_refused(
+    arguments: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    main(["synchronisations", "--quick", "--output", "quick.json"])
+    with pytest.raises(SystemExit) as ended:
+        main(["synchronisations", *arguments])
+    assert reason in f"{capsys.readouterr().err} {ended.value.code}"
