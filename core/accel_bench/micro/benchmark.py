@@ -112,6 +112,14 @@ class Benchmark(ABC):
 
         return copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn
 
+    def reference_with_choices(self, fn: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Return the reference that makes the choices which `fn` makes in its own dtype.
+
+        Such as the experts to which a router sends a token: where two are nearly alike, rounding
+        decides. None where nothing is chosen.
+        """
+        return None
+
     def postprocess_for_backward(self, out: Any) -> Any:
         """Return the tensor to start the backward pass at, or None for no backward pass.
 

@@ -42,6 +42,9 @@ class Check:
     undecided: str = ""
     """Why a difference says nothing: the benchmark's own callable is as far off, or random."""
 
+    same_choices: bool = False
+    """Whether float64 was told what eager chooses, such as experts: by itself it chooses others."""
+
     size: str = ""
     """Size at which it was compared, where there is no memory for float64 at its own."""
 
@@ -78,7 +81,7 @@ def check_against_float64(
 
     Outputs, and with `gradients` also those of inputs and weights, from a random cotangent for
     each output. Whole numbers and truth values must be equal. Nothing is decided where eager is as
-    far from float64. Raises PluginError where the reference fails.
+    far from float64, and so with the same choices. Raises PluginError where the reference fails.
     """
     original = benchmark.returned_fn or benchmark.fn()
     out = called(_copy_of(original), _copied(batch), False)
@@ -86,19 +89,26 @@ def check_against_float64(
     del out
     # Before a call changes them, as an optimizer's does.
     eager, kept = _copy_of(original), _copied(batch)
-    check = _compare(benchmark, (fn, original), batch, dtype, gradients)
+    fns = fn, original, benchmark.reference(original)
+    check = _compare(benchmark, fns, batch, dtype, gradients)
     if not check.reason or check.problem:
         return check
-    own = _compare(benchmark, (eager, eager), _copied(kept), dtype, gradients)
-    return replace(check, undecided=_why_undecided(own, eager, kept)) if own.reason else check
+    fns = eager, eager, benchmark.reference(eager)
+    own = _compare(benchmark, fns, _copied(kept), dtype, gradients)
+    if not own.reason:
+        return check
+    if (chosen := benchmark.reference_with_choices(eager)) is not None:
+        again = _compare(benchmark, (fn, original, chosen), batch, dtype, gradients)
+        if not again.reason:
+            return replace(again, same_choices=True)
+    return replace(check, undecided=_why_undecided(own, eager, kept))
 
 
 def _compare(
-    benchmark: Benchmark, fns: tuple[Any, Any], batch: Any, dtype: str, gradients: bool
+    benchmark: Benchmark, fns: tuple[Any, Any, Any], batch: Any, dtype: str, gradients: bool
 ) -> Check:
-    """Compare a callable with the float64 of the original, the second of `fns`."""
-    fn, original = fns
-    reference = benchmark.reference(original)
+    """Compare a callable with the float64 of the original: these are the three of `fns`."""
+    fn, original, reference = fns
     # It is called with the batch itself, not a copy: with its strides and its addresses.
     theirs = _copied(batch, double=True)
     theirs_out = _reference_output(benchmark, reference, theirs, gradients)

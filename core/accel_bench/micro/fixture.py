@@ -139,11 +139,17 @@ def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) ->
         benchmark._mode = benchmark._mode or "check"
 
 
+SAME_CHOICES = "those of eager"
+"""What float64 chooses, such as experts, where by itself it would choose otherwise."""
+
+
 def _compared(check: Check | None) -> dict[str, Any]:
     """Return what a comparison adds to `extra_info`."""
     if check is None:
         return {"outcome": "not compared"}
-    at = {"compared_at": check.size} if check.size else {}
+    at: dict[str, Any] = {"compared_at": check.size} if check.size else {}
+    if check.same_choices:
+        at["choices"] = SAME_CHOICES
     if check.undecided:
         return {"outcome": check.undecided, **at}
     return {"outcome": "ok", "distance": check.distance, "tolerance": check.tolerance, **at}

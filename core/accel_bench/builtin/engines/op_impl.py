@@ -71,6 +71,7 @@ class Operation:
         }
         what = "output and gradients" if gradients else "output"
         what += f" at size {found.size}" if found.size else ""
+        what += " with eager's choices" if found.same_choices else ""
         within = f"{what} within {found.distance:.2g} of eager in float64"
         return {"summary": f"{within} ({found.tolerance:g} allowed)", "check": check}
 

@@ -106,3 +106,9 @@ class TransformersBenchmark(PartBenchmark):
         from accel_bench.micro.benchmarks.impl import transformers_parts
 
         return transformers_parts.in_float64(fn)
+
+    def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
+        """Return that copy with the experts that `fn` chooses; None where there are no experts."""
+        from accel_bench.micro.benchmarks.impl import transformers_parts
+
+        return transformers_parts.in_float64_with_experts_of(fn)

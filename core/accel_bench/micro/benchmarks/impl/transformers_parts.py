@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from accel_bench.micro.benchmarks.shapes import Shape
 from accel_bench.modeling.blocks import decoder_blocks
@@ -106,6 +108,58 @@ def in_float64(module: nn.Module) -> nn.Module:
     found = copy.deepcopy(module).double()
     multiply_by("eager", found)
     return found
+
+
+def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
+    """Return such a copy whose routers choose the experts that those of the module choose.
+
+    None for a module without routers.
+    """
+    if not routers_of(module):
+        return None
+    found, chosen = in_float64(module), list[torch.Tensor]()
+
+    def choose(_: Any, args: Any, kwargs: Any) -> None:
+        dtype = next(module.parameters()).dtype
+        args, kwargs = tree_map_only(torch.Tensor, partial(_as_dtype, dtype=dtype), (args, kwargs))
+        chosen[:] = chosen_experts(module, args, kwargs)
+
+    def replaced(_: Any, args: Any, out: Any) -> Any:
+        logits, scores, _ = out
+        experts = chosen.pop(0)
+        weights = torch.softmax(logits.float(), -1).gather(-1, experts)
+        return logits, (weights / weights.sum(-1, keepdim=True)).to(scores.dtype), experts
+
+    found.register_forward_pre_hook(choose, with_kwargs=True)
+    for router in routers_of(found):
+        router.register_forward_hook(replaced)
+    return found
+
+
+def routers_of(module: nn.Module) -> list[nn.Module]:
+    """Return the modules that choose the experts of each token, in the order of the layers."""
+    return [part for part in module.modules() if type(part).__name__.endswith("TopKRouter")]
+
+
+def chosen_experts(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the experts of each token (tokens, experts of a token), by router in their order."""
+    found: list[torch.Tensor] = []
+
+    def note(_: Any, args: Any, out: Any) -> None:
+        found.append(out[2])
+
+    hooks = [router.register_forward_hook(note) for router in routers_of(module)]
+    try:
+        with torch.no_grad():
+            module(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _first(found: Any) -> Any:
