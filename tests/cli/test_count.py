@@ -110,7 +110,7 @@ def test_a_stack_that_copies_is_named_with_the_line_of_its_plugin(
     assert done.code == 1
     lines = (site / "accel_bench_slower.py").read_text().splitlines()
     line = next(n for n, text in enumerate(lines, 1) if "PLANTED" in text)
-    assert f"first at accel_bench_slower.py:{line} (model.layers.0.mlp)" in done.out
+    assert f"look first at accel_bench_slower.py:{line} (model.layers.0.mlp)" in done.out
 
 
 def test_a_second_reduction_of_two_ranks_is_named(scenario: Path) -> None:

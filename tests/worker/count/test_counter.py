@@ -59,6 +59,37 @@ def test_the_bytes_that_are_moved_do_not_depend_on_the_spelling() -> None:
     assert moved == {name: size for name, (_, size) in spellings.items()}
 
 
+def test_of_a_target_only_the_elements_that_are_written_count() -> None:
+    """A table of 4,096 floats, of which two rows of four or three single elements are written."""
+    table, rows, ones = torch.zeros(FLOATS, 4), torch.tensor([3, 5]), torch.ones(2, 4)
+    row, flat, single = 16, zeros(), torch.tensor([1, 2, 3])
+    mask, at, few = torch.arange(FLOATS) < 2, torch.tensor([[0, 1]]), torch.ones(3)
+    columns, put = torch.tensor([0, 2]), torch.ops.aten.index_put_
+    much = torch.ones(FLOATS)  # of which an index of three places takes three
+    placed: dict[str, tuple[Callable[[], Any], int]] = {
+        "index_put_": (lambda: table.index_put_([rows], ones), 2 * row + 2 * 8 + 2 * row),
+        "a number": (lambda: table.index_put_([rows], few[0]), 2 * row + 2 * 8 + 4),
+        "a mask": (lambda: table.index_put_([mask], ones), 2 * row + FLOATS + 2 * row),
+        "a column": (lambda: put(table, [None, columns], ones[0, :2]), 2 * SIZE + 24),
+        "two indices": (lambda: table.index_put_([single, at.mT], few[0]), 6 * 4 + 5 * 8 + 4),
+        "setitem": (lambda: table.__setitem__(rows, ones), 2 * row + 2 * 8 + 2 * row),
+        "index_copy_": (lambda: table.index_copy_(0, rows, ones), 2 * row + 2 * 8 + 2 * row),
+        "index_fill_": (lambda: table.index_fill_(0, rows, 1.0), 2 * row + 2 * 8),
+        "scatter_": (lambda: flat.scatter_(0, single, much), 12 + 24 + 12),
+        "put_": (lambda: flat.put_(single, few), 12 + 24 + 12),
+    }
+    added: dict[str, tuple[Callable[[], Any], int]] = {
+        "accumulate": (lambda: table.index_put_([rows], ones, True), 4 * row + 2 * 8 + 2 * row),
+        "index_add_": (lambda: table.index_add_(0, rows, ones), 4 * row + 2 * 8 + 2 * row),
+        "scatter_add_": (lambda: flat.scatter_add_(0, single, few), 24 + 24 + 12),
+        "scatter_reduce_": (lambda: flat.scatter_reduce_(0, single, few, "amax"), 24 + 24 + 12),
+        "reduced": (lambda: flat.scatter_(0, single, 1.0, reduce="add"), 24 + 24),
+    }
+    spellings = placed | added
+    moved = {name: total("moved_bytes", work) for name, (work, _) in spellings.items()}
+    assert moved == {name: size for name, (_, size) in spellings.items()}
+
+
 def test_an_optimizer_in_one_kernel_reads_gradients_and_writes_what_it_keeps() -> None:
     weight = torch.nn.Parameter(zeros())
     weight.grad = zeros()

@@ -71,7 +71,7 @@ class LedgerDifference(Document):
     def answer(self) -> str:
         """What happened, in a sentence."""
         fell = f"; {count(len(self.fell), 'sum')} fell" if self.fell else ""
-        first = f", first at {where(self.places[0])}" if self.places else ""
+        first = f"; look first at {where(self.places[0])}" if self.places else ""
         if self.rose:
             return f"{count(len(self.rose), 'sum')} rose{first}"
         if self.shifts:

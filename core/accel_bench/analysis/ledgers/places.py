@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, get_args
 
 from accel_bench.analysis.ledgers.schema import Entry, Figure, Ledger
-from accel_bench.analysis.wording import count
+from accel_bench.analysis.wording import count, flops, size
 from accel_bench.documents.base import Frozen
 
 FIGURES: tuple[Figure, ...] = get_args(Figure)
@@ -86,6 +86,21 @@ def where(place: PlaceChange) -> str:
 def line_of(place: PlaceChange) -> str:
     """Return `file.py:12`."""
     return f"{place.file or 'no file'}:{','.join(map(str, place.lines))}"
+
+
+def amount(figure: Figure, number: int) -> str:
+    """Return a number with the unit of its figure; one below 0 has its sign."""
+    form: Callable[[int], str] = "{:,}".format
+    if figure.endswith("bytes"):
+        form = size
+    elif figure == "flops":
+        form = flops
+    return f"-{form(-number)}" if number < 0 else form(number)
+
+
+def signed_amount(figure: Figure, number: int) -> str:
+    """Return a difference with its sign and its unit."""
+    return f"{'+' if number > 0 else ''}{amount(figure, number)}"
 
 
 def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
@@ -206,16 +221,20 @@ def _changes(
 def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceChange:
     sites = [one.entry.site for one in risen]
     figures: Counter[Figure] = Counter()
-    operations: Counter[str] = Counter()
+    operations: Counter[tuple[str, Figure]] = Counter()
     for entry, change, net in risen:
         figures.update({one: change[one] for one in FIGURES if net[one] > 0 and change[one] > 0})
-        operations[f"{entry.operation} {entry.dtype}".strip()] += change[next(iter(entry.figures))]
+        figure = next(iter(entry.figures))  # how often; of what is only saved, its bytes
+        operations[f"{entry.operation} {entry.dtype}".strip(), figure] += change[figure]
     return PlaceChange(
         **line._asdict(),
         lines=lines,
         modules=tuple(_collapse(site.module for site in sites)),
         phases=tuple(dict.fromkeys(site.phase for site in sites)),
-        operations=tuple(f"{name} {number:+,}" for name, number in operations.items()),
+        operations=tuple(
+            f"{name} {signed_amount(figure, number)}"
+            for (name, figure), number in operations.items()
+        ),
         figures={figure: figures[figure] for figure in FIGURES if figures[figure]},
     )
 

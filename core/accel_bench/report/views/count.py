@@ -7,9 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from accel_bench.analysis.ledgers.difference import Change, LedgerDifference, totals
-from accel_bench.analysis.ledgers.places import FIGURES, PlaceChange, line_of
+from accel_bench.analysis.ledgers.places import (
+    FIGURES,
+    PlaceChange,
+    amount,
+    line_of,
+    signed_amount,
+)
 from accel_bench.analysis.ledgers.schema import Entry, Figure, Ledger
-from accel_bench.analysis.wording import count, flops, join_names, size
+from accel_bench.analysis.wording import count, join_names
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 
 NAMES: dict[Figure, str] = {figure: figure.replace("_", " ") for figure in FIGURES}
@@ -21,16 +27,6 @@ MOST_LINES = 12
 
 WIDTH = 120
 """Columns of the page where the output is no terminal: lines of code are wrapped."""
-
-
-def amount(figure: Figure, number: int) -> str:
-    """Return a number with the unit of its figure; one below 0 has its sign."""
-    form: Callable[[int], str] = "{:,}".format
-    if figure.endswith("bytes"):
-        form = size
-    elif figure == "flops":
-        form = flops
-    return f"-{form(-number)}" if number < 0 else form(number)
 
 
 def ledger_report(ledger: Ledger) -> Report:
@@ -79,15 +75,12 @@ def _change_name(change: Change) -> str:
 
 
 def _signed(change: Change) -> str:
-    difference = change.after - change.before
-    sign = "+" if difference > 0 else ""
-    return f"{sign}{amount(change.figure, difference)}"
+    return signed_amount(change.figure, change.after - change.before)
 
 
 def _figures(place: PlaceChange) -> tuple[str, ...]:
     return tuple(
-        f"{'+' if number > 0 else ''}{amount(figure, number)}"
-        + ("" if figure == "flops" else f" {_short(figure)}")
+        signed_amount(figure, number) + ("" if figure == "flops" else f" {_short(figure)}")
         for figure, number in place.figures.items()
     )
 
