@@ -239,6 +239,21 @@ def test_nsys_prints_the_command_that_runs_what_it_stands_for() -> None:
 
 
 @pytest.mark.release
+def test_each_of_two_ranks_has_its_memory(tmp_path: Path) -> None:
+    scenario = write(tmp_path, "two", 2, {"baseline": []}, launcher="forking", parallel="ddp")
+    done = profile(scenario, "--memory", "--active", "1", "--oversubscribe", "--format", "json")
+    assert done.code == 0, done.err
+    (found,) = json.loads(done.out)["profiles"]
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    first, second = found["ranks"]
+    assert first["saved"] == second["saved"] != {}
+    for rank in found["ranks"]:
+        assert sum(rank["memory"]["peak"].values()) == rank["memory"]["peak_bytes"]
+        assert rank["memory"]["peak"]["weights"] == first["memory"]["peak"]["weights"] > 0
+        assert rank["warnings"] == []
+
+
+@pytest.mark.release
 def test_memory_is_shown_by_category_and_what_is_kept_by_module(tmp_path: Path) -> None:
     scenario = write(tmp_path, "one", 1, {"baseline": []}, launcher="forking", optimizer="adamw")
     done = profile(scenario, "--memory", "--active", "1", "--top", "3")

@@ -14,7 +14,7 @@ from several_ranks.scenarios import forking, write
 
 from accel_bench.analysis.profiles.modules import DATA
 from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall
-from accel_bench.runner.profile_waterfall import collect_waterfalls
+from accel_bench.runner.profile_waterfall import Side, collect_waterfalls
 from accel_bench.store.database import open_store
 
 PLANTED = """
@@ -117,9 +117,41 @@ def test_planted_pauses_are_recovered_by_name_and_size(tmp_path: Path) -> None:
 
     # The other way round, from what is stored already: it is the first that gained.
     with open_store(tmp_path / "accel_bench_results", write=False) as store:
-        report = collect_waterfalls(store.folder, store.results(), "slower", "baseline")
+        results = store.results()
+        sides = (Side(results, name) for name in ("slower", "baseline"))
+        report = collect_waterfalls(store.folder, *sides)
     assert report.waterfalls[0].modules[0].module == "model.layers.*.mlp"
     assert report.waterfalls[0].modules[0].change < -0.15
+
+
+def test_two_scenarios_are_compared_by_their_files(tmp_path: Path) -> None:
+    stacks = {"baseline": [], "slower": ["planted-slower"]}
+    one = write(tmp_path, "one", 1, stacks, launcher="forking")
+    other = write(tmp_path, "other", 1, stacks, launcher="forking", optimizer="adamw")
+    words = ("--against", str(other), "--stack", "baseline,slower", "--rounds", "1", "--top", "1")
+    done = profile(one, *words, "--active", "1")
+    assert done.code == 0, done.err
+    text = " ".join(done.out.split())
+    assert "one, other: one baseline to other slower" in text
+    assert "lost: model.layers.*.mlp +" in text
+    assert "modules that change less" in text
+    assert "settings differ: optimizer.use sgd -> adamw" in text
+    # Two sessions, in rounds that alternate; the traces lie in both.
+    with open_store(tmp_path / "accel_bench_results", write=False) as store:
+        runs = {run.experiment.scenario.name: run for run in store.results()}
+        assert {run.session for run in runs.values()} == {one.id for one in store.sessions()}
+        folders = [str((store.folder / runs[name].folder).parent) for name in ("one", "other")]
+    assert f"traces: {', '.join(folders)} (tensorboard" in text
+
+
+def test_a_scenario_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    scenario = write(tmp_path, "one", 1, {"baseline": []})
+    done = profile(scenario, "--against", "missing.yaml")
+    assert done.code == 2
+    assert "'missing.yaml' is neither a file nor a shipped scenario" in done.err
+    done = profile(scenario, "--against", str(scenario), "--stack", "a,b,c")
+    assert done.code == 2
+    assert "--stack takes one stack of each file, and gets 'a, b, c'" in done.err
 
 
 @pytest.mark.parametrize(
@@ -144,7 +176,7 @@ def test_ten_pairs_of_stacks_add_up(tmp_path: Path) -> None:
     with open_store(tmp_path / "accel_bench_results", write=False) as store:
         results = store.results()
         reports = [
-            collect_waterfalls(store.folder, results, "baseline", name)
+            collect_waterfalls(store.folder, Side(results, "baseline"), Side(results, name))
             for name in STACKS
             if name != "baseline"
         ]

@@ -24,8 +24,9 @@ class ProfileOptions(PlanOptions):
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="STACK",
-            help="Say where the time goes from --stack (else the baseline) to this stack.",
+            metavar="STACK|FILE",
+            help="Say where the time goes from --stack (else the baseline) to this stack, or to "
+            "that of another scenario's file.",
         ),
     ] = None
     rounds: Annotated[
@@ -44,7 +45,8 @@ class ProfileOptions(PlanOptions):
     active: Annotated[int, typer.Option(min=1, help="Steps of a cycle that are recorded.")] = 3
     repeat: Annotated[int, typer.Option(min=1, help="Cycles, each with a trace of its own.")] = 1
     top: Annotated[
-        int, typer.Option(min=1, help="Kernels to show by time, and as many by count.")
+        int,
+        typer.Option(min=1, help="Kernels to show by time and by count; with --against modules."),
     ] = 10
     shapes: Annotated[
         bool, typer.Option("--shapes", help="Keep the shapes of inputs in the trace.")
@@ -79,7 +81,9 @@ def profile(options: ProfileOptions) -> int:
     TensorBoard and Perfetto open, in the folder of its run.
 
     With --against, two stacks run in interleaved rounds: the difference of their steps is divided
-    by kind of operation and by module, and the modules that gained and that lost are named.
+    by kind of operation and by module, and the modules that gained and that lost are named. With a
+    file they are the baselines of two scenarios, or what --stack names: `NAME` is that of both,
+    `NAME,OTHER` that of SCENARIO and that of FILE.
     """
     from accel_bench.cli.profile_request import print_nsys, run_profile
 

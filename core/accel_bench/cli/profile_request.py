@@ -17,6 +17,7 @@ from accel_bench.cli.options import split_names
 from accel_bench.cli.output import print_report
 from accel_bench.cli.profile import ProfileOptions
 from accel_bench.cli.request import new_sessions, plan_request, print_failures
+from accel_bench.documents.load import SUFFIXES
 from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.job import ProfileRequest
 from accel_bench.launcher import Allocation
@@ -27,12 +28,13 @@ from accel_bench.report.views.profile import profile_view
 from accel_bench.report.views.profile_waterfall import waterfall_view
 from accel_bench.result import Result
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.profile_waterfall import collect_waterfalls
+from accel_bench.runner.profile_waterfall import Side, collect_waterfalls
 from accel_bench.runner.profiling import (
     collect_profiles,
     refuse_marks_without_cuda,
     refuse_without_torch,
 )
+from accel_bench.runner.session import run_side_by_side
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 
@@ -45,13 +47,19 @@ def run_profile(options: ProfileOptions) -> int:
     draft = one_draft(options.scenario, "profile")
     machine = read_machine()
     request = _request(options)
-    if options.against is not None:
-        request = _of_both(request, draft, machine, options.against)
-    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
+    drafts = [draft, *_other_scenario(options.against)]
+    requests = [request]
+    if len(drafts) > 1:
+        requests = _of_each(request, drafts, machine)
+    elif options.against is not None:
+        requests = [_of_both(request, draft, machine, options.against)]
+    shared = requests[0] if len(requests) == 1 else replace(request, only=(), no_baseline=False)
+    with allocated(drafts, machine, shared, sys.argv, options.dry_run) as allocation:
         if allocation is not None and allocation.exit_code is not None:
             return allocation.exit_code
         machine = machine_of(allocation, machine)
-        return _profile(options, _plan(draft, machine, request), machine, allocation)
+        plans = [_plan(one, machine, own) for one, own in zip(drafts, requests, strict=True)]
+        return _profile(options, plans, machine, allocation)
 
 
 def print_nsys(arguments: Sequence[str]) -> int:
@@ -97,6 +105,23 @@ def _rounds(options: ProfileOptions) -> int | None:
     return options.rounds or (None if options.against is not None else 1)
 
 
+def _other_scenario(against: str | None) -> list[Draft]:
+    """Return the scenario that `--against` names by its file; none where it names a stack."""
+    if against is None or not (Path(against).suffix in SUFFIXES or Path(against).is_file()):
+        return []
+    return [one_draft(against, "profile --against")]
+
+
+def _of_each(request: PlanRequest, drafts: Sequence[Draft], machine: Machine) -> list[PlanRequest]:
+    """Return a request for each of two scenarios. Raises ScenarioError for more than two stacks."""
+    if len(request.only) > 2:
+        given = ", ".join(request.only)
+        raise ScenarioError(f"--stack takes one stack of each file, and gets {given!r}")
+    with redirect_stdout(sys.stderr):
+        named = request.only or [make_plan(one, machine, request).baseline for one in drafts]
+    return [replace(request, only=(name,), no_baseline=True) for name in (named[0], named[-1])]
+
+
 def _of_both(request: PlanRequest, draft: Draft, machine: Machine, against: str) -> PlanRequest:
     """Return the request for the stacks A and B. Raises ScenarioError for more than one A."""
     if not request.only:
@@ -120,28 +145,49 @@ def _plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
 
 
 def _profile(
-    options: ProfileOptions, plan: Plan, machine: Machine, allocation: Allocation | None
+    options: ProfileOptions,
+    plans: Sequence[Plan],
+    machine: Machine,
+    allocation: Allocation | None,
 ) -> int:
     if options.dry_run:
-        print_plan([plan], machine, options.results, options.output)
+        print_plan(plans, machine, options.results, options.output)
         return 0
     with open_results(options.results, write=True) as store:
         with new_sessions(options, store, machine, allocation) as new_session:
-            session = new_session()
-            session.run_plan(plan)
-        report, view = _collected(options, plan, store.folder, store.results(session=session.id))
+            sessions = [new_session() for _ in plans]
+            run_side_by_side(sessions, plans)
+        results = [store.results(session=session.id) for session in sessions]
+        report, view = _collected(options, plans, store.folder, results)
         print_report(view, options.output)
         if options.output == "table":
-            print_failures(store, [session])
+            print_failures(store, sessions)
     return report.exit_code
 
 
 def _collected(
-    options: ProfileOptions, plan: Plan, root: Path, results: Sequence[Result]
+    options: ProfileOptions, plans: Sequence[Plan], root: Path, results: Sequence[Sequence[Result]]
 ) -> tuple[ProfileReport | WaterfallReport, Report]:
-    """Return what the session has left: profiles, or the way from one stack to the other."""
+    """Return what the sessions have left: profiles, or the way from one stack to the other."""
     if options.against is None:
-        report = collect_profiles(root, results)
+        report = collect_profiles(root, results[0])
         return report, profile_view(report, options.top)
-    waterfalls = collect_waterfalls(root, results, plan.request.only[0], options.against)
-    return waterfalls, waterfall_view(waterfalls)
+    waterfalls = collect_waterfalls(root, *_sides(options, plans, results))
+    return waterfalls, waterfall_view(waterfalls, options.top)
+
+
+def _sides(
+    options: ProfileOptions, plans: Sequence[Plan], results: Sequence[Sequence[Result]]
+) -> tuple[Side, Side]:
+    """Return what is compared; stacks of two scenarios have the scenario's name, or the file's."""
+    if len(plans) == 1:
+        first, second = plans[0].request.only
+        return Side(results[0], first), Side(results[0], second)
+    titles = [plan.file.name for plan in plans]
+    if titles[0] == titles[1]:
+        titles = [options.scenario, str(options.against)]
+    a, b = (
+        Side(found, plan.request.only[0], f"{title} {plan.request.only[0]}")
+        for plan, title, found in zip(plans, titles, results, strict=True)
+    )
+    return a, b

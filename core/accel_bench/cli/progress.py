@@ -42,7 +42,9 @@ class LineReporter(Reporter):
                 )
         done = "" if runs else "; all rounds are complete, nothing is run"
         self._print(f"{plan.file.name}: {runs} runs{done}")
-        self._runs, self._ended, self._seconds = runs, 0, 0.0
+        # Plans that run side by side are all announced before the first run.
+        self._runs = runs if self._ended else self._runs + runs
+        self._ended, self._seconds = 0, 0.0
 
     def on_start(self, planned: Planned, what: str) -> None:
         """Remember which round it is."""

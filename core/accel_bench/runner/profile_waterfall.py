@@ -1,10 +1,11 @@
-"""Collect what two profiled stacks of a session have left, and compare them."""
+"""Collect what two profiled stacks of a session, or of two, have left, and compare them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
+from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.metrics.throughput import RunThroughput
@@ -14,25 +15,54 @@ from accel_bench.analysis.profiles.reading import read_profile
 from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.analysis.profiles.waterfall import ProfiledStack, profile_waterfall
 from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall, WaterfallReport
-from accel_bench.analysis.wording import label, settings
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.tables.listing import differing_keys
+from accel_bench.analysis.wording import label, plain_value, settings
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import PROFILE_FOLDER
 from accel_bench.result import Result
+from accel_bench.scenario.experiment import Experiment
+
+MOST_SETTINGS = 8
+"""Settings in which two scenarios differ that are named."""
 
 
-def collect_waterfalls(root: Path, results: Sequence[Result], a: str, b: str) -> WaterfallReport:
-    """Return a waterfall from stack A to B for each sweep point, and why there is none for others.
+class Side(NamedTuple):
+    """What is compared: a stack among the results of one session."""
 
-    `root` is the results folder.
+    results: Sequence[Result]
+    stack: str
+
+    name: str = ""
+    """What it is called in the answer; empty for the stack's name."""
+
+    def by_point(self) -> dict[str, ExperimentRuns]:
+        """Return the stack's runs by sweep point."""
+        rows = collect_experiments(self.results)
+        experiments = [(row, row.planned.experiment) for row in rows]
+        return {
+            canonical_json(one.sweep): row
+            for row, one in experiments
+            if one.stack.name == self.stack
+        }
+
+
+def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
+    """Return a waterfall from A to B for each sweep point, and why there is none for others.
+
+    `root` is the results folder. Rounds of two sessions are pairs by their numbers.
     """
-    points: dict[str, dict[str, ExperimentRuns]] = {}
-    for row in collect_experiments(results):
-        experiment = row.planned.experiment
-        points.setdefault(canonical_json(experiment.sweep), {})[experiment.stack.name] = row
+    of_a, of_b = a.by_point(), b.by_point()
+    if len(of_a) == len(of_b) == 1:  # Two scenarios may sweep different things.
+        of_b = dict(zip(of_a, of_b.values(), strict=True))
     found, missing = [], []
-    for rows in points.values():
-        made = _waterfall(root, rows[a], rows[b]) if {a, b} <= set(rows) else _not_run(rows, a, b)
+    for point in {**of_a, **of_b}:
+        rows = of_a.get(point), of_b.get(point)
+        if rows[0] is None or rows[1] is None:
+            missing.append(_not_run(rows, a, b))
+            continue
+        made = _waterfall(root, rows[0], rows[1], (a.name or a.stack, b.name or b.stack))
         if isinstance(made, str):
             missing.append(made)
         else:
@@ -40,24 +70,62 @@ def collect_waterfalls(root: Path, results: Sequence[Result], a: str, b: str) ->
     return WaterfallReport(waterfalls=tuple(found), missing=tuple(missing))
 
 
-def _waterfall(root: Path, a: ExperimentRuns, b: ExperimentRuns) -> ProfileWaterfall | str:
+def _waterfall(
+    root: Path, a: ExperimentRuns, b: ExperimentRuns, names: tuple[str, str]
+) -> ProfileWaterfall | str:
     """Return the waterfall of one sweep point, or why there is none."""
     for row in (a, b):
         if not row.usable:
             reasons = "; ".join(row.ending.reasons)
             return f"{row.name} {row.how_it_ended}" + (f": {reasons}" if reasons else "")
     tokens, unit = unit_of([_step_tokens(row) for row in (a, b)])
+    apart = not _sessions(a) & _sessions(b)
     try:
-        stacks = [_stack(root, row, tokens) for row in (a, b)]
+        stacks = [
+            ProfiledStack(name, _profiled_runs(root, row, tokens, apart))
+            for row, name in zip((a, b), names, strict=True)
+        ]
     except AccelBenchError as error:  # A profile that this version cannot read.
         return str(error)
-    experiment = a.planned.experiment
-    sweep = settings(experiment.sweep)
-    made = profile_waterfall(stacks[0], stacks[1], experiment.scenario.name, unit, sweep)
-    return made or f"{a.name} to {b.name}: no round in which both left their profiles"
+    experiments = [row.planned.experiment for row in (a, b)]
+    scenarios = dict.fromkeys(one.scenario.name for one in experiments)
+    sweep = settings(experiments[0].sweep)
+    made = profile_waterfall(stacks[0], stacks[1], ", ".join(scenarios), unit, sweep)
+    if made is None:
+        return f"{names[0]} to {names[1]}: no round in which both left their profiles"
+    known = {"folders": _folders(root, (a, b))}
+    differing = _differing_settings(experiments) if apart else ()
+    return made.model_copy(update={**known, "notes": (*differing, *made.notes)})
 
 
-def _stack(root: Path, row: ExperimentRuns, tokens: float) -> ProfiledStack:
+def _sessions(row: ExperimentRuns) -> set[str]:
+    return {session for session, _ in row.speeds}
+
+
+def _folders(root: Path, rows: Sequence[ExperimentRuns]) -> tuple[str, ...]:
+    """Return the folders in which the runs of both lie, with their traces."""
+    runs = (run for row in rows for run in row.completed.values())
+    return tuple(dict.fromkeys(str((root / run.folder).parent) for run in runs))
+
+
+def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
+    """Return in a sentence in which settings the work of two scenarios differs."""
+    a, b = (
+        one.scenario.model_dump(mode="json", exclude={"name", "description"}) for one in experiments
+    )
+    found = [
+        f"{key} {plain_value(before)} -> {plain_value(after)}"
+        for key, before, after in differing_keys(a, b)
+    ]
+    more = len(found) - MOST_SETTINGS
+    rest = f"; and {more} more" if more > 0 else ""
+    return (f"settings differ: {'; '.join(found[:MOST_SETTINGS])}{rest}",) if found else ()
+
+
+def _profiled_runs(
+    root: Path, row: ExperimentRuns, tokens: float, apart: bool
+) -> dict[RoundKey, ProfiledRun]:
+    """Return the profiled runs by round; those of sessions `apart` by the round's number alone."""
     runs = {}
     for key, speed in row.speeds.items():
         profiles = _profiles(root, row.completed[key])
@@ -65,14 +133,14 @@ def _stack(root: Path, row: ExperimentRuns, tokens: float) -> ProfiledStack:
         if ranks:
             plain = [median(s.seconds for s in one.scalars) for one in profiles if one.scalars]
             taken = [one.host.preempted_seconds or 0.0 for one in profiles if one.host is not None]
-            runs[key] = ProfiledRun(
+            runs["" if apart else key[0], key[1]] = ProfiledRun(
                 seconds=speed.seconds_per_token * tokens,
                 window_step_seconds=speed.seconds / len(speed.step_seconds),
                 ranks=ranks,
                 plain_seconds=fmean(plain) if plain else None,
                 taken_seconds=fmean(taken) if taken else 0.0,
             )
-    return ProfiledStack(row.planned.experiment.stack.name, runs)
+    return runs
 
 
 def _profiles(root: Path, run: Result) -> list[RankProfile]:
@@ -90,7 +158,8 @@ def _step_tokens(row: ExperimentRuns) -> float:
     return sum(speed.real_tokens for speed in speeds) / steps
 
 
-def _not_run(rows: dict[str, ExperimentRuns], a: str, b: str) -> str:
-    sweep = next(iter(rows.values())).planned.experiment.sweep
-    left = [name for name in (a, b) if name not in rows]
-    return f"{label(' and '.join(left), sweep)}: was not run"
+def _not_run(rows: tuple[ExperimentRuns | None, ExperimentRuns | None], a: Side, b: Side) -> str:
+    """Return that one of both was not run at a sweep point of the other."""
+    there = next(row for row in rows if row is not None)
+    left = a if rows[0] is None else b
+    return f"{label(left.name or left.stack, there.planned.experiment.sweep)}: was not run"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 
 from accel_bench.documents.canonical import canonical_json
@@ -111,6 +112,15 @@ class Session:
 
         Ctrl-C terminates the run in progress, stores it, and is raised again.
         """
+        with self.open_plan(plan) as points:
+            if self.interleave:
+                run_rounds(points)
+            else:
+                run_points(points, self.allocation)
+
+    @contextmanager
+    def open_plan(self, plan: Plan) -> Iterator[list[SweepPoint]]:
+        """Store the session of the plan and yield its sweep points, none of which has run."""
         # What they refuse is refused here, and not in the middle of a session.
         cache_folder()
         grace_seconds()
@@ -148,21 +158,9 @@ class Session:
             lambda text: self.reporter.on_warning(text),  # noqa: PLW0108 - late
         )
         try:
-            self._run_points(points)
+            yield list(points.values())
         finally:
             self.trackers.finish(lambda: plan.summarize(self.results(plan)))
-
-    def _run_points(self, points: Mapping[str, SweepPoint]) -> None:
-        """Run the points one after the other, on places at once, or round by round."""
-        if not self.interleave:
-            run_points(list(points.values()), self.allocation)
-            return
-        for point in points.values():
-            point.prepare()
-        for number in sorted({number for point in points.values() for number in point.rounds}):
-            # There and back, so that what drifts hits all points alike.
-            for point in list(points.values())[:: -1 if number % 2 else 1]:
-                point.run_round(number)
 
     def results(self, plan: Plan) -> list[Result]:
         """Return results of the plan's experiments: this session's, and earlier ones that count."""
@@ -202,6 +200,29 @@ class Session:
                 f"and once; {known}"
             )
         return found
+
+
+def run_rounds(points: Sequence[SweepPoint]) -> None:
+    """Prepare all points, then run round 1 of all of them, then round 2, ..."""
+    for point in points:
+        point.prepare()
+    for number in sorted({number for point in points for number in point.rounds}):
+        # There and back, so that what drifts hits all points alike.
+        for point in points[:: -1 if number % 2 else 1]:
+            point.run_round(number)
+
+
+def run_side_by_side(sessions: Sequence[Session], plans: Sequence[Plan]) -> None:
+    """Run plans, each in its session, round by round: what drifts hits all of them alike."""
+    if len(plans) == 1:
+        sessions[0].run_plan(plans[0])
+        return
+    with ExitStack() as opened:
+        points = [
+            opened.enter_context(session.open_plan(plan))
+            for session, plan in zip(sessions, plans, strict=True)
+        ]
+        run_rounds([one for group in zip_longest(*points) for one in group if one is not None])
 
 
 def _skipped(planned: Planned) -> dict[str, Any]:

@@ -275,3 +275,13 @@ def test_every_format_has_the_bars_and_the_rest(form: str) -> None:
     text = render_report(waterfall_view(report), form)
     assert "model.layers.*.mlp" in text.replace("\\", "")
     assert "unexplained" in text
+
+
+def test_of_many_modules_those_that_change_most_are_shown_and_those_that_are_named() -> None:
+    found = fall(PLAIN, SLOWER)
+    shown = [bar.module for bar in found.modules if bar.module in {*found.gained, *found.lost}]
+    (section,) = waterfall_view(WaterfallReport(waterfalls=(found,)), top=1).sections
+    names = [name for name, _ in section.tables[1].rows]
+    left = len(found.modules) - len(shown)
+    assert shown and left > 1
+    assert names == [*shown, f"{left} modules that hardly change", "unexplained", "measured"]

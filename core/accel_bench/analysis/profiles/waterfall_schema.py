@@ -116,6 +116,9 @@ class ProfileWaterfall(Frozen):
     notes: tuple[str, ...] = ()
     """What limits the answer."""
 
+    folders: tuple[str, ...] = ()
+    """Folders of the profiled runs, each with its traces."""
+
 
 class WaterfallReport(Document):
     """What `accel-bench profile --against` prints: a waterfall for each sweep point."""

@@ -27,6 +27,8 @@ BAR = 12
 SMALL = 0.002
 """Share of A's step below which changes of a module are summed up in one row."""
 
+MOST_MODULES = 10
+"""Modules that are shown, beside those that gained or lost for sure."""
 
 MOST_ROUNDS = 100
 """Rounds from which no number is given."""
@@ -41,20 +43,20 @@ class _Bar(NamedTuple):
     change: Change
 
 
-def waterfall_view(report: WaterfallReport) -> Report:
-    """Return for each the answer, the bars by kind and those by module."""
+def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
+    """Return for each the answer, the bars by kind and those of so many modules."""
     rows = [
         _Bar(one, by, name, change)
         for one in report.waterfalls
         for by, name, change in _all_bars(one)
     ]
-    sections = [_section(one) for one in report.waterfalls]
+    sections = [_section(one, top) for one in report.waterfalls]
     if report.missing:
         sections.append(Section(title="no waterfall", notes=report.missing))
     return Report(sections, report, Table(FLAT, rows))
 
 
-def _section(one: ProfileWaterfall) -> Section:
+def _section(one: ProfileWaterfall, top: int) -> Section:
     swept = f" ({one.sweep})" if one.sweep else ""
     most = max((abs(bar.change) for _, _, bar in _all_bars(one)), default=0.0)
     return Section(
@@ -62,7 +64,9 @@ def _section(one: ProfileWaterfall) -> Section:
         answer=answer(one),
         tables=[
             Table(_columns(one, "kind of operation", most), list(_kind_rows(one)), "by kind"),
-            Table([*_columns(one, "module", most), MOSTLY], list(_module_rows(one)), "by module"),
+            Table(
+                [*_columns(one, "module", most), MOSTLY], list(_module_rows(one, top)), "by module"
+            ),
         ],
         notes=list(_notes(one)),
     )
@@ -119,18 +123,22 @@ def _kind_rows(one: ProfileWaterfall) -> Iterator[tuple[str, Change]]:
     yield "measured", one.difference
 
 
-def _module_rows(one: ProfileWaterfall) -> Iterator[tuple[str, Change]]:
-    """Yield the bars of modules; those that hardly change stand in one row."""
+def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]]:
+    """Yield the bars of modules; those that change less stand in one row."""
     named = {*one.gained, *one.lost}
-    small = [m for m in one.modules
-             if abs(m.change) < SMALL * one.difference.a and m.module not in named]  # fmt: skip
-    if len(small) < 2:
-        small = []
-    yield from ((bar.module, bar) for bar in one.modules if bar not in small)
-    if small:
-        a, b = sum(m.a for m in small), sum(m.b for m in small)
-        rest = Change(a=a, b=b, change=b - a, low=None, high=None)
-        yield f"{len(small)} modules that hardly change", rest
+    rest = [
+        bar
+        for place, bar in enumerate(one.modules)  # the largest change first
+        if bar.module not in named and (place >= top or abs(bar.change) < SMALL * one.difference.a)
+    ]
+    if len(rest) < 2:
+        rest = []
+    yield from ((bar.module, bar) for bar in one.modules if bar not in rest)
+    if rest:
+        a, b = sum(m.a for m in rest), sum(m.b for m in rest)
+        hardly = all(abs(bar.change) < SMALL * one.difference.a for bar in rest)
+        what = "that hardly change" if hardly else "that change less"
+        yield f"{len(rest)} modules {what}", Change(a=a, b=b, change=b - a, low=None, high=None)
     yield UNEXPLAINED, one.unexplained
     yield "measured", one.difference
 
@@ -155,6 +163,8 @@ def _notes(one: ProfileWaterfall) -> Iterator[str]:
         "steps took; that is taken off"
     )
     yield from one.notes
+    if one.folders:
+        yield f"traces: {', '.join(one.folders)} (tensorboard --logdir, or ui.perfetto.dev)"
 
 
 def adding_up(one: ProfileWaterfall) -> str:
