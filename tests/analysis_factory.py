@@ -157,7 +157,7 @@ def make_result(
     experiment = experiment or make_experiment()
     if ranks is None:
         ranks = [make_rank(step_seconds=(seconds, seconds))] if status.completed else []
-    day = {"monday": 1, "tuesday": 2}[session]
+    day = 1 + WEEK.index(session)
     return Result(
         run_id=f"{experiment.id}-{session}-{round}-{attempt}",
         session=session,
@@ -211,6 +211,9 @@ def make_summary(
     ]
     return summarize("peft", baseline, planned, results, rounds)
 
+
+WEEK = ("monday", "tuesday", "wednesday", "thursday", "friday")
+"""Sessions, by their order."""
 
 STEADY = (0.100, 0.1003, 0.0998, 0.1001, 0.0999)
 """Step seconds of five runs with a quarter of a percent of noise."""

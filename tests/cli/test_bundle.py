@@ -76,7 +76,7 @@ def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None
     done = call("site", ".", folder=folder)
     assert (done.code, done.out) == (0, "index.html: 2 bundles, 0 refused\n")
     page = (folder / "index.html").read_text()
-    assert f"1 time: 1 {found['verdict']}" in page
+    assert f"1 time: 1 {found['verdict']} by its author" in page
     assert "repeats first.zip" in page
 
     # One experiment's id leads to the bundle's own runs and to those that repeat it.
@@ -138,6 +138,26 @@ def test_a_repetition_by_a_copy_counts_once(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text()
     assert page.count("1 time: 1 reproduced") == 2  # fast and slow
     assert "2 times" not in page
+
+
+def test_who_repeats_a_bundle_twice_on_a_machine_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(tmp_path, make_runs(), "first.zip")
+    repeated = {"repeats": read_bundle(first).identity}
+    write(tmp_path, make_runs("wednesday"), "own.zip", repeated)
+    own = [read_bundle(tmp_path / name).manifest.measured_by for name in ("first.zip", "own.zip")]
+    assert own[0] == own[1] != ""
+    for place, sessions in (("there", ("tuesday", "thursday")), ("elsewhere", ("friday",))):
+        monkeypatch.setenv("ACCEL_BENCH_CACHE", str(tmp_path / place))
+        for session in sessions:
+            # The second on one machine finds otherwise, and counts alone.
+            runs = make_runs(session, fast=0.5 if session == "thursday" else 0.8)
+            write(tmp_path, runs, f"{session}.zip", repeated)
+    assert call("site", ".", folder=tmp_path).code == 0
+    page = (tmp_path / "index.html").read_text()
+    assert "3 times: 1 not reproduced, 1 reproduced, 1 reproduced by its author" in page
+    assert "3 times: 2 reproduced, 1 reproduced by its author" in page  # slow
 
 
 def test_numbers_that_nothing_can_be_computed_with_end_no_page(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis_factory import STEADY, make_experiment, make_rounds, scaled
+from analysis_factory import STEADY, WEEK, make_experiment, make_rounds, scaled
 from store.store_factory import MACHINE
 
 from accel_bench.interchange.bundle import Bundle, read_bundle
@@ -35,7 +35,7 @@ def make_runs(session: str = "monday", fast: float = 0.8, noise: float = 1.0) ->
 
 def make_record(session: str = "monday", **document: Any) -> SessionRecord:
     """A session of that scenario."""
-    day = {"monday": 5, "tuesday": 6}[session]
+    day = 5 + WEEK.index(session)
     return SessionRecord(
         id=session,
         started_at=f"2026-01-0{day}T08:00:00Z",

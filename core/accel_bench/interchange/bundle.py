@@ -73,6 +73,10 @@ class Manifest(Frozen):
     repeats: str = ""
     """Identity of the bundle that these sessions repeat; empty where they repeat none."""
 
+    measured_by: str = ""
+    """Digits by which a machine and its user are known among the repetitions of one bundle, and
+    nowhere else; empty where they are not known."""
+
     members: tuple[Member, ...]
     """All other members, by name."""
 
@@ -133,7 +137,15 @@ def member_of(name: str, content: bytes) -> Member:
 
 def checksum_of(manifest: Manifest) -> str:
     """Return the checksum of all but the checksum itself."""
-    return digest(manifest.model_dump(mode="json", exclude={"sha256"}), SHA256_DIGITS)
+    value = manifest_value(manifest)
+    del value["sha256"]
+    return digest(value, SHA256_DIGITS)
+
+
+def manifest_value(manifest: Manifest) -> dict[str, Any]:
+    """Return the manifest as it is written: without a field that is not known."""
+    unknown = set() if manifest.measured_by else {"measured_by"}
+    return manifest.model_dump(mode="json", exclude=unknown)
 
 
 def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
@@ -153,7 +165,7 @@ def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
             raise ValueError(f"the member {name!r} is larger than {MAXIMUM_PAYLOAD_BYTES} bytes")
         if member_of(name, members[name]) != one:
             raise ValueError(f"the member {name!r} does not fit its checksum")
-    if members[MANIFEST] != json_member(manifest.model_dump(mode="json")):
+    if members[MANIFEST] != json_member(manifest_value(manifest)):
         raise ValueError("the manifest is not as it was written")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +24,11 @@ from accel_bench.interchange.bundle import (
     Manifest,
     checksum_of,
     json_member,
+    manifest_value,
     member_of,
     read_bundle,
 )
+from accel_bench.machine.measurer import pseudonym
 from accel_bench.result import Result
 from accel_bench.store.records import SessionRecord, redact_result
 
@@ -115,7 +118,7 @@ def write_bundle(path: Path, content: Content) -> Manifest:
     members[SESSIONS] = json_member([one.model_dump(mode="json") for one in content.sessions])
     members[RUNS] = gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0)
     manifest = _manifest(content, members)
-    members[MANIFEST] = json_member(manifest.model_dump(mode="json"))
+    members[MANIFEST] = json_member(manifest_value(manifest))
     write_atomically(path, pack(members))
     try:
         read_bundle(path)  # what cannot be read again is no bundle
@@ -127,13 +130,16 @@ def write_bundle(path: Path, content: Content) -> Manifest:
 
 def _manifest(content: Content, members: Mapping[str, bytes]) -> Manifest:
     first = min(content.sessions, key=lambda one: one.started_at)
+    repeats = str(first.document.get("repeats", ""))
+    identity = hashlib.sha256(members[SESSIONS] + gzip.decompress(members[RUNS])).hexdigest()
     unsigned = Manifest(
         written_by=__version__,
         scenario=first.scenario,
         started_at=first.started_at,
         baseline=content.baseline,
         sessions=tuple(one.id for one in content.sessions),
-        repeats=str(first.document.get("repeats", "")),
+        repeats=repeats,
+        measured_by=pseudonym(repeats or identity),
         members=tuple(member_of(name, members[name]) for name in sorted(members)),
         sha256="",
     )

@@ -115,7 +115,8 @@ def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) ->
 def first_step(rank: RankResult, window: Window) -> int:
     """Return the number of the first step that a rank has taken for its profile."""
     between = sum(one.steps for one in (rank.phases, rank.communication) if one is not None)
-    return window.samples[-1].step + 1 + between
+    learned = len(rank.learning.steps) if rank.learning is not None else 0
+    return window.samples[-1].step + 1 + learned + between
 
 
 def _number(profile: RankProfile) -> int:

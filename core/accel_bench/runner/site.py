@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,10 @@ MAXIMUM_BUNDLES = 10_000
 
 VERSIONS = ("accel-bench", "torch", "transformers")
 """Distributions whose versions are shown beside those of plugins."""
+
+
+SAME_PLACE = " by its author"
+"""What follows the verdict of a repetition by the user, and on the machine, of the bundle."""
 
 
 class Verified(NamedTuple):
@@ -103,27 +107,38 @@ def _verified(path: Path, page: Path) -> Verified:
 def _with_repetitions(
     one: Verified, found: Mapping[str, Verified], refused: list[tuple[str, str]]
 ) -> ShownBundle:
-    """Return what is shown of a bundle, with the verdicts of the bundles that repeat it.
+    """Return what is shown of a bundle, with the verdicts of those who have repeated it.
 
-    What cannot be compared with it is added to `refused`.
+    Who has done so several times on one machine counts once for a stack, by the newest. What cannot
+    be compared with it is added to `refused`.
     """
     repeated = found.get(one.manifest.repeats)
     repeats = repeated.shown.file if repeated else one.shown.repeats
-    verdicts: dict[tuple[str, str], Counter[str]] = {}
-    seen = {one.manifest.sessions}  # a copy with other texts is no further repetition
-    for other in found.values():
-        if other.manifest.repeats != one.identity or other.manifest.sessions in seen:
-            continue
-        seen.add(other.manifest.sessions)
+    newest: dict[tuple[str, str], dict[str, str]] = {}
+    for other in _repetitions(one, found.values()):
         try:
             rows = _judged(one, other)
         except BundleError as error:
             refused.append((other.shown.file, f"as a repetition: {error}"))
             continue
+        who = other.manifest.measured_by
+        place = SAME_PLACE if who and who == one.manifest.measured_by else ""
         for row in rows:
             if row.verdict is not None:
-                verdicts.setdefault(point_key(row), Counter())[row.verdict] += 1
+                by = newest.setdefault(point_key(row), {})
+                by[who or other.identity] = f"{row.verdict}{place}"
+    verdicts = {point: Counter(by.values()) for point, by in newest.items()}
     return replace(one.shown, repeats=repeats, repetitions=verdicts)
+
+
+def _repetitions(one: Verified, bundles: Iterable[Verified]) -> Iterator[Verified]:
+    """Yield the bundles that repeat one, the oldest first, each session once."""
+    others = [other for other in bundles if other.manifest.repeats == one.identity]
+    seen = {*one.manifest.sessions}
+    for other in sorted(others, key=lambda two: (two.manifest.started_at, two.shown.file)):
+        if seen.isdisjoint(other.manifest.sessions):  # a copy with other texts is none
+            seen.update(other.manifest.sessions)
+            yield other
 
 
 def _judged(one: Verified, other: Verified) -> tuple[StackReproduction, ...]:
