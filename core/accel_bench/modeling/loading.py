@@ -90,9 +90,8 @@ def load_other_model(run: Run, name: str) -> Any:
     if use.weights == "random":
         seed = run.scenario.train.seed
         return random_model(config, dtype, place, seed, attention=use.attention)[0]
-    return place_model(_pretrained_model(config, use, run.trust_remote_code), torch.device(place))[
-        0
-    ]
+    model = _pretrained_model(config, use, model_class_of(run), run.trust_remote_code)
+    return place_model(model, torch.device(place))[0]
 
 
 def build_config(use: ModelUse, trust_remote_code: bool = False) -> PreTrainedConfig:
