@@ -53,6 +53,10 @@ GATED_WITH_RMS_NORM = "gelu_pytorch_tanh"
 layer norms."""
 
 
+DECODERS = "text-generation"
+"""The family whose models are outlined: others have other parts."""
+
+
 class Outline(NamedTuple):
     """A model's size as its configuration shows it."""
 
@@ -65,12 +69,14 @@ class Outline(NamedTuple):
 
 
 def outline_of(model: ModelUse, trains: bool = True) -> Outline | None:
-    """Return a model's size; None where its configuration is not at hand, or has other keys.
+    """Return a decoder's size; None where its configuration is not at hand, or has other keys.
 
     Nothing is downloaded to find out. `trains` says whether the weights receive gradients.
     """
     if model.id in find_presets("models"):
         card = read_card(model.id)
+        if card.family != DECODERS:
+            return None
         published = _outline(card.config, {}, trains)
         changed = _outline(card.config, model.overrides, trains)
         if published is None or changed is None:

@@ -23,6 +23,26 @@ MODEL = "tiny-llama-cpu"
 """The model of the catalog that is trained where the author names no other."""
 
 SMALL: dict[str, Any] = {
+    "activation_dropout": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "d_ff": 256,
+    "d_kv": 32,
+    "d_model": 128,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 256,
+    "decoder_layers": 2,
+    "dim": 128,
+    "dropout_rate": 0.0,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 256,
+    "encoder_layers": 2,
+    "hidden_dim": 256,
+    "hidden_dropout_prob": 0.0,
+    "n_heads": 4,
+    "n_layers": 2,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "num_layers": 2,
     "attention_dropout": 0.0,
     "attn_pdrop": 0.0,
     "bos_token_id": 1,
@@ -51,6 +71,10 @@ SMALL: dict[str, Any] = {
 Sizes are multiples of 128, as quantized kernels need them. Dropout is off, since two ways to
 compute the same draw their random numbers differently.
 """
+
+
+FEWER_TOKENS = 1024
+"""Vocabulary of the data where a task is tried."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +107,9 @@ def plan_trial(
     use, changes = {"use": name, **options}, scenario or {}
     if "task" in slots:  # Without it there is nothing to train: it is its own baseline.
         model = next(iter(models_of_task(name)), MODEL)
-        changes = merged({"task": use, "model": {"id": model}}, changes)
+        # Of the other ids one is left for the mask.
+        own = {"task": use, "model": {"id": model}, "data": {"vocab_size": FEWER_TOKENS}}
+        changes = merged(own, changes)
     work = tiny_work(kind, slots, changes, device)
     entry = {"set": _settings(use, slots, work)} if slots else {"use": [use]}
     stacks: dict[str, Any] = {"baseline": {"use": []}, name: entry}

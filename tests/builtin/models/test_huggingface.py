@@ -92,8 +92,11 @@ def test_the_default_model_is_in_train_mode_without_a_cache_and_as_large_as_publ
 @pytest.mark.parametrize("name", sorted(list_cards()))
 def test_the_loader_makes_the_architecture_that_the_card_names(name: str) -> None:
     config = loading.build_config(ModelUse(id=name))
-    model, _ = random_weights.random_model(config, torch.bfloat16, "meta", 0)
-    assert type(model).__name__ == read_card(name).architecture
+    card = read_card(name)
+    model, _ = random_weights.random_model(
+        config, torch.bfloat16, "meta", 0, model_class=card.model_class
+    )
+    assert type(model).__name__ == card.architecture
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

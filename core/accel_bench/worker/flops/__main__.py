@@ -15,6 +15,7 @@ from transformers import CONFIG_MAPPING
 from accel_bench.catalog.models import ModelCard, ModelCount
 from accel_bench.machine.info import Device
 from accel_bench.modeling.loading import count_parameters, learned_positions
+from accel_bench.modeling.random_weights import MODEL_CLASS
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
@@ -36,6 +37,9 @@ def count_model(card: ModelCard) -> ModelCount:
     parameters = count_parameters(model)
     if parameters != card.parameters:
         problem = f"the model has {parameters:,} parameters, its card says {card.parameters:,}"
+        return ModelCount(problem=problem)
+    if card.model_class != MODEL_CLASS:
+        problem = "it is no decoder: its products are observed in a run, for the shapes it trains on"
         return ModelCount(problem=problem)
     log = io.StringIO()
     workload = read_workload(_run_of(model, log))
