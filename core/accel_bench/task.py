@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from accel_bench.engine import Batch, Loss, own_loss
 from accel_bench.plugin import OptionsT, Plugin, hookimpl
@@ -46,6 +46,10 @@ class Task(Plugin[OptionsT]):
     families: ClassVar[frozenset[str] | None] = None
     """Families of the catalog whose models it trains; None means any."""
 
+    pairs: ClassVar[Literal["labels", "stacked"] | None] = None
+    """How it reads data of pairs: the second of a pair as `labels`, or all firsts above all seconds
+    in one batch of inputs; None: not at all."""
+
     batch_dependent: ClassVar[bool] = False
     """Whether the loss of a sample depends on the others of its micro-batch, as where they are what
     it is told apart from; then smaller micro-batches are another training."""
@@ -53,6 +57,9 @@ class Task(Plugin[OptionsT]):
     def model_class_of(self, model: ModelUse) -> str:
         """Return the `model_class` of one model, by its id or the options."""
         return self.model_class
+
+    def adjust_model(self, model: Any) -> None:
+        """Change a model just loaded, such as to take off what the loss does not use."""
 
     def held(self, batch: Batch) -> Held | None:
         """Return what a batch's tensors hold of what is counted; None where they do not tell.

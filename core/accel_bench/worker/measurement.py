@@ -179,6 +179,8 @@ def _build_model(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
     """Call the hooks from `load_model` to `parallelize_model`."""
     heartbeat.phase = "load_model"
     run.model = require(active, "load_model", run)
+    if run.task is not None:
+        run.task.adjust_model(run.model)
     if hasattr(run.model, "config"):  # Of a hub id, the plan did not know it.
         refuse_architecture(active, type(run.model).__name__)
     run.trace.mark("load_model")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -226,7 +226,25 @@ def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
     return _collated(dataset, plan, steps(dataset, plan))
 
 
-def steps(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Integers]:
+class Sampled(Protocol):
+    """What the order of samples is made of."""
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of each sample."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Longest length that a sample may have."""
+
+    @property
+    def more_samples(self) -> str:
+        """How a user gets more samples, as part of a sentence."""
+
+    def __len__(self) -> int: ...
+
+
+def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
     """Yield the samples of each optimizer step, over all ranks, without end.
 
     Raises ScenarioError at once when the samples do not fill one step, or teach nothing.

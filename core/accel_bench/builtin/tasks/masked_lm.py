@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
 
 from accel_bench import Loss, Options, Run, Task, hookimpl
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.tasks.masked_lm_impl import Masking
 
 
 class MaskedLMOptions(Options):
@@ -40,17 +43,19 @@ class MaskedLM(Task[MaskedLMOptions]):
     model_class = "AutoModelForMaskedLM"
     families = frozenset({"text-encoder"})
 
+    _masking: Masking | None = None
+
     def labels_of(self, run: Run) -> Any:
         """Return what masks the samples of the run's dataset."""
         from accel_bench.builtin.tasks.masked_lm_impl import Masking
 
-        masking = Masking(run, self.options)
-        run.on_evidence(masking.evidence)
-        return masking
+        self._masking = Masking(run, self.options)
+        return self._masking
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
         """Return the cross-entropy of the masked tokens."""
+        run.on_evidence(lambda: self._masking.evidence() if self._masking else {})
         return masked_loss
 
 

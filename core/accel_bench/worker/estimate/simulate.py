@@ -116,6 +116,8 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
     """Call the hooks that make the model and the optimizer, in the order of the contract."""
     run.task = task_of(active)
     run.model = require(active, "load_model", run)
+    if run.task is not None:
+        run.task.adjust_model(run.model)
     if active.answers("add_adapter"):
         run.model = require(active, "add_adapter", run)
     if run.scenario.train.gradient_checkpointing:

@@ -39,7 +39,9 @@ def count_model(card: ModelCard) -> ModelCount:
         problem = f"the model has {parameters:,} parameters, its card says {card.parameters:,}"
         return ModelCount(problem=problem)
     if card.model_class != MODEL_CLASS:
-        problem = "it is no decoder: its products are observed in a run, for the shapes it trains on"
+        problem = (
+            "it is no decoder: its products are observed in a run, for the shapes it trains on"
+        )
         return ModelCount(problem=problem)
     log = io.StringIO()
     workload = read_workload(_run_of(model, log))

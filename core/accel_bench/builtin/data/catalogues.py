@@ -1,0 +1,93 @@
+"""Find gettext's catalogues on this machine, and read what they translate."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+ENGLISH = "en"
+"""The language of what is translated: it needs no catalogue."""
+
+TWO_LETTERS = dict(
+    pair.split("=")
+    for pair in (
+        "ara=ar bul=bg cat=ca ces=cs dan=da deu=de ell=el eng=en est=et eus=eu fas=fa fin=fi "
+        "fra=fr gle=ga glg=gl heb=he hin=hi hrv=hr hun=hu ind=id isl=is ita=it jpn=ja kat=ka "
+        "kor=ko lav=lv lit=lt nld=nl nob=nb pol=pl por=pt ron=ro rus=ru slk=sk slv=sl spa=es "
+        "sqi=sq srp=sr swe=sv tam=ta tha=th tur=tr ukr=uk vie=vi zho=zh_CN"
+    ).split()
+)
+"""Names of catalogues' folders by codes of three letters."""
+
+MAGIC = 0x950412DE
+"""The first number of a catalogue, in its byte order."""
+
+PLURAL, CONTEXT = "\0", "\4"
+"""What stands between forms, and behind the context of a text."""
+
+
+def language(code: str) -> str:
+    """Return the name of a language's folder: `fra`, `fra_Latn` and `fr` are the same."""
+    whole = code.replace("-", "_")
+    first, _, rest = whole.partition("_")
+    short = TWO_LETTERS.get(first.lower())
+    if short is None:
+        return whole
+    return f"{short}_{rest}" if len(rest) == 2 else short  # a script is no region
+
+
+def is_english(code: str) -> bool:
+    """Return whether a language is that of the texts which are translated."""
+    return language(code).partition("_")[0] == ENGLISH
+
+
+def files(code: str, path: str | None) -> list[Path]:
+    """Return the catalogues of a language below `path`, or on this machine, by domain."""
+    name = language(code)
+    roots = _roots() if path is None else [Path(path).expanduser()]
+    found = [one for root in roots for one in root.glob(f"{name}/LC_MESSAGES/*.mo")]
+    return sorted(found, key=lambda one: (one.name, str(one)))
+
+
+def digest(catalogues: list[Path]) -> str:
+    """Return the SHA-256 of names and content, in hexadecimal."""
+    found = hashlib.sha256()
+    for one in catalogues:
+        content = one.read_bytes()
+        found.update(f"{one.parent.parent.name}/{one.name}:{len(content)}:".encode() + content)
+    return found.hexdigest()
+
+
+def messages(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield each text of a catalogue with its translation, of plurals the first form.
+
+    One that cannot be decoded yields nothing.
+    """
+    content = path.read_bytes()
+    order = "<" if content[:4] == struct.pack("<I", MAGIC) else ">"
+    try:
+        magic, _, count, ids, texts = struct.unpack_from(f"{order}5I", content)
+        if magic != MAGIC:
+            return
+        for number in range(count):
+            pair = []
+            for table in (ids, texts):
+                size, start = struct.unpack_from(f"{order}2I", content, table + 8 * number)
+                pair.append(content[start : start + size].decode())
+            text = pair[0].partition(PLURAL)[0].rpartition(CONTEXT)[2]
+            translated = pair[1].partition(PLURAL)[0]
+            if text and translated:
+                yield text, translated
+    except (struct.error, UnicodeDecodeError):
+        return
+
+
+def _roots() -> list[Path]:
+    """Return the folders of languages of the system and of installed Python packages."""
+    packages = Path(sysconfig.get_path("purelib"))
+    system = [Path(root, "share", "locale") for root in dict.fromkeys((sys.prefix, "/usr"))]
+    return [*system, *sorted(packages.glob("*/locale")), *sorted(packages.glob("*/*/locale"))]

@@ -1,0 +1,268 @@
+"""Pairs of token sequences, such as a text and its translation, and the batches of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from accel_bench import Batch, Run, TokenCounts
+from accel_bench.builtin.data.dataset_impl import (
+    IGNORED_LABEL,
+    BatchPlan,
+    Integers,
+    Tokens,
+    plan_of,
+    steps,
+)
+from accel_bench.errors import ScenarioError
+
+PAD, END = "<|pad|>", "<|endoftext|>"
+"""Tokens of padding, with the id 0, and behind each text, with the id 1."""
+
+TRAINING_TEXTS = 2000
+"""Texts that a tokenizer is trained on, evenly spread over all."""
+
+CACHE_FORM = 1
+"""Version of what a cached folder holds; another one is another key."""
+
+Texts: TypeAlias = Sequence[tuple[str, str]]
+"""Pairs of texts."""
+
+
+@dataclass(frozen=True)
+class PairDataset:
+    """Pairs as windows into one flat array, which may be a memory-mapped file."""
+
+    tokens: Tokens
+    """Token ids of everything, shape (tokens,)."""
+
+    bounds: Integers
+    """Where the first of each pair begins and ends in `tokens`, and the second: (pairs, 4)."""
+
+    sequence_length: int
+    """Most tokens of either."""
+
+    vocab_size: int
+    """Every token id is smaller than this."""
+
+    pad_token_id: int
+    fingerprint: str
+    more_samples: str = "bring more data"
+    tokenizer_path: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of the first of each pair, shape (pairs,)."""
+        return self._cut(self.bounds[:, 1] - self.bounds[:, 0])
+
+    def pair(self, index: int) -> tuple[Tokens, Tokens]:
+        """Return both sequences of a pair, cut to the longest length."""
+        first, end, second, last = self.bounds[index]
+        longest = self.sequence_length
+        return self.tokens[first:end][:longest], self.tokens[second:last][:longest]
+
+    def counted(self) -> tuple[int, int]:
+        """Return the tokens of the first and of the second of all pairs."""
+        second = self._cut(self.bounds[:, 3] - self.bounds[:, 2])
+        return int(self.lengths.sum()), int(second.sum())
+
+    def _cut(self, lengths: Integers) -> Integers:
+        return np.minimum(lengths, self.sequence_length)
+
+
+def batches_of(run: Run, padding: Literal["max_length", "longest"]) -> Iterator[Batch]:
+    """Yield micro-batches of `run.dataset` for the run's rank in the form of its task, without end.
+
+    Raises ScenarioError at once where the task reads no pairs, or the model lacks token ids.
+    """
+    from accel_bench import check_fit  # which imports torch
+
+    form = getattr(run.task, "pairs", None)
+    if form is None:
+        raise ScenarioError(
+            f"data {run.scenario.data.use!r} holds pairs, which task {run.scenario.task.use!r} "
+            "does not read; choose a task such as seq2seq-lm or embedding, or other data"
+        )
+    if hasattr(run.unwrapped_model, "config"):
+        check_fit(run.unwrapped_model.config, run)
+    # Pairs are no samples of tokens: what a task makes of those does not count here.
+    return _batches(run.dataset, plan_of(run, padding), form)
+
+
+def _batches(dataset: PairDataset, plan: BatchPlan, form: str) -> Iterator[Batch]:
+    collate = _with_labels if form == "labels" else _stacked
+    for step in steps(dataset, plan):
+        pairs = [dataset.pair(int(index)) for index in step]
+        supervised = len(pairs) if form == "stacked" else sum(len(b) for _, b in pairs)
+        mine, size = pairs[plan.rank :: plan.data_parallel], plan.micro_batch_size
+        for start in range(0, len(mine), size):
+            yield collate(mine[start : start + size], dataset, plan, supervised)
+
+
+def _with_labels(
+    pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
+) -> Batch:
+    """Return firsts as inputs, shape (pairs, length), and seconds as labels."""
+    firsts, seconds = zip(*pairs, strict=True)
+    ids, mask = _padded(firsts, dataset, plan, dataset.pad_token_id)
+    labels, _ = _padded(seconds, dataset, plan, IGNORED_LABEL)
+    targets = sum(map(len, seconds))
+    counts = TokenCounts(
+        processed=ids.size + labels.size, real=int(mask.sum()) + targets, supervised=targets
+    )
+    arrays = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    return _batch(arrays, len(pairs), counts, supervised, plan)
+
+
+def _stacked(
+    pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
+) -> Batch:
+    """Return all firsts above all seconds as inputs, shape (2 x pairs, length)."""
+    firsts, seconds = zip(*pairs, strict=True)
+    ids, mask = _padded([*firsts, *seconds], dataset, plan, dataset.pad_token_id)
+    counts = TokenCounts(processed=ids.size, real=int(mask.sum()), supervised=len(pairs))
+    arrays = {"input_ids": ids, "attention_mask": mask}
+    return _batch(arrays, len(pairs), counts, supervised, plan)
+
+
+def _padded(
+    rows: Sequence[Tokens], dataset: PairDataset, plan: BatchPlan, filler: int
+) -> tuple[Integers, Integers]:
+    """Return rows with padding behind them, and a mask of what is real, shape (rows, length)."""
+    longest = max(map(len, rows))
+    width = dataset.sequence_length if plan.padding == "max_length" else longest
+    ids = np.full((len(rows), width), filler, dtype=np.int64)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
+    lengths = np.array([len(row) for row in rows])
+    return ids, (np.arange(width) < lengths[:, None]).astype(np.int64)
+
+
+def _batch(
+    arrays: dict[str, Integers], pairs: int, counts: TokenCounts, supervised: int, plan: BatchPlan
+) -> Batch:
+    import torch
+
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    inputs = {name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors
+    return Batch(inputs, pairs, counts, supervised)
+
+
+def tokenized(
+    run: Run, kind: str, key: dict[str, Any], read: Callable[[], Texts], settings: Settings
+) -> Path:
+    """Return the folder with the tokens of pairs of texts; `read` them and fill it when new.
+
+    `key` is everything that the texts depend on.
+    """
+    whole = {
+        "form": CACHE_FORM,
+        "settings": settings.key(),
+        "tokenizers": tokenizers.__version__,
+        **key,
+    }
+    return run.cache(kind, whole, lambda folder: _fill(folder, read(), settings))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How texts become tokens."""
+
+    vocab_size: int
+    """Largest vocabulary of the byte-level BPE that is trained on them."""
+
+    before: tuple[str, str] = ("", "")
+    """Token before each first, and before each second; empty for none."""
+
+    def key(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"vocab_size": self.vocab_size, "before": list(self.before)}
+
+
+def _fill(folder: Path, texts: Texts, settings: Settings) -> None:
+    """Train a tokenizer, and write it with all tokens into an empty folder."""
+    if not texts:
+        raise ScenarioError("data: there is no pair of texts; name others")
+    tokenizer = _train(texts, settings)
+    encoded = [
+        [
+            *_special(tokenizer, settings.before[side]),
+            *encoding.ids,
+            *_special(tokenizer, END),
+        ]
+        for side in (0, 1)
+        for encoding in tokenizer.encode_batch_fast(
+            [pair[side] for pair in texts], add_special_tokens=False
+        )
+    ]
+    rows = [row for pair in zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)
+            for row in pair]  # fmt: skip
+    ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    bounds = np.stack((starts[::2], ends[::2], starts[1::2], ends[1::2]), axis=1)
+    tokens = np.concatenate([np.array(row, dtype=np.uint32) for row in rows])
+    np.save(folder / "tokens.npy", tokens, allow_pickle=False)
+    np.save(folder / "bounds.npy", bounds, allow_pickle=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    facts = {"vocab_size": max(tokenizer.get_vocab().values()) + 1}
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf8")
+
+
+def _train(texts: Texts, settings: Settings) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = dict.fromkeys((PAD, END, *filter(None, settings.before)))
+    trainer = trainers.BpeTrainer(
+        vocab_size=settings.vocab_size,
+        special_tokens=[*special],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    chosen = texts[:: max(1, len(texts) // TRAINING_TEXTS)]
+    tokenizer.train_from_iterator((text for pair in chosen for text in pair), trainer)
+    # The name of a special token inside a text is text like any other.
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _special(tokenizer: Tokenizer, token: str) -> list[int]:
+    found = tokenizer.token_to_id(token) if token else None
+    return [] if found is None else [int(found)]
+
+
+def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
+    """Map cached tokens into memory as pairs of at most `sequence_length` tokens each."""
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf8"))
+    return PairDataset(
+        tokens=np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False),
+        bounds=np.load(folder / "bounds.npy", allow_pickle=False),
+        sequence_length=sequence_length,
+        vocab_size=facts["vocab_size"],
+        pad_token_id=0,
+        fingerprint=folder.name,
+        more_samples=more_samples,
+        tokenizer_path=folder / "tokenizer.json",
+    )
+
+
+def evidence(dataset: PairDataset) -> dict[str, Any]:
+    """Return JSON of what is trained on."""
+    first, second = dataset.counted()
+    return {
+        "pairs": len(dataset),
+        "first_tokens": first,
+        "second_tokens": second,
+        "vocab_size": dataset.vocab_size,
+        "fingerprint": dataset.fingerprint,
+    }

@@ -1,0 +1,37 @@
+"""Make up pairs: a random first-order Markov chain, and its tokens renamed by a permutation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from accel_bench.builtin.data.pairs import PairOptions
+from accel_bench.builtin.data.pairs_impl import PairDataset
+from accel_bench.builtin.data.synthetic import SyntheticOptions
+from accel_bench.builtin.data.synthetic_impl import make_up as make_up_tokens
+
+RESERVED = 2
+"""Ids that no pair has: those of padding and of the end."""
+
+RENAMING_STREAM = 3
+"""Added to the seed for the permutation."""
+
+
+def make_up(options: PairOptions, sequence_length: int, seed: int) -> PairDataset:
+    """Make pairs that options, length and seed alone decide; each side is as long as it may be."""
+    ids = options.vocab_size - RESERVED
+    made = make_up_tokens(
+        SyntheticOptions(vocab_size=ids, samples=options.samples), sequence_length, seed
+    )
+    renamed = np.random.default_rng((seed, RENAMING_STREAM)).permutation(ids).astype(np.uint32)
+    tokens = np.concatenate((made.tokens, renamed[made.tokens])) + np.uint32(RESERVED)
+    starts, whole = made.starts, len(made.tokens)
+    ends = starts + sequence_length
+    return PairDataset(
+        tokens=tokens,
+        bounds=np.stack((starts, ends, starts + whole, ends + whole), axis=1),
+        sequence_length=sequence_length,
+        vocab_size=options.vocab_size,
+        pad_token_id=0,
+        fingerprint=made.fingerprint,
+        more_samples="raise data.samples",
+    )
