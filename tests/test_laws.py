@@ -290,6 +290,7 @@ def test_core_holds_no_name_of_a_plugin() -> None:
 ORDINARY_WORDS = {
     "accelerate": "the package",
     "attention": "a key of the effective configuration",
+    "embedding": "a benchmark, and a kind of layer",
     "huggingface": "the folder of the hub's cache",
     "memory": "what a machine has",
     "null": "the word of YAML",
