@@ -11,6 +11,7 @@ import pytest
 from cli.program import Done, call
 from fault_plugins.distribution import install
 
+from accel_bench.analysis.tables.listing import metrics_by_name
 from accel_bench.store.database import open_store
 
 SCENARIO = """\
@@ -108,6 +109,18 @@ def test_results_show_the_stages_and_a_report_has_the_section(results: Path) -> 
     done = call("report", "--results", str(results), "--markdown", "-")
     assert done.code == 0, done.err
     assert "validation loss before and after training" in done.out
+
+
+def test_the_validation_loss_is_a_metric_of_the_run_that_conditions_know(results: Path) -> None:
+    chosen = ("results", "list", "--results", str(results), "--format", "json", "--where")
+    assert len(json.loads(call(*chosen, "validation_loss < 4.1").out)) == 2
+    assert json.loads(call(*chosen, "validation_loss < 0.1").out) == []
+    with open_store(results, write=False) as store:
+        run = next(iter(store.results()))
+    assert run.ranks[0].learning is not None
+    assert metrics_by_name(run)["validation_loss"].value == pytest.approx(
+        run.ranks[0].learning.evaluations[-1].loss
+    )
 
 
 def test_without_a_curve_it_says_so(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from accel_bench.analysis.learning.metrics import learning_metrics
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Metric, Result
 from accel_bench.scenario.uses import slot_defaults
@@ -111,6 +112,7 @@ def _metrics(run: Result) -> Iterator[Metric]:
     for metric in (*(one for rank in run.ranks for one in rank.metrics), *run.metrics):
         if metric.figure is None and metric.plugin in named:
             yield metric
+    yield from learning_metrics(run)
 
 
 def _figure(rounds: Mapping[tuple[str, int], Sequence[Metric]]) -> MetricFigure:

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from accel_bench.analysis.checks.audit import with_audit
+from accel_bench.analysis.learning.metrics import learning_metrics
 from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
 from accel_bench.analysis.metrics.throughput import RunThroughput, epochs, run_throughput
 from accel_bench.analysis.metrics.utilization import mfu_6n, peak_flops_of, utilization
@@ -204,6 +205,7 @@ def metrics_by_name(result: Result) -> dict[str, Metric]:
     """Return the metrics of `flat_metrics` whole, with unit and direction."""
     measured = [(metric.rank or 0, metric) for metric in result.metrics]
     measured += [(rank.rank, one) for rank in reversed(result.ranks) for one in rank.metrics]
+    measured += [(0, metric) for metric in learning_metrics(result)]
     plugins: dict[str, set[str]] = {}
     for rank, metric in measured:
         plugins.setdefault(_metric_name(metric, rank), set()).add(metric.plugin)
