@@ -186,5 +186,8 @@ def test_ten_pairs_of_stacks_add_up(tmp_path: Path) -> None:
     found = {report.waterfalls[0].b: report.waterfalls[0] for report in reports}
     again = {name: sum(one.directions.get("recompute", 0.0) for one in found[name].modules)
              for name in found}  # fmt: skip
-    assert again["checkpointing"] > again["checkpointing-selective"] > 0
+    # How much is a matter of the machine's load; that it is recomputation is not.
+    assert {name for name in again if again[name] > 0} == {
+        *("checkpointing", "checkpointing-selective")
+    }
     assert any("(model)" in note for note in found["compile-model"].notes)

@@ -13,7 +13,7 @@ from interchange.test_formats import figures, imported
 from store.store_factory import make_experiment, make_rank, make_result
 
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.export import export_text
+from accel_bench.interchange.export import export_lines
 from accel_bench.machine.info import Device
 from accel_bench.result import Metric, RankResult, Result, Status
 
@@ -48,9 +48,14 @@ def measured() -> Result:
     return make_result("run-a", experiment=TWO, ranks=(rank(0), rank(1)))
 
 
+def written(results: list[Result], form: str) -> str:
+    """The text of an export."""
+    return "".join(export_lines(results, form))
+
+
 def lines(results: list[Result]) -> list[dict[str, str]]:
     """The lines of the CSV."""
-    return list(csv.DictReader(io.StringIO(export_text(results, "fms-csv"))))
+    return list(csv.DictReader(io.StringIO(written(results, "fms-csv"))))
 
 
 def test_columns_have_the_units_and_scopes_of_that_program() -> None:
@@ -78,7 +83,7 @@ def test_a_text_of_another_person_is_no_formula_and_no_escape_sequence() -> None
 
 def test_what_is_exported_can_be_imported_with_equal_figures(tmp_path: Path) -> None:
     failed = make_result("b", ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",))
-    text = export_text([measured(), failed], "fms-csv")
+    text = written([measured(), failed], "fms-csv")
     back, lost = imported(tmp_path, "ours.csv", text)
     found = figures(back)
     assert found["tokens_per_second"] == (440, "1/s", "global")
@@ -113,7 +118,7 @@ def test_an_imported_row_goes_out_as_it_came_in_and_stays_marked(tmp_path: Path)
     assert {line["provenance"] for line in ours} == {"imported fms-csv"}
     # What a file does not state is not made up from defaults.
     assert {line["max_seq_len"] for line in ours} == {""}
-    again = imported(tmp_path, "again.csv", export_text(results, "fms-csv"))
+    again = imported(tmp_path, "again.csv", written(results, "fms-csv"))
     assert [figures(one).keys() for one in again] == [
         figures(one).keys() - {"epochs", "memory_bytes"} for one in results
     ]
@@ -121,7 +126,7 @@ def test_an_imported_row_goes_out_as_it_came_in_and_stays_marked(tmp_path: Path)
 
 def test_a_run_becomes_lines_of_mlperf_and_comes_back(tmp_path: Path) -> None:
     aborted = make_result("b", ranks=(), status=Status.OOM, reasons=("asked for 2 GiB",))
-    text = export_text([measured(), aborted], "mllog")
+    text = written([measured(), aborted], "mllog")
     events = [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
     assert list(events[0]) == ["namespace", "time_ms", "event_type", "key", "value", "metadata"]
     kinds = {one["key"]: one["event_type"] for one in events}
@@ -138,7 +143,7 @@ def test_a_run_becomes_lines_of_mlperf_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_an_imported_log_goes_out_marked(tmp_path: Path) -> None:
-    text = export_text(imported(tmp_path, "a.log", MLLOG), "mllog")
+    text = written(imported(tmp_path, "a.log", MLLOG), "mllog")
     assert "imported mllog" in text
     (back,) = imported(tmp_path, "b.log", text)
     assert figures(back)["time_to_train_seconds"][0] == 100
@@ -148,4 +153,4 @@ def test_an_imported_log_goes_out_marked(tmp_path: Path) -> None:
 def test_a_format_that_is_only_read_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "x", "")
     with pytest.raises(ImportFileError, match="'trainer-state' is not written; fms-csv, mllog are"):
-        export_text([], "trainer-state")
+        written([], "trainer-state")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,10 @@ from typer.testing import CliRunner
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
+from accel_bench.interchange.export import export_lines
 from accel_bench.planning.duration import recent_results
+from accel_bench.report.formats import render_list
+from accel_bench.report.views.results import export_lines as export_csv
 from accel_bench.result import Provenance, Result
 from accel_bench.store import database, exchange
 from accel_bench.store.database import open_store
@@ -197,3 +202,41 @@ def test_parquet_without_pyarrow_names_the_extra(
     with pytest.raises(StoreError, match=r"pip install 'accel-bench\[parquet\]'"):
         write_parquet([], tmp_path / "file")
     assert not list(tmp_path.iterdir())
+
+
+def consume(pieces: Iterable[str]) -> None:
+    for _ in pieces:
+        pass
+
+
+WRITERS: dict[str, Callable[[Iterator[Result], Path], None]] = {
+    "csv": lambda runs, folder: consume(export_csv(runs, folder)),
+    "parquet": lambda runs, folder: write_parquet(runs, folder / "runs.parquet"),
+    "json": lambda runs, folder: consume(render_list(runs)),
+    "mllog": lambda runs, folder: consume(export_lines(runs, "mllog")),
+    "fms-csv": lambda runs, folder: consume(export_lines(runs, "fms-csv")),
+}
+
+
+@pytest.mark.parametrize("form", WRITERS)
+def test_an_export_of_many_runs_takes_no_more_memory_than_one_of_few(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "ROWS_AT_ONCE", 10)
+
+    def runs(number: int) -> Iterator[Result]:
+        return (make_result(f"run-{one}") for one in range(number))
+
+    def peak(number: int) -> int:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        WRITERS[form](runs(number), tmp_path)
+        return tracemalloc.get_traced_memory()[1] - before
+
+    WRITERS[form](runs(2), tmp_path)  # what is imported and cached at first
+    tracemalloc.start()
+    try:
+        assert peak(80) < 1.5 * peak(20)
+    finally:
+        tracemalloc.stop()
+    assert [path.name for path in tmp_path.iterdir() if path.name != "runs.parquet"] == []

@@ -201,26 +201,27 @@ def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
     from accel_bench.store.exchange import write_parquet
 
     if output is None:
-        for piece in _pieces(found, form):
+        for piece in _pieces(found, form, None):
             print_text(piece, end="")
     elif form == "parquet":
         write_parquet(found, output)
     else:
-        write_atomically(output, _pieces(found, form))
+        write_atomically(output, _pieces(found, form, output.parent))
 
 
-def _pieces(found: Iterator[Result], form: str) -> Iterator[str]:
-    """Yield the text of an export; of JSON a piece for each run, so that few are in memory."""
-    from accel_bench.interchange.export import export_text
-    from accel_bench.report.formats import render_list, render_report
-    from accel_bench.report.views.results import export_report
+def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
+    """Yield the text of an export, run by run, so that few are in memory; what has to wait lies in
+    the folder."""
+    from accel_bench.interchange import export
+    from accel_bench.report.formats import render_list
+    from accel_bench.report.views.results import export_lines
 
     if form == "json":
         yield from render_list(found)
     elif form == "csv":
-        yield render_report(export_report(found), form)
+        yield from export_lines(found, folder)
     else:
-        yield export_text(found, form)
+        yield from export.export_lines(found, form)
 
 
 @app.command("migrate")

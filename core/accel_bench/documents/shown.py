@@ -6,9 +6,11 @@ sequences that move a terminal's cursor, direction overrides, and letters of no 
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from io import StringIO
 from typing import Any
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -50,6 +52,13 @@ def spreadsheet_cell(value: Any) -> Any:
     text = printable(value.replace("\r\n", "\n").replace("\r", "\n"))
     formula = text.startswith("\t") or text.lstrip().startswith(FORMULA_STARTS)
     return f"'{text}" if formula else text
+
+
+def csv_line(cells: Iterable[Any]) -> str:
+    """Return a line of a CSV, with its end; each cell as `spreadsheet_cell` has it."""
+    output = StringIO(newline="")
+    csv.writer(output, lineterminator="\n").writerow(map(spreadsheet_cell, cells))
+    return output.getvalue()
 
 
 def _shown(letter: str) -> str:

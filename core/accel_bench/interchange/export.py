@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -117,10 +117,10 @@ class ExportedRun:
         ]
 
 
-def export_text(results: Iterable[Result], form: str) -> str:
-    """Return runs in another program's format, each marked with its provenance.
+def export_lines(results: Iterable[Result], form: str) -> Iterator[str]:
+    """Return the lines of runs in another program's format, each marked with its provenance.
 
-    Raises ImportFileError for a format that is not written.
+    A run is read when its lines are. Raises ImportFileError for a format that is not written.
     """
     from accel_bench.interchange import fms_csv_export, mllog_export
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from accel_bench.documents.shown import spreadsheet_cell
+from accel_bench.documents.shown import csv_line
 from accel_bench.interchange.export import ExportedRun
 from accel_bench.interchange.fms_csv import MIB
 
@@ -80,11 +78,8 @@ COLUMNS: Mapping[str, Cell] = {
 """Columns in the order of the alphabet, as there; `provenance` is ours."""
 
 
-def write(runs: Iterable[ExportedRun]) -> str:
-    """Return a line for each run; what did not complete has no figure, and its reason."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+def write(runs: Iterable[ExportedRun]) -> Iterator[str]:
+    """Yield a line for each run; what did not complete has no figure, and its reason."""
+    yield csv_line(COLUMNS)
     for run in runs:
-        writer.writerow([spreadsheet_cell(read(run)) for read in COLUMNS.values()])
-    return text.getvalue()
+        yield csv_line(read(run) for read in COLUMNS.values())

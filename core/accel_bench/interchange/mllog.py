@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -224,8 +224,3 @@ def log_line(
         "metadata": dict(metadata),
     }
     return f":::MLLOG {json.dumps(event)}"
-
-
-def join_lines(lines: Iterable[str]) -> str:
-    """Return lines as the text of a file."""
-    return "".join(f"{line}\n" for line in lines)

@@ -7,14 +7,16 @@ from datetime import datetime
 from typing import Any
 
 from accel_bench.interchange.export import ExportedRun
-from accel_bench.interchange.mllog import SETTINGS, join_lines, log_line
+from accel_bench.interchange.mllog import SETTINGS, log_line
 
 CLOCK = "the clock from here on is that of the steps: start-up is not in it"
 
 
-def write(runs: Iterable[ExportedRun]) -> str:
-    """Return the lines of all runs, each with its id as namespace and its provenance."""
-    return join_lines(line for run in runs for line in _lines(run))
+def write(runs: Iterable[ExportedRun]) -> Iterator[str]:
+    """Yield the lines of all runs, each with its id as namespace and its provenance."""
+    for run in runs:
+        for line in _lines(run):
+            yield f"{line}\n"
 
 
 def _lines(run: ExportedRun) -> Iterator[str]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-from io import StringIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from accel_bench.documents.shown import spreadsheet_cell
-from accel_bench.report.table import Table
+from accel_bench.documents.shown import csv_line
+from accel_bench.report.table import Column, Table
 
 
 def render_csv(table: Table) -> str:
     """Return a header and a line for each row; null is an empty cell."""
-    if not table.columns:
-        return ""
-    output = StringIO()
-    writer = csv.writer(output, lineterminator="\n")
-    writer.writerow([spreadsheet_cell(column.key) for column in table.columns])
-    writer.writerows(
-        [spreadsheet_cell(column.cell(row)) for column in table.columns] for row in table.rows
-    )
-    return output.getvalue()
+    return "".join(csv_lines(table.columns, table.rows))
+
+
+def csv_lines(columns: Sequence[Column], rows: Iterable[Any]) -> Iterator[str]:
+    """Yield the header and the line of each row, and keep none; nothing without columns."""
+    if not columns:
+        return
+    yield csv_line([column.key for column in columns])
+    for row in rows:
+        yield csv_line([column.cell(row) for column in columns])

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.documents.files import naming_the_file
+from accel_bench.documents.spool import Spool
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result
 from accel_bench.store.database import SessionRecord, Store
@@ -44,25 +45,45 @@ def write_parquet(results: Iterable[Result], path: Path) -> None:
     Raises StoreError without pyarrow.
     """
     parquet, arrow = _pyarrow()
-    rows, texts = [], []
-    for one in results:  # the columns are those of all rows, so nothing is written before the last
-        rows.append(flat_run(one))
-        texts.append(zlib.compress(one.model_dump_json().encode(), 1))
-    names = dict.fromkeys(name for row in rows for name in row)
-    table = arrow.table({name: _one_type([row.get(name) for row in rows]) for name in names})
-    schema = table.schema.append(arrow.field(RESULT_COLUMN, arrow.string()))
     aside = path.with_name(f".{path.name}.part")
-    with naming_the_file(path):
+    with naming_the_file(path), Spool(path.parent) as spool:
+        # The columns are those of all rows, so nothing is written before the last is known.
+        numbers = _spool_rows(results, spool)
+        types = {name: arrow.float64() if is_number else arrow.string()
+                 for name, is_number in numbers.items()}  # fmt: skip
+        schema = arrow.schema({**types, RESULT_COLUMN: arrow.string()})
+        rows = iter(spool)
         try:
             with parquet.ParquetWriter(aside, schema) as writer:
-                for start in range(0, len(rows), ROWS_AT_ONCE):
-                    part = texts[start : start + ROWS_AT_ONCE]
-                    column = arrow.array([zlib.decompress(text).decode() for text in part])
-                    flat = table.slice(start, ROWS_AT_ONCE)
-                    writer.write_table(flat.append_column(schema.field(RESULT_COLUMN), column))
+                while part := list(islice(rows, ROWS_AT_ONCE)):
+                    columns = {
+                        name: [_of_type(row.get(name), is_number) for row, _ in part]
+                        for name, is_number in numbers.items()
+                    }
+                    columns[RESULT_COLUMN] = [text for _, text in part]
+                    writer.write_table(arrow.table(columns, schema=schema))
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
+
+
+def _spool_rows(results: Iterable[Result], spool: Spool) -> dict[str, bool]:
+    """Spool each run as its flat row and its text; return which columns hold numbers alone."""
+    numbers: dict[str, bool] = {}
+    for one in results:
+        row = flat_run(one)
+        for name, value in row.items():
+            is_number = value is None or isinstance(value, int | float)
+            numbers[name] = is_number and numbers.get(name, True)
+        spool.add([row, one.model_dump_json()])
+    return numbers
+
+
+def _of_type(value: Any, is_number: bool) -> float | str | None:
+    """Return a value as its column's type: Parquet has one for all rows."""
+    if value is None:
+        return None
+    return float(value) if is_number else str(value)
 
 
 def is_export(path: Path) -> bool:
@@ -197,11 +218,3 @@ def _pyarrow() -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         raise StoreError("Parquet needs pyarrow: pip install 'accel-bench[parquet]'") from error
     return parquet, pyarrow
-
-
-def _one_type(values: list[Any]) -> list[Any]:
-    """Return a column whose values have one type, as Parquet needs: numbers, else texts."""
-    known = [value for value in values if value is not None]
-    if all(isinstance(value, int | float) for value in known):
-        return [None if value is None else float(value) for value in values]
-    return [None if value is None else str(value) for value in values]

@@ -15,6 +15,8 @@ from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, flat_run
+from accel_bench.documents.spool import Spool
+from accel_bench.report.render_csv import csv_lines
 from accel_bench.report.table import Report, Section, Table, keyed, listed
 from accel_bench.report.views.stack_comparison import details
 from accel_bench.result import Provenance, RankResult, Result
@@ -61,11 +63,18 @@ def _short(number: float) -> str:
     return f"{number:,.1f}" if abs(number) >= 100 else f"{number:.4g}"
 
 
-def export_report(results: Iterable[Result]) -> Report:
-    """Return a row for each run for spreadsheets."""
-    rows = [flat_run(result) for result in results]
-    keys = dict.fromkeys(name for row in rows for name in row)
-    return Report(flat=keyed(keys, rows))
+def export_lines(results: Iterable[Result], folder: Path | None = None) -> Iterator[str]:
+    """Yield the lines of a CSV with a row for each run, for spreadsheets.
+
+    The columns are those of all rows: until these are known, the rows wait in a file in `folder`.
+    """
+    keys: dict[str, None] = {}
+    with Spool(folder) as rows:
+        for result in results:
+            row = flat_run(result)
+            keys |= dict.fromkeys(row)
+            rows.add(row)
+        yield from csv_lines(keyed(keys, ()).columns, rows)
 
 
 def results_report(
