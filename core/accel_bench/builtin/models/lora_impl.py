@@ -36,7 +36,7 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
     _check_targets(model, options.target_modules)
     targets = options.target_modules
     config = peft.LoraConfig(
-        task_type="CAUSAL_LM",
+        task_type="CAUSAL_LM" if _is_decoder(model) else None,
         r=options.r,
         lora_alpha=options.alpha,
         lora_dropout=options.dropout,
@@ -72,6 +72,13 @@ def lora_evidence(model: Any) -> dict[str, Any]:
         "trainable_parameters": sum(parameter.numel() for parameter in trained),
         "adapter_dtypes": sorted({dtype_name(p.dtype) for p in trained}),
     }
+
+
+def _is_decoder(model: Any) -> bool:
+    """Return whether PEFT's wrapper of causal models fits: it knows the inputs of no other one."""
+    config = getattr(model, "config", None)
+    generates = getattr(model, "can_generate", lambda: True)()
+    return generates and not getattr(config, "is_encoder_decoder", False)
 
 
 def linear_names(model: Any) -> list[str]:
