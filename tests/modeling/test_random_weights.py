@@ -87,6 +87,9 @@ def test_a_model_made_in_blocks_is_what_transformers_makes_at_once(name: str) ->
     for key, parameter in mine.items():
         other = reference[key]
         assert (parameter.shape, parameter.dtype) == (other.shape, other.dtype)
+        if parameter.numel() == 1:
+            assert torch.equal(parameter, other), key
+            continue
         mean, std, error = other.mean().item(), other.std().item(), parameter.numel() ** -0.5
         assert parameter.mean().item() == pytest.approx(mean, abs=6 * std * error + 1e-6), key
         assert parameter.std().item() == pytest.approx(std, rel=5 * error, abs=1e-6), key
@@ -205,9 +208,10 @@ def test_what_only_a_constructor_of_a_block_fills_keeps_its_value(
     assert torch.equal(model.lm_head.weight, again.lm_head.weight)
 
 
-def test_what_nothing_fills_outside_of_the_blocks_is_named(
+def test_what_nothing_fills_outside_of_replaced_blocks_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Without anything replaced the model is made anew, as its constructors fill it."""
     from transformers.models.llama.modeling_llama import LlamaPreTrainedModel
 
     fill = LlamaPreTrainedModel._init_weights
@@ -217,8 +221,11 @@ def test_what_nothing_fills_outside_of_the_blocks_is_named(
             fill(self, module)
 
     monkeypatch.setattr(LlamaPreTrainedModel, "_init_weights", all_but_embeddings)
+    config = tiny_config("llama-2-7b")
     with pytest.raises(ScenarioError, match=r"leaves model\.embed_tokens\.weight uninitialized"):
-        random_weights.random_model(tiny_config("llama-2-7b"), torch.float32, "cpu", 0)
+        random_weights.random_model(config, torch.float32, "cpu", 0, replace=lambda *_: None)
+    made, _ = random_weights.random_model(config, torch.float32, "cpu", 0)
+    assert not made.model.embed_tokens.weight.isnan().any()
 
 
 def test_the_padding_token_of_tied_embeddings_stays_zero() -> None:

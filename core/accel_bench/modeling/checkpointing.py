@@ -42,7 +42,10 @@ def enable_gradient_checkpointing(model: Any) -> None:
     """Have the model recompute its activations. Raises ScenarioError when it cannot."""
     word = _word_for_checkpointing(model)
     enable = getattr(model, f"{word}_checkpointing_enable")
-    enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
+    try:
+        enable(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
+    except ValueError as error:  # transformers' switch is there, and the model does not follow it.
+        raise ScenarioError(f"train.gradient_checkpointing: {error}") from error
 
 
 def disable_gradient_checkpointing(model: Any) -> None:

@@ -37,6 +37,11 @@ def text_config(config: Any) -> Any:
     return getattr(config, "get_text_config", lambda: config)()
 
 
+def has_attention(config: Any) -> bool:
+    """Return whether a configuration has heads of attention: a convolutional network has none."""
+    return any(hasattr(one, "num_attention_heads") for one in (config, text_config(config)))
+
+
 def check_model(run: Run) -> None:
     """Refuse a model that an engine in the box would train wrongly, by what it does not offer.
 

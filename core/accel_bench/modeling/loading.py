@@ -18,7 +18,7 @@ from accel_bench.catalog.models import (
 )
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.modeling.contract import text_config
+from accel_bench.modeling.contract import has_attention, text_config
 from accel_bench.modeling.random_weights import MODEL_CLASS, Replace, place_model, random_model
 from accel_bench.scenario.uses import ModelUse
 
@@ -205,7 +205,7 @@ def _pretrained_model(
             **_source(use, trust_remote_code),
             config=config,
             dtype=getattr(torch, use.dtype),
-            attn_implementation=use.attention,
+            attn_implementation=use.attention if has_attention(config) else None,
             use_safetensors=True,
             weights_only=True,
             trust_remote_code=trust_remote_code,

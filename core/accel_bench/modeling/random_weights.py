@@ -19,6 +19,7 @@ from transformers.initialization import no_init_weights
 
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.blocks import block_lists
+from accel_bench.modeling.contract import has_attention
 from accel_bench.modeling.tensors import is_simulated
 
 Replace = Callable[[str, nn.Module], nn.Module | None]
@@ -35,7 +36,7 @@ SAMPLED_ELEMENTS = 1024
 
 
 class _OwnValuesError(Exception):
-    """A block has a parameter that its constructor fills, so that it has to be made as a whole."""
+    """A parameter is filled by its constructor, so that the model has to be made as a whole."""
 
 
 class Fingerprint:
@@ -91,7 +92,10 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
     foreign = not type(config).__module__.startswith("transformers.")
     auto_class = getattr(transformers, model_class)
     make = functools.partial(
-        auto_class.from_config, config, dtype=dtype, attn_implementation=attention
+        auto_class.from_config,
+        config,
+        dtype=dtype,
+        attn_implementation=attention if has_attention(config) else None,
     )
     with torch.random.fork_rng(devices=cuda_devices):
         if not foreign and place.type != "meta" and not is_simulated():
@@ -99,7 +103,8 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
                 model = make()
             model.tie_weights()
             with contextlib.suppress(_OwnValuesError):
-                return _in_blocks(model, _Filling(model, place, seed), replace)
+                fill = _Filling(model, place, seed, again=replace is None)
+                return _in_blocks(model, fill, replace)
         torch.manual_seed(seed)
         with place:
             model = make(trust_remote_code=foreign)
@@ -144,8 +149,12 @@ def _replace_inside(block_name: str, block: nn.Module, replace: Replace) -> None
 class _Filling:
     """Fills modules that have no weights yet, each from a seed of its own."""
 
-    def __init__(self, model: PreTrainedModel, place: torch.device, seed: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, place: torch.device, seed: int, *, again: bool
+    ) -> None:
+        """Fill from a seed; `again` says that the model may still be made anew as a whole."""
         self._model = model
+        self._again = again
         self._place = place
         self._seed = seed
         self._made: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
@@ -157,14 +166,14 @@ class _Filling:
     def __call__(self, name: str, module: nn.Module) -> None:
         """Fill a module and what is in it, but for what has been filled before.
 
-        Raises _OwnValuesError when the first block has a parameter that its class does not
-        initialize, and ScenarioError when a later part has one.
+        Raises _OwnValuesError for a parameter that its class does not initialize, while the model
+        may be made anew, and ScenarioError where something has replaced parts of it.
         """
         unfilled = [key for key, parameter in module.named_parameters() if parameter.is_meta]
         self._fill(name, module, self._owner(name))
         for key in unfilled:
             if module.get_parameter(key).isnan().any():
-                if not self._filled:
+                if self._again or not self._filled:
                     raise _OwnValuesError
                 raise ScenarioError(
                     f"{type(self._model).__name__} leaves {f'{name}.{key}'.lstrip('.')} "

@@ -31,12 +31,16 @@ SMALL: dict[str, Any] = {
     "decoder_attention_heads": 4,
     "decoder_ffn_dim": 256,
     "decoder_layers": 2,
+    "decoder_start_token_id": 1,
     "dim": 128,
     "dropout_rate": 0.0,
     "encoder_attention_heads": 4,
     "encoder_ffn_dim": 256,
     "encoder_layers": 2,
+    "feat_proj_dropout": 0.0,
+    "final_dropout": 0.0,
     "hidden_dim": 256,
+    "hidden_dropout": 0.0,
     "hidden_dropout_prob": 0.0,
     "n_heads": 4,
     "n_layers": 2,
@@ -51,6 +55,7 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 2,
     "ffn_dim": 256,
     "hidden_size": 128,
+    "image_token_id": 3,
     "intermediate_size": 256,
     "max_window_layers": 2,
     "n_embd": 128,
@@ -62,6 +67,7 @@ SMALL: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_key_value_heads": 2,
     "num_local_experts": 4,
+    "pad_token_id": 0,
     "resid_pdrop": 0.0,
     "vocab_size": 2048,
     "word_embed_proj_dim": 128,
@@ -148,7 +154,18 @@ def usual_dtype(kind: type[Plugin[Any]]) -> str:
 def shrunk(model: str) -> dict[str, Any]:
     """Return what makes a model of the catalog small; nothing for one that is not in it."""
     card = list_cards().get(model)
-    return {key: value for key, value in SMALL.items() if card and key in card.config}
+    return _smaller(card.config) if card else {}
+
+
+def _smaller(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that make a configuration small; a part of it that changes is given whole."""
+    found = {key: value for key, value in SMALL.items() if key in config}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and (inner := _smaller(value)):
+            found[key] = {**value, **inner}
+        elif key == "depths" and isinstance(value, list):
+            found[key] = [1] * len(value)
+    return found
 
 
 def model_of(architecture: str) -> str | None:

@@ -82,6 +82,12 @@ def test_samples_of_different_lengths_may_be_shorter_but_never_longer():
     assert broken(with_steps(make_result(longer), too_long, {})) == ["sequence_length"]
 
 
+def test_sounds_have_no_sequence_length():
+    task = {"use": "ctc", "counts": "audio_samples"}
+    experiment = make_experiment(scenario={"task": task, "data": {"sequence_length": 220}})
+    assert audit(with_steps(make_result(experiment), {"processed_tokens": 16_000}, {})) == []
+
+
 def test_steps_times_the_global_batch_are_the_samples():
     twice = {"sequences": 2, "processed_tokens": 220}
     result = with_steps(make_result(), twice, {})

@@ -11,6 +11,7 @@ from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of
 from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Figure, Metric, RankResult, Result, Sample, Status, Window
+from accel_bench.scenario.uses import CALLS, TOKENS
 
 CLOCK_TOLERANCE = 0.02
 """Relative disagreement allowed between the steps of a window and the wall clock around it."""
@@ -83,6 +84,8 @@ def sequence_length(result: Result) -> Iterator[str]:
     samples are left, and are compared with the scenario.
     """
     scenario = result.experiment.scenario
+    if scenario.counts not in (TOKENS, CALLS):
+        return  # Samples of other kinds, such as sounds, have no sequence length.
     planned = scenario.data.sequence_length
     if scenario.generates:
         planned += scenario.inference.new_tokens

@@ -15,6 +15,7 @@ from accel_bench.machine.info import Device
 from accel_bench.machine.libraries import accelerator_modules
 from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench.modeling.compilation import read_compilation
+from accel_bench.modeling.contract import has_attention
 from accel_bench.modeling.process_group import backend_of
 from accel_bench.modeling.tensors import elements_by_dtype
 from accel_bench.run_context import Run
@@ -58,7 +59,7 @@ def read_effective(
         weight_dtypes=elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
         trained_dtypes=elements_by_dtype(p for p in model.parameters() if p.requires_grad),
         float32_matmul_precision=torch.get_float32_matmul_precision(),
-        attention=getattr(config, "_attn_implementation", None),
+        attention=_attention(config),
         attention_backends=tuple(enabled_attention_backends()),
         linear_kernels=read_linear_kernels(model),
         experts=read_experts(model),
@@ -80,6 +81,13 @@ def read_effective(
         synchronizations_per_step=synchronizations,
     )
     return found if probe is None else found.model_copy(update=_seen(probe))
+
+
+def _attention(config: Any) -> str | None:
+    """Return the implementation of attention; None for a model without any."""
+    if config is None or not has_attention(config):
+        return None
+    return getattr(config, "_attn_implementation", None)
 
 
 def _seen(probe: FirstStepProbe) -> dict[str, Any]:

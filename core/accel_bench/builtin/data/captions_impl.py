@@ -1,0 +1,147 @@
+"""Make batches of images with texts, of which each byte is a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from accel_bench import Batch, Run, TokenCounts
+from accel_bench.builtin.data.captions import CaptionOptions
+from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, BatchPlan, Integers, plan_of
+from accel_bench.builtin.data.images import fitting_problems
+from accel_bench.builtin.data.images_impl import ImageDataset
+from accel_bench.builtin.data.samples_impl import Collate, batch_of, micro_batches
+from accel_bench.errors import ScenarioError
+
+BYTES = 256
+"""Token ids of a text are below this; those of the model's special tokens lie above."""
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Images with the text of each class, of one length."""
+
+    dataset: ImageDataset
+    plan: BatchPlan
+
+    ids: Integers
+    """Token ids of the text of each class, shape (classes, length)."""
+
+    labels: Integers
+    """The same where they are supervised, else -100."""
+
+    mask: Integers
+    """1 where a token is real, else 0."""
+
+    dtype: torch.dtype
+    """Dtype of the model's weights."""
+
+    def pairs(self, samples: Integers, step: Integers) -> Batch:
+        """Return images and their captions; each pair is supervised once."""
+        chosen = self.dataset.labels[samples]
+        tensors = {
+            "pixel_values": self.dataset.values(samples, self.dtype),
+            "input_ids": torch.from_numpy(self.ids[chosen]),
+            "attention_mask": torch.from_numpy(self.mask[chosen]),
+        }
+        pairs = len(samples)
+        return batch_of(tensors, self.plan, TokenCounts(pairs, pairs, pairs), len(step))
+
+    def answers(self, samples: Integers, step: Integers) -> Batch:
+        """Return one image in each row, with a question and the answer that is supervised."""
+        chosen = self.dataset.labels[samples]
+        mask = self.mask[chosen]
+        tensors = {
+            "pixel_values": self.dataset.values(samples, self.dtype)[:, None],
+            "input_ids": torch.from_numpy(self.ids[chosen]),
+            "attention_mask": torch.from_numpy(mask),
+            "labels": torch.from_numpy(self.labels[chosen]),
+        }
+        lengths, width = mask.sum(1), mask.shape[1]
+        supervised = (self.labels != IGNORED_LABEL).sum(1)
+        counts = TokenCounts(
+            processed=mask.size,
+            real=int(lengths.sum()),
+            supervised=int(supervised[chosen].sum()),
+            real_pairs=int((lengths * lengths).sum()),
+            processed_pairs=mask.size * width,
+        )
+        in_step = int(supervised[self.dataset.labels[step]].sum())
+        return batch_of(tensors, self.plan, counts, in_step)
+
+
+def batches_of(run: Run, options: CaptionOptions) -> Iterator[Batch]:
+    """Yield micro-batches as the run's task needs them. Raises ScenarioError where they cannot."""
+    config = run.unwrapped_model.config
+    text, vision = config.get_text_config(), config.vision_config
+    for problem in fitting_problems(options, vision.image_size):
+        raise ScenarioError(problem)
+    special = special_tokens(text, run.scenario.model.id)
+    asked = run.scenario.task.use == "image-text-to-text"
+    before = [special.beginning]
+    if asked:
+        before += [config.image_token_id] * image_tokens(config) + list(options.question.encode())
+    rows = [(before, [*name.encode(), special.end]) for name in run.dataset.names]
+    ids, labels, mask = texts_of(rows, special.padding, run.scenario.data.sequence_length)
+    dtype = getattr(torch, run.scenario.model.dtype)
+    collator = Collator(run.dataset, plan_of(run, "none"), ids, labels, mask, dtype)
+    collate: Collate = collator.answers if asked else collator.pairs
+    return micro_batches(
+        len(run.dataset), collator.plan, collate, more_samples="raise data.samples"
+    )
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Token ids of a model for the beginning and the end of a text, and for what follows it."""
+
+    beginning: int
+    end: int
+    padding: int
+
+
+def special_tokens(text: Any, name: str) -> SpecialTokens:
+    """Return a model's special tokens. Raises ScenarioError for a vocabulary too small."""
+    if text.vocab_size <= BYTES:
+        raise ScenarioError(
+            f"the model {name!r} has a vocabulary of {text.vocab_size}, and a byte of text takes "
+            f"one of {BYTES} tokens: set model.overrides.text_config.vocab_size to a larger number"
+        )
+    end = int(text.eos_token_id)
+    known = (text.bos_token_id, text.pad_token_id)
+    beginning, padding = (end if one is None else int(one) for one in known)
+    return SpecialTokens(beginning, end, padding)
+
+
+def image_tokens(config: Any) -> int:
+    """Return how many tokens stand for an image: its patches, less where a model joins some."""
+    vision = config.vision_config
+    patches: int = (vision.image_size // vision.patch_size) ** 2
+    return patches // getattr(config, "scale_factor", 1) ** 2
+
+
+def texts_of(
+    rows: list[tuple[list[int], list[int]]], padding: int, longest: int
+) -> tuple[Integers, Integers, Integers]:
+    """Return ids, labels and mask of texts that begin with what is not supervised, padded to the
+    longest. Raises ScenarioError for one that is too long."""
+    width = max(len(before) + len(after) for before, after in rows)
+    if width > longest:
+        raise ScenarioError(
+            f"a text has {width} tokens, those of the image among them, and data.sequence_length "
+            f"is {longest}: set data.sequence_length to {width} or more"
+        )
+    shape = (len(rows), width)
+    ids = np.full(shape, padding, dtype=np.int64)
+    labels = np.full(shape, IGNORED_LABEL, dtype=np.int64)
+    mask = np.zeros(shape, dtype=np.int64)
+    for row, (before, after) in enumerate(rows):
+        end = len(before) + len(after)
+        ids[row, :end] = [*before, *after]
+        labels[row, len(before) : end] = after
+        mask[row, :end] = 1
+    return ids, labels, mask

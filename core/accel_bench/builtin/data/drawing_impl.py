@@ -1,0 +1,55 @@
+"""Draw texts with fonts, each in a random font, size and place."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+LARGEST, SMALLEST = 0.8, 0.4
+"""Height of a font as a share of the image; a long word is drawn smaller, so that it fits."""
+
+MARGIN = 0.1
+"""How far a text is moved from the middle at most, as a share of the image."""
+
+
+class Drawing:
+    """Draws white texts on black squares of one size, with some fonts."""
+
+    def __init__(self, image_size: int, fonts: list[str]) -> None:
+        """Take paths of TrueType files; an empty one is Pillow's own font."""
+        self._size = image_size
+        self._fonts = fonts
+
+    def draw(self, text: str, generator: np.random.Generator) -> npt.NDArray[np.uint8]:
+        """Return an image of a text, shape (size, size)."""
+        size = self._size
+        font = self._all[generator.integers(len(self._all))]
+        share = generator.uniform(SMALLEST, LARGEST)
+        width = font.getlength(text) / font.size
+        height = min(share * size, (1 - 2 * MARGIN) * size / max(width, 0.1))
+        middle = size / 2 + generator.uniform(-MARGIN, MARGIN, 2) * size
+        image = Image.new("L", (size, size))
+        ImageDraw.Draw(image).text(
+            (float(middle[0]), float(middle[1])),
+            text,
+            fill=255,
+            font=font.font_variant(size=max(4.0, float(height))),
+            anchor="mm",
+        )
+        return np.asarray(image)
+
+    @cached_property
+    def _all(self) -> list[ImageFont.FreeTypeFont]:
+        return [_load(path, self._size) for path in self._fonts]
+
+
+def _load(path: str, size: int) -> ImageFont.FreeTypeFont:
+    if path:
+        return ImageFont.truetype(path, size)
+    font = ImageFont.load_default(size)
+    if not isinstance(font, ImageFont.FreeTypeFont):
+        raise OSError("this Pillow was built without FreeType, so that it draws in one size alone")
+    return font

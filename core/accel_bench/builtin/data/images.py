@@ -1,0 +1,171 @@
+"""The data plugin `images`: pictures with a class each, made up or drawn from fonts."""
+
+from __future__ import annotations
+
+import hashlib
+import string
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl, model_config
+from accel_bench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.data.images_impl import ImageDataset
+
+GLYPHS = string.digits + string.ascii_letters + string.punctuation
+"""Characters that the source `glyphs` draws, one for each class."""
+
+WORDS = tuple(sorted(name for name in sys.stdlib_module_names if name.isalpha()))
+"""Words that the source `words` draws: names of modules of the standard library."""
+
+NO_PILLOW = "drawing needs Pillow 10.1: pip install 'accel-bench[vision]'; or set data.source"
+
+
+class ImageOptions(Options):
+    """Which pictures, and how many classes of them."""
+
+    source: Literal["synthetic", "glyphs", "words"] = "synthetic"
+    """`synthetic`: a random pattern for each class, under noise; `glyphs`: characters, and `words`:
+    names of modules, drawn in sizes and places of their own."""
+
+    image_size: int = Field(224, ge=8, le=4096)
+    """Pixels in a row and in a column; that of the model, where its positions are learned."""
+
+    classes: int = Field(10, ge=2, le=100_000)
+    """Different patterns, characters or words; at most the labels of the model."""
+
+    samples: int = Field(512, ge=1, le=10_000_000)
+    """Images of an epoch; classes take turns."""
+
+    fonts: tuple[str, ...] = Field(("pillow",), min_length=1, strict=False)
+    """What is drawn with: `pillow`, its own font; `matplotlib`, those of DejaVu that come with it;
+    or the path of a TrueType file."""
+
+    @model_validator(mode="after")
+    def _enough_texts(self) -> ImageOptions:
+        known = {"glyphs": len(GLYPHS), "words": len(WORDS)}.get(self.source, self.classes)
+        if self.classes > known:
+            raise ValueError(f"{self.source} gives {known} classes at most, not {self.classes}")
+        return self
+
+    def texts(self) -> tuple[str, ...]:
+        """Return what is drawn for each class; empty where nothing is drawn."""
+        source = {"glyphs": tuple(GLYPHS), "words": WORDS}.get(self.source, ())
+        return source[: self.classes]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the name of each text, such as `latin small letter a`; a word is its own name."""
+        if self.source == "glyphs":
+            return tuple(unicodedata.name(text).lower() for text in self.texts())
+        return self.texts()
+
+    def font_paths(self) -> list[str]:
+        """Return the files of the fonts, empty for Pillow's own. Raises ScenarioError for none."""
+        return [path for font in self.fonts for path in _font_files(font)]
+
+    def fonts_digest(self) -> str:
+        """Return the SHA-256 of the fonts, Pillow's own by its version."""
+        digest = hashlib.sha256()
+        for path in self.font_paths():
+            own = metadata.version("pillow").encode()
+            digest.update(Path(path).read_bytes() if path else own)
+        return digest.hexdigest()
+
+
+class Images(Plugin[ImageOptions]):
+    """Seeded images of classes that a model can tell apart; nothing is augmented or downloaded."""
+
+    Options = ImageOptions
+    tasks = frozenset({"image-classification"})
+
+    def fingerprint(self, experiment: Experiment) -> str | None:
+        """Return a digest of the fonts that are drawn with; None where nothing is drawn."""
+        return None if self.options.source == "synthetic" else self.options.fonts_digest()
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment) -> Iterable[str]:
+        """Return why the images cannot be drawn, or do not fit the model."""
+        yield from drawing_problems(self.options)
+        config = model_config(experiment.scenario.model) or {}
+        yield from fitting_problems(self.options, config.get("image_size"))
+        yield from label_problems(self.options, config.get("num_labels"))
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Draw in a process that is not measured."""
+        from accel_bench.builtin.data import images_impl
+
+        if self.options.source != "synthetic":
+            images_impl.drawn(run, self.options)
+
+    @hookimpl
+    def load_data(self, run: Run) -> ImageDataset:
+        """Make up the images from `data.seed`, or map what was drawn into memory."""
+        from accel_bench.builtin.data import images_impl
+
+        dataset = images_impl.load(run, self.options)
+        run.on_evidence(dataset.evidence)
+        return dataset
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Yield micro-batches of `pixel_values` and `labels`; what is counted are images."""
+        from accel_bench.builtin.data import images_impl
+
+        config = getattr(run.unwrapped_model, "config", None)
+        size, labels = getattr(config, "image_size", None), getattr(config, "num_labels", None)
+        for problem in (
+            *fitting_problems(self.options, size),
+            *label_problems(self.options, labels),
+        ):
+            raise ScenarioError(problem)
+        return images_impl.batches_of(run)
+
+
+def drawing_problems(options: ImageOptions) -> Iterator[str]:
+    """Yield why nothing can be drawn here."""
+    if options.source != "synthetic" and find_spec("PIL") is None:
+        yield f"data.source {options.source!r}: {NO_PILLOW} to synthetic"
+
+
+def fitting_problems(options: ImageOptions, size: Any) -> Iterator[str]:
+    """Yield that images are not of the size that the model's positions are for."""
+    if isinstance(size, int) and size != options.image_size:
+        yield (
+            f"data.image_size is {options.image_size}, but the model takes images of {size}: set "
+            f"data.image_size: {size}, or model.overrides.image_size"
+        )
+
+
+def label_problems(options: ImageOptions, labels: Any) -> Iterator[str]:
+    """Yield that there are more classes than the model tells apart."""
+    if isinstance(labels, int) and labels < options.classes:
+        yield (
+            f"data.classes is {options.classes}, but the model has {labels} labels: set "
+            f"data.classes to {labels} or less, or model.overrides.num_labels"
+        )
+
+
+def _font_files(font: str) -> list[str]:
+    if font == "pillow":
+        return [""]
+    if font != "matplotlib":
+        path = Path(font).expanduser()
+        if not path.is_file():
+            raise ScenarioError(
+                f"data.fonts: {font!r} is no file; name a .ttf file, `pillow` or `matplotlib`"
+            )
+        return [str(path)]
+    found = find_spec("matplotlib")
+    if found is None or found.origin is None:
+        raise ScenarioError("data.fonts: matplotlib is not installed; use `pillow`")
+    folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
+    return [str(path) for path in sorted(folder.glob("DejaVuS*.ttf")) if "Display" not in path.name]

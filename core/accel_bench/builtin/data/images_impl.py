@@ -1,0 +1,151 @@
+"""Make up or draw images of classes, keep what was drawn, and make batches of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from accel_bench import Batch, Run, TokenCounts
+from accel_bench.builtin.data.dataset_impl import BatchPlan, Integers, plan_of
+from accel_bench.builtin.data.images import ImageOptions
+from accel_bench.builtin.data.samples_impl import batch_of, micro_batches
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+CACHE_FORM = 1
+"""Version of what a cached folder holds; another one is another key."""
+
+PATTERN_SIZE = 8
+"""Squares in a row of a made-up pattern."""
+
+NOISE = 0.5
+"""Share of noise in a made-up image."""
+
+CHANNELS = 3
+"""Channels that models get: a drawn image has the same values in all."""
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """Images of several classes, which may lie in a memory-mapped file."""
+
+    pixels: Pixels
+    """Shape (samples, 1 or 3 channels, height, width)."""
+
+    labels: Integers
+    """Class of each image, shape (samples,)."""
+
+    fingerprint: str
+    """Hexadecimal digest: equal for equal content."""
+
+    names: tuple[str, ...] = ()
+    """What each class shows, in words."""
+
+    vocab_size: int = 0
+    """Images alone have no tokens."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what is trained on."""
+        return {
+            "samples": len(self),
+            "classes": len(set(self.labels.tolist())),
+            "image_size": self.pixels.shape[-1],
+            "fingerprint": self.fingerprint,
+        }
+
+    def values(self, samples: Integers, dtype: torch.dtype) -> torch.Tensor:
+        """Return images with values from -1 to 1, of shape (samples, 3, height, width)."""
+        found = torch.from_numpy(self.pixels[samples]).float() / 127.5 - 1
+        return found.expand(-1, CHANNELS, -1, -1).to(dtype).contiguous()
+
+
+def load(run: Run, options: ImageOptions) -> ImageDataset:
+    """Return the images that options and seed alone decide."""
+    labels = np.arange(options.samples, dtype=np.int64) % options.classes
+    if options.source == "synthetic":
+        seed = run.scenario.data.seed
+        pixels = make_up(options, labels, seed)
+        digest = hashlib.sha256(pixels.tobytes()).hexdigest()[:24]
+        return ImageDataset(pixels, labels, digest, made_up_names(options.classes, seed))
+    folder = drawn(run, options)
+    kept = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
+    return ImageDataset(kept, labels, folder.name, options.names())
+
+
+def make_up(options: ImageOptions, labels: Integers, seed: int) -> Pixels:
+    """Return the pattern of each image's class under noise, shape (samples, 3, size, size).
+
+    A pattern is random squares of random colours: neither brightness nor one colour tells it.
+    """
+    generator = np.random.default_rng(seed)
+    squares = generator.random((options.classes, CHANNELS, PATTERN_SIZE, PATTERN_SIZE), np.float32)
+    size = options.image_size
+    place = np.arange(size) * PATTERN_SIZE // size
+    patterns = squares[:, :, place[:, None], place[None, :]]
+    made = np.empty((len(labels), CHANNELS, size, size), dtype=np.uint8)
+    for image, label in zip(made, labels, strict=True):
+        noise = generator.random((CHANNELS, size, size), np.float32)
+        image[:] = 255 * ((1 - NOISE) * patterns[label] + NOISE * noise)
+    return made
+
+
+def made_up_names(classes: int, seed: int) -> tuple[str, ...]:
+    """Return eight random letters for each class."""
+    letters = np.random.default_rng((seed, classes)).integers(97, 123, (classes, 8), np.uint8)
+    return tuple(row.tobytes().decode() for row in letters)
+
+
+def drawn(run: Run, options: ImageOptions) -> Path:
+    """Return the folder with pixels.npy, of shape (samples, 1, size, size); draw when it is new."""
+    import PIL
+
+    key: dict[str, Any] = {
+        "form": CACHE_FORM,
+        "options": options.model_dump(mode="json", exclude={"fonts"}),
+        "fonts": options.fonts_digest(),
+        "texts": list(options.texts()),
+        "seed": run.scenario.data.seed,
+        "pillow": PIL.__version__,
+    }
+    return run.cache("images", key, partial(_fill, options, run.scenario.data.seed))
+
+
+def _fill(options: ImageOptions, seed: int, folder: Path) -> None:
+    from accel_bench.builtin.data.drawing_impl import Drawing
+
+    generator = np.random.default_rng(seed)
+    texts, drawing = options.texts(), Drawing(options.image_size, options.font_paths())
+    images = [
+        drawing.draw(texts[number % len(texts)], generator) for number in range(options.samples)
+    ]
+    np.save(folder / "pixels.npy", np.stack(images)[:, None], allow_pickle=False)
+
+
+def batches_of(run: Run) -> Iterator[Batch]:
+    """Yield micro-batches of images in the dtype of the model's weights, with their labels."""
+    plan = plan_of(run, "none")
+    dtype = getattr(torch, run.scenario.model.dtype)
+    collate = partial(_collate, run.dataset, plan, dtype)
+    return micro_batches(len(run.dataset), plan, collate, more_samples="raise data.samples")
+
+
+def _collate(
+    dataset: ImageDataset, plan: BatchPlan, dtype: torch.dtype, samples: Integers, step: Integers
+) -> Batch:
+    tensors = {
+        "pixel_values": dataset.values(samples, dtype),
+        "labels": torch.from_numpy(dataset.labels[samples]),
+    }
+    images = len(samples)
+    return batch_of(tensors, plan, TokenCounts(images, images, images), len(step))

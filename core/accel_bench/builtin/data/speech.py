@@ -1,0 +1,118 @@
+"""The data plugin `speech`: utterances with their texts, of tones or spoken by espeak-ng."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl
+from accel_bench.builtin.data import text_sources
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.data.speech_impl import SpeechDataset
+
+SPEAKER = "espeak-ng"
+"""The program that speaks, and Debian's package of it."""
+
+ONE_SECOND = 10
+"""Seconds after which the program's version is given up."""
+
+
+class SpeechOptions(Options):
+    """Which utterances, which of them are kept, and how they become batches."""
+
+    source: Literal["tones", "espeak-ng"] = "tones"
+    """`tones`: random words, with a tone for each letter; `espeak-ng`: first sentences of the
+    standard library's docstrings, spoken by that program."""
+
+    samples: int = Field(256, ge=1, le=1_000_000)
+    """Utterances that are made; those of other lengths than these are left out."""
+
+    min_audio_len: int = Field(1_000, ge=1, le=16_777_216)
+    """Shortest utterance, in audio samples of 1/16,000 s."""
+
+    max_audio_len: int = Field(100_000, ge=1, le=16_777_216)
+    """Longest utterance, in audio samples."""
+
+    normalize_audio: bool = True
+    """Give each utterance a mean of 0 and a variance of 1."""
+
+    padding: Literal["max_length", "longest"] = "longest"
+    """Pad to the longest utterance of all, or to that of the micro-batch."""
+
+    bucketing: bool = False
+    """Put utterances of similar lengths into one optimizer step, so that less is padded."""
+
+    voice: str = Field("en", pattern=r"^[A-Za-z][A-Za-z0-9+_-]{0,63}$")
+    """Voice of espeak-ng."""
+
+    words_per_minute: int = Field(160, ge=80, le=450)
+    """Speed of espeak-ng."""
+
+    @model_validator(mode="after")
+    def _some_length(self) -> SpeechOptions:
+        if self.min_audio_len > self.max_audio_len:
+            raise ValueError(
+                f"min_audio_len {self.min_audio_len} is larger than max_audio_len "
+                f"{self.max_audio_len}"
+            )
+        return self
+
+
+class Speech(Plugin[SpeechOptions]):
+    """Seeded tones, or real sentences that a speech synthesizer speaks; nothing is downloaded."""
+
+    Options = SpeechOptions
+    tasks = frozenset({"ctc", "speech-pretraining", "speech-seq2seq"})
+
+    def fingerprint(self, experiment: Experiment) -> str | None:
+        """Return the version of the program that speaks, with a digest of what it is given."""
+        if self.options.source == "tones" or shutil.which(SPEAKER) is None:
+            return None
+        digest = text_sources.content_digest(text_sources.stdlib_files(1_000_000))
+        return f"{speaker_version()} {digest}"
+
+    @hookimpl
+    def check_scenario(self) -> Iterable[str]:
+        """Check that the program that speaks is installed."""
+        if self.options.source == SPEAKER and shutil.which(SPEAKER) is None:
+            yield (
+                "data.source espeak-ng needs the program espeak-ng, of Debian's package espeak-ng: "
+                "apt-get install espeak-ng; or set data.source to tones"
+            )
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Speak in a process that is not measured."""
+        from accel_bench.builtin.data import speech_impl
+
+        if self.options.source == SPEAKER:
+            speech_impl.spoken(run, self.options)
+
+    @hookimpl
+    def load_data(self, run: Run) -> SpeechDataset:
+        """Make up the tones from `data.seed`, or map what was spoken into memory."""
+        from accel_bench.builtin.data import speech_impl
+
+        dataset = speech_impl.load(run, self.options)
+        run.on_evidence(dataset.evidence)
+        return dataset
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Yield micro-batches as the task needs them; what is counted are audio samples."""
+        from accel_bench.builtin.data import speech_batches_impl
+
+        return speech_batches_impl.batches_of(run, self.options)
+
+
+def speaker_version() -> str:
+    """Return what the program says of its version, without where its data is."""
+    done = subprocess.run(
+        [SPEAKER, "--version"], capture_output=True, text=True, timeout=ONE_SECOND, check=True
+    )
+    return done.stdout.partition("Data at")[0].strip()

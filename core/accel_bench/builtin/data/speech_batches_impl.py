@@ -1,0 +1,275 @@
+"""Make batches of utterances: waveforms with transcripts, with masks, or log-mel features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from accel_bench import Batch, Run, TokenCounts
+from accel_bench.builtin.data.dataset_impl import (
+    IGNORED_LABEL,
+    BatchPlan,
+    Integers,
+    plan_of,
+    sample_order,
+)
+from accel_bench.builtin.data.samples_impl import Collate, Order, batch_of, micro_batches
+from accel_bench.builtin.data.speech import SpeechOptions
+from accel_bench.builtin.data.speech_impl import SAMPLING_RATE, SpeechDataset
+from accel_bench.errors import ScenarioError
+
+Waveform: TypeAlias = npt.NDArray[np.float32]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+BUCKET_STEPS = 16
+"""Optimizer steps whose utterances are sorted by length together."""
+
+MASK_STREAM = 2
+"""Added to the seed for masks, so that drawing them leaves the order as it is."""
+
+SMALLEST_VARIANCE = 1e-7
+"""Added to the variance of an utterance, as transformers' feature extractors do."""
+
+HOP = 160
+"""Audio samples between two frames of log-mel features."""
+
+FRAMES_IN_POSITION = 2
+"""Frames of features that become one position of a whisper encoder."""
+
+
+@dataclass(frozen=True)
+class Collator:
+    """What all forms of batches share: utterances, how they are divided, and the model."""
+
+    dataset: SpeechDataset
+    options: SpeechOptions
+    plan: BatchPlan
+
+    config: Any
+    """Configuration of the model."""
+
+    dtype: torch.dtype
+    """Dtype of the model's weights."""
+
+    def waveforms(self, samples: Integers) -> list[Waveform]:
+        """Return utterances, normalized where the options say so."""
+        found = [self.dataset.utterance(index) for index in samples]
+        return list(map(normalized, found)) if self.options.normalize_audio else found
+
+    def padded(self, samples: Integers) -> tuple[dict[str, torch.Tensor], TokenCounts]:
+        """Return `input_values` and, where anything may be padded, `attention_mask`; and counts."""
+        lengths = self.dataset.lengths[samples]
+        everything = self.dataset.lengths
+        longest = everything.max() if self.options.padding == "max_length" else lengths.max()
+        values = np.zeros((len(samples), int(longest)), dtype=np.float32)
+        for row, waveform in zip(values, self.waveforms(samples), strict=True):
+            row[: len(waveform)] = waveform
+        tensors = {"input_values": torch.from_numpy(values).to(self.dtype)}
+        if everything.min() < everything.max():
+            real = np.arange(int(longest)) < lengths[:, None]
+            tensors["attention_mask"] = torch.from_numpy(real.astype(np.int64))
+        return tensors, TokenCounts(values.size, int(lengths.sum()), 0)
+
+    def transcribed(self, samples: Integers, step: Integers) -> Batch:
+        """Return waveforms with the tokens of what is said; those are what is supervised."""
+        tensors, counts = self.padded(samples)
+        texts = [self.dataset.tokens(index) for index in samples]
+        tensors["labels"] = padded_tokens(texts, IGNORED_LABEL)
+        in_step = sum(len(self.dataset.transcripts[index]) for index in step)
+        return self.batch(tensors, counts, sum(map(len, texts)), in_step)
+
+    def masked(self, samples: Integers, step: Integers) -> Batch:
+        """Return waveforms with frames to predict and others to tell each of them from."""
+        tensors, counts = self.padded(samples)
+        frames = int(frames_of(self.config, tensors["input_values"].shape[1]))
+        masks = [self._mask(index, frames) for index in samples]
+        in_step = sum(int(self._mask(index).sum()) for index in step)
+        negatives = [
+            self._negatives(index, mask) + place * frames
+            for place, (index, mask) in enumerate(zip(samples, masks, strict=True))
+        ]
+        tensors["mask_time_indices"] = torch.from_numpy(np.stack(masks))
+        tensors["sampled_negative_indices"] = torch.from_numpy(np.stack(negatives))
+        return self.batch(tensors, counts, int(np.sum(masks)), in_step)
+
+    def log_mel(self, extractor: Any) -> Collate:
+        """Return what makes batches of log-mel features with the tokens of what is said."""
+
+        def collate(samples: Integers, step: Integers) -> Batch:
+            features = extractor(
+                self.waveforms(samples), sampling_rate=SAMPLING_RATE, return_tensors="pt"
+            )
+            end = self.config.eos_token_id
+            texts = [[*self.dataset.tokens(index), end] for index in samples]
+            begun = [[self.config.decoder_start_token_id, *text[:-1]] for text in texts]
+            tensors = {
+                "input_features": features["input_features"].to(self.dtype),
+                "decoder_input_ids": padded_tokens(begun, end),
+                "labels": padded_tokens(texts, IGNORED_LABEL),
+            }
+            real = int(self.dataset.lengths[samples].sum())
+            counts = TokenCounts(extractor.n_samples * len(samples), real, 0)
+            in_step = sum(len(self.dataset.transcripts[index]) + 1 for index in step)
+            return self.batch(tensors, counts, sum(map(len, texts)), in_step)
+
+        return collate
+
+    def batch(
+        self, tensors: dict[str, torch.Tensor], counts: TokenCounts, supervised: int, in_step: int
+    ) -> Batch:
+        """Return a micro-batch."""
+        counts = TokenCounts(counts.processed, counts.real, supervised)
+        return batch_of(tensors, self.plan, counts, in_step)
+
+    def order(self, epoch: int) -> Integers:
+        """Return all utterances such that those of a step have similar lengths.
+
+        Sorted are those of a few steps, which follow one another in an order of their own.
+        """
+        size = self.plan.global_batch_size
+        samples = sample_order(len(self.dataset), self.plan.seed, epoch)
+        steps: list[Integers] = []
+        for first in range(0, len(samples), size * BUCKET_STEPS):
+            some = samples[first : first + size * BUCKET_STEPS]
+            by_length = some[np.argsort(self.dataset.lengths[some], kind="stable")]
+            whole = len(by_length) // size * size
+            steps += np.split(by_length[:whole], max(1, whole // size))
+        shuffled = sample_order(len(steps), self.plan.seed, epoch)
+        return np.concatenate([steps[number] for number in shuffled])
+
+    def _mask(self, index: int, frames: int | None = None) -> Mask:
+        """Return which frames of an utterance are hidden, padded to some frames.
+
+        As many spans begin as `mask_time_prob` asks for; they may overlap.
+        """
+        real = int(frames_of(self.config, int(self.dataset.lengths[index])))
+        span = self.config.mask_time_length
+        spans = max(
+            1, self.config.mask_time_min_masks, round(self.config.mask_time_prob * real / span)
+        )
+        places = max(1, real - span + 1)
+        generator = np.random.default_rng((self.plan.seed, MASK_STREAM, int(index)))
+        starts = generator.choice(places, min(spans, places), replace=False)
+        mask = np.zeros(frames or real, dtype=np.bool_)
+        for start in starts:
+            mask[start : min(real, start + span)] = True
+        return mask
+
+    def _negatives(self, index: int, mask: Mask) -> Integers:
+        """Return for each hidden frame others that are hidden in the same utterance.
+
+        Shape (frames, `num_negatives`); rows of frames that are not hidden are 0.
+        """
+        (hidden,) = np.nonzero(mask)
+        count = self.config.num_negatives
+        generator = np.random.default_rng((self.plan.seed, MASK_STREAM, int(index), 1))
+        others = generator.integers(0, max(1, len(hidden) - 1), (len(hidden), count))
+        others += others >= np.arange(len(hidden))[:, None]
+        found = np.zeros((len(mask), count), dtype=np.int64)
+        found[hidden] = hidden[np.minimum(others, len(hidden) - 1)]
+        return found
+
+
+def batches_of(run: Run, options: SpeechOptions) -> Iterator[Batch]:
+    """Yield micro-batches as the run's task needs them.
+
+    Raises ScenarioError for utterances that the model cannot take.
+    """
+    model = run.unwrapped_model
+    config = model.config
+    dtype = getattr(torch, run.scenario.model.dtype)
+    collator = Collator(run.dataset, options, plan_of(run, options.padding), config, dtype)
+    collate: Collate = collator.transcribed
+    if run.scenario.task.use == "ctc":
+        check_frames(run.dataset, config)
+    elif run.scenario.task.use == "speech-pretraining":
+        check_masks(run.dataset, config)
+        collate = collator.masked
+    else:
+        collate = collator.log_mel(feature_extractor(run.dataset, config))
+    order: Order | None = collator.order if options.bucketing else None
+    return micro_batches(
+        len(run.dataset),
+        collator.plan,
+        collate,
+        more_samples="raise data.samples, or data.max_audio_len",
+        order=order,
+    )
+
+
+def normalized(waveform: Waveform) -> Waveform:
+    """Return a waveform with a mean of 0 and a variance of 1."""
+    scale = np.sqrt(waveform.var() + np.float32(SMALLEST_VARIANCE))
+    found: Waveform = (waveform - waveform.mean()) / scale
+    return found
+
+
+def padded_tokens(rows: list[list[int]], padding: int) -> torch.Tensor:
+    """Return token ids of several lengths as one tensor, shape (rows, longest)."""
+    found = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
+    for row, tokens in zip(found, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return torch.from_numpy(found)
+
+
+def frames_of(config: Any, samples: Any) -> Any:
+    """Return how many frames a wav2vec2 encoder makes of some audio samples."""
+    for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
+        samples = (samples - kernel) // stride + 1
+    return samples
+
+
+def check_frames(dataset: SpeechDataset, config: Any) -> None:
+    """Refuse utterances of fewer frames than CTC needs: one for each character, and one between
+    two that are equal."""
+    frames = frames_of(config, dataset.lengths)
+    for text, length, found in zip(dataset.transcripts, dataset.lengths, frames, strict=True):
+        needed = len(text) + sum(one == other for one, other in pairwise(text))
+        if found < needed:
+            raise ScenarioError(
+                f"an utterance of {length:,} audio samples has {max(0, found)} frames, and CTC "
+                f"needs {needed} for its {len(text)} characters: raise data.min_audio_len"
+            )
+
+
+def check_masks(dataset: SpeechDataset, config: Any) -> None:
+    """Refuse utterances in which too few frames can be hidden for one to differ from another."""
+    shortest = int(frames_of(config, int(dataset.lengths.min())))
+    if min(shortest, config.mask_time_length) < 2:
+        raise ScenarioError(
+            f"pre-training hides two frames or more, and an utterance of "
+            f"{dataset.lengths.min():,} audio samples has {max(0, shortest)}, of which "
+            f"{config.mask_time_length} are hidden: raise data.min_audio_len, or "
+            "model.overrides.mask_time_length"
+        )
+
+
+def feature_extractor(dataset: SpeechDataset, config: Any) -> Any:
+    """Return whisper's feature extractor for the model's length and number of mel bins."""
+    from transformers import WhisperFeatureExtractor
+
+    per_second = SAMPLING_RATE // (HOP * FRAMES_IN_POSITION)
+    seconds, rest = divmod(config.max_source_positions, per_second)
+    if rest or not seconds:
+        raise ScenarioError(
+            f"the model takes {config.max_source_positions} positions of audio: set "
+            f"model.overrides.max_source_positions to a multiple of {per_second}, a second"
+        )
+    if (longest := int(dataset.lengths.max())) > seconds * SAMPLING_RATE:
+        raise ScenarioError(
+            f"an utterance has {longest:,} audio samples, and the model takes "
+            f"{seconds * SAMPLING_RATE:,}: lower data.max_audio_len"
+        )
+    text = max(map(len, dataset.transcripts)) + 1
+    if text > config.max_target_positions:
+        raise ScenarioError(
+            f"a transcript has {text} tokens, and the model takes {config.max_target_positions}: "
+            "lower data.max_audio_len"
+        )
+    return WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=seconds)

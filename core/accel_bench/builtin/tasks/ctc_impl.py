@@ -1,0 +1,47 @@
+"""The loss of connectionist temporal classification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn.functional import ctc_loss, log_softmax
+
+
+class CTCLoss:
+    """Computes the loss from the logits of a model, outside of what may be compiled."""
+
+    def __init__(self, config: Any) -> None:
+        self._blank = config.pad_token_id
+        self._zero_infinity = config.ctc_zero_infinity
+        self._convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
+
+    def __call__(
+        self, model: Any, inputs: Mapping[str, torch.Tensor], supervised_in_step: int
+    ) -> torch.Tensor:
+        """Return the losses of a micro-batch's utterances over the characters of the step."""
+        labels = inputs["labels"]
+        features = {name: tensor for name, tensor in inputs.items() if name != "labels"}
+        logits = model(**features).logits
+        total = ctc_loss(
+            log_softmax(logits, dim=-1, dtype=torch.float32).transpose(0, 1),
+            labels.clamp(min=0),
+            self._frames(inputs),
+            (labels >= 0).sum(-1),
+            blank=self._blank,
+            reduction="sum",
+            zero_infinity=self._zero_infinity,
+        )
+        return total / supervised_in_step
+
+    def _frames(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return how many frames each utterance has, shape (utterances,)."""
+        values, mask = inputs["input_values"], inputs.get("attention_mask")
+        if mask is None:
+            lengths = torch.full(values.shape[:1], values.shape[1], device=values.device)
+        else:
+            lengths = mask.sum(-1)
+        for kernel, stride in self._convolutions:
+            lengths = torch.div(lengths - kernel, stride, rounding_mode="floor") + 1
+        return lengths

@@ -1,0 +1,21 @@
+"""The contrastive loss of images and captions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def contrastive_loss(
+    model: Any, inputs: Mapping[str, torch.Tensor], supervised_in_step: int
+) -> torch.Tensor:
+    """Return the losses of a micro-batch's pairs, the mean of both directions, over the pairs of
+    the step."""
+    logits = model(**inputs).logits_per_text.float()
+    pairs = torch.arange(len(logits), device=logits.device)
+    texts = cross_entropy(logits, pairs, reduction="sum")
+    images = cross_entropy(logits.t(), pairs, reduction="sum")
+    return (texts + images) / (2 * supervised_in_step)
