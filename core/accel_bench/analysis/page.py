@@ -205,7 +205,7 @@ def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:
     if row.tokens_per_second is None:
         return "no speed was measured"
     if row.training_difference:
-        return "it did not train the same"
+        return f"it did not {'answer' if row.generated else 'train'} the same"
     return "not comparable" if row.verdict_reason.startswith(NOT_COMPARABLE) else ""
 
 

@@ -19,6 +19,10 @@ class RecommendOptions(AnswerOptions):
         str | None,
         typer.Option(help="Model, as scenarios name it (`models list`); else that of --scenario."),
     ] = None
+    mode: Annotated[
+        str | None,
+        typer.Option(help="`train`, or `inference`: from stored runs alone.  [default: train]"),
+    ] = None
     gpu: Annotated[
         str | None,
         typer.Option(help="Device of `hardware list`; else all that have stored runs."),

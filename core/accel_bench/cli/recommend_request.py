@@ -62,7 +62,7 @@ def run_recommend(options: RecommendOptions) -> int:
     with stored_runs(options.results, request) as stored, ExitStack() as stack:
         _check_model(request, stored)
         estimator = None
-        if not options.no_estimates:
+        if not options.no_estimates and request.mode == "train":
             simulator = Simulator(options.trust_remote_code)
             stack.enter_context(closing(simulator))
             estimator = _estimator(request, stored, simulator, options.trust_remote_code)
@@ -101,6 +101,7 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
             raise ScenarioError(f"--{name} takes a finite number")
     given: dict[str, Any] = {
         "model": options.model,
+        "mode": options.mode,
         "gpu": options.gpu,
         "budget_usd": options.budget,
         "deadline_hours": options.deadline,
@@ -156,7 +157,8 @@ def stored_runs(place: str, request: RecommendRequest) -> Iterator[Stored]:
             yield Stored()
             return
         conditions = [condition_of(store, text) for text in request.where]
-        results = store.results(RUNS.c.model_id == request.model, *conditions)
+        of_model = store.results(RUNS.c.model_id == request.model, *conditions)
+        results = [one for one in of_model if one.experiment.scenario.mode == request.mode]
         yield Stored(results, {one.id: one for one in store.sessions()}, store)
 
 

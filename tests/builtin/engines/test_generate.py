@@ -241,3 +241,19 @@ def test_what_only_trains_is_refused_with_its_reason(results: dict[str, Result])
     assert results["checkpointing"].status.value == "skipped"
     (reason,) = results["checkpointing"].reasons
     assert reason.endswith("does not work with mode inference; it works with train")
+
+
+def test_compiled_blocks_answer_the_same_and_compile_nothing_in_the_window(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("accel_bench_compile")
+    path = tmp_path / "compiled.yaml"
+    stacks = "stacks: {baseline: [], compiled: [{use: torch-compile, backend: eager}]}\n"
+    lines = [line for line in SCENARIO.splitlines() if not line.startswith(("stacks", "  "))]
+    path.write_text("\n".join([*lines, stacks]).replace("new_tokens: 4", "cache: static"))
+    found = testing.run_scenario(path, settings={"inference.new_tokens": 4})
+    (plain,), (rank,) = found["baseline"].ranks, found["compiled"].ranks
+    assert found["compiled"].status.completed, found["compiled"].reasons
+    assert rank.answers == plain.answers
+    assert rank.evidence["torch-compile"]["compiled_modules"] == 1
+    assert rank.window is not None and not rank.window.instabilities

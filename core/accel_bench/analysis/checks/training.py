@@ -123,6 +123,16 @@ class TrainingComparison(OutputComparison, LossComparison):
         return self.loss_reason == ONLY_GENERATED
 
     @property
+    def verdicts(self) -> dict[str, tuple[str, str]]:
+        """Verdicts with their reasons, or with what was allowed, by what they are on."""
+        if self.generated:
+            return {"output": (self.output_verdict, self.output_reason)}
+        return {
+            "loss": (self.loss_verdict, self.loss_reason or self.loss_allowance),
+            "update": (self.update_verdict, self.update_reason),
+        }
+
+    @property
     def untested(self) -> str:
         """Why nothing shows that the work is the same; empty where something does, or where there
         is nothing to show."""

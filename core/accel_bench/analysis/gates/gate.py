@@ -241,7 +241,8 @@ def _outcome(
     if failure := _failure(stack) or _failure(against) or _refusal(stack, against, training):
         return "failed", failure
     if different := training.not_the_same:
-        return "regression", f"the training of {stack.name} is {different}"
+        what = "output" if training.generated else "training"
+        return "regression", f"the {what} of {stack.name} is {different}"
     if judged is None:
         rounds = len(set(stack.speeds) & set(against.speeds))
         reason = f"{rounds} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
@@ -267,12 +268,10 @@ def _sentence(
         return f"{names} by more than {percent(floor)}: {times}"
     open_end = f"{times}, at least {ratio(1 / (1 + judged.at_most))} times"
     if judged.outcome == "passed":
-        why = training.loss_allowance or training.loss_reason
-        return (
-            f"{names} by less than {percent(floor)}, if at all: {open_end}; "
-            f"loss {with_reason(training.loss_verdict, why)}, "
-            f"update {with_reason(training.update_verdict, training.update_reason)}"
+        same = ", ".join(
+            f"{what} {with_reason(word, why)}" for what, (word, why) in training.verdicts.items()
         )
+        return f"{names} by less than {percent(floor)}, if at all: {open_end}; {same}"
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
         f"about {judged.rounds_needed - len(logs)} more rounds would settle it (--resume --rounds "
         f"{judged.rounds_needed}, or --max-rounds {judged.rounds_needed} from the start)"
@@ -287,7 +286,8 @@ def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingC
     if refusal := comparability_of_rounds(against.completed, stack.completed).refusal:
         return f"{stack.name} and {against.name} are {refusal}"
     if training.update_missing:
-        return f"{training.update_reason}, so that nothing shows how {stack.name} trained"
+        what = "what it answers" if training.generated else f"how {stack.name} trained"
+        return f"{training.untested}, so that nothing shows {what}"
     return ""
 
 

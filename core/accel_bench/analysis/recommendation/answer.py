@@ -56,7 +56,7 @@ MEMORY_KINDS: dict[MemoryKind, str] = {
 def considered(candidate: Candidate, tokens: float | None) -> Considered:
     """Return the row of a candidate."""
     row, starts = candidate.row, sorted(candidate.start_seconds.values())
-    usable = candidate.runs.usable
+    usable, generates = candidate.runs.usable, candidate.experiment.scenario.generates
     return Considered(
         stack=row.stack,
         sweep=row.sweep,
@@ -68,8 +68,9 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
         if usable and tokens
         else None,
         ratio=row.ratio if usable else None,
-        loss=_word(candidate, row.loss_verdict, row.loss_reason),
-        update=_word(candidate, row.update_verdict, row.update_reason),
+        loss="" if generates else _word(candidate, row.loss_verdict, row.loss_reason),
+        update="" if generates else _word(candidate, row.update_verdict, row.update_reason),
+        output=_word(candidate, row.output_verdict, row.output_reason) if generates else "",
         memory=memory_of(candidate),
         evidence=_evidence(candidate),
     )
@@ -137,9 +138,12 @@ def _speed(best: Candidate) -> str:
 def _trained(best: Candidate) -> str:
     if best.lone:
         return UNCOMPARED
+    what = "answers" if best.experiment.scenario.generates else "loss"
     if best.is_baseline:
-        return "with the loss that the others were compared with"
+        return f"with the {what} that the others were compared with"
     row = best.row
+    if row.generated:
+        return f"with an output that is {row.output_verdict}"
     alike = {"loss": row.loss_verdict, "update": row.update_verdict}
     names = [name for name, verdict in alike.items() if verdict == "equivalent"]
     open_ = [f"its {name}: {verdict}" for name, verdict in alike.items() if name not in names]

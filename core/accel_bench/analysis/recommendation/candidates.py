@@ -23,6 +23,9 @@ from accel_bench.scenario.experiment import Experiment
 BATCH_LAYOUT = ("micro_batch_size", "gradient_accumulation", "gradient_checkpointing")
 """Settings of `train` that change how a step is computed, and not what it trains."""
 
+SERVING = ("batch_size", "cache", "assistant")
+"""Settings of `inference` that change how requests are answered, and not what is asked."""
+
 NOT_TRAINING = {
     *("name", "description", "metrics", "resources", "parallel", "launcher", "measure", "evaluate"),
 }
@@ -158,6 +161,7 @@ def training_of(experiment: Experiment) -> str:
     """Return what an experiment trains, as a text that is equal for equal trainings."""
     work = experiment.scenario.model_dump(mode="json", exclude=NOT_TRAINING)
     work["train"] = {k: v for k, v in work["train"].items() if k not in BATCH_LAYOUT}
+    work["inference"] = {k: v for k, v in work["inference"].items() if k not in SERVING}
     return canonical_json(work)
 
 

@@ -41,6 +41,9 @@ class RecommendRequest(Described):
     model: str = Field(min_length=1)
     """Name of the catalog, local directory, or hub id, as scenarios name it."""
 
+    mode: Literal["train", "inference"] = "train"
+    """What the model is to do; of inference, stored runs alone are looked at."""
+
     gpu: str | None = None
     """Device of `accel-bench hardware list`; null looks at all that have stored runs."""
 
@@ -145,6 +148,9 @@ class Considered(Frozen):
 
     update: str
     """Verdict on the change of its weights, with the reason."""
+
+    output: str = ""
+    """Verdict on what it answers, with the reason; empty where it was trained."""
 
     memory: MemoryUse | None = None
     evidence: Evidence

@@ -9,6 +9,7 @@ from statistics import median
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.cost import hourly_usd, usd_per_million_tokens
 from accel_bench.analysis.metrics.memory import MemoryFigure, memory_figures, peak_memory
+from accel_bench.analysis.metrics.named import named_metrics
 from accel_bench.analysis.metrics.rate import Terms
 from accel_bench.analysis.metrics.throughput import RunThroughput, epochs
 from accel_bench.analysis.metrics.utilization import (
@@ -159,6 +160,18 @@ def _devices(row: ExperimentRuns, terms: Terms) -> Interval | None:
     return _exactly(devices_used(row.last))
 
 
+def _of_metric(name: str) -> Callable[..., Interval | None]:
+    """Return the interval of a metric of each completed run; of several ranks the worst."""
+
+    def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
+        figures = named_metrics(list(row.completed.values()))
+        found = next((one for one in figures if one.name == name), None)
+        values = [] if found is None else list(found.by_round.values())
+        return positive_interval(values) if values and min(values) > 0 else None
+
+    return compute
+
+
 def _none(row: ExperimentRuns, terms: Terms) -> Interval | None:
     return None
 
@@ -196,6 +209,20 @@ FIGURES = {
         Figure("epochs", "epochs", _epochs),
         Figure("window_seconds", "s", _of_runs(lambda s: s.seconds)),
         Figure("devices", "devices", _devices),
+        *(
+            Figure(f"{name}_p{percent}", "ms", _of_metric(f"{name}_p{percent}"), "lower")
+            for name in ("time_to_first_token", "inter_token_latency", "request_latency")
+            for percent in (50, 90, 99)
+        ),
+        *(
+            Figure(name, unit, _of_metric(name), "higher")
+            for name, unit in (
+                ("prefill_tokens_per_second", "tokens/s"),
+                ("decode_tokens_per_second", "tokens/s"),
+                ("requests_per_second", "requests/s"),
+            )
+        ),
+        Figure("kv_cache_bytes", "bytes per device", _of_metric("kv_cache_bytes"), "lower"),
         Figure("dollars_per_million_tokens", "USD/1M tokens", _dollars_per_million, "lower"),
         Figure("hours", "h", _hours, "lower"),
         Figure("dollars", "USD", _dollars, "lower"),

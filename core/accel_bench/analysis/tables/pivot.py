@@ -93,6 +93,8 @@ USUAL = (
     "tokens_per_hour",
     "samples_per_second",
     "steps_per_second",
+    "time_to_first_token_p50",
+    "inter_token_latency_p50",
     TIMES_AS_FAST,
     "mfu",
     "peak_memory_bytes",

@@ -92,14 +92,14 @@ def _answer(one: ExperimentComparison) -> str:
     interval = f"[{', '.join(ends)}] " if ends else ""
     speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"
     verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
-    loss = f"loss {with_reason(one.loss_verdict, one.loss_reason or one.loss_allowance)}"
-    update = f"update {with_reason(one.update_verdict, one.update_reason)}"
     parts = [f"{speed}: {verdict}"]
     if one.verdict == "inconclusive" and one.minimum_detectable_effect is not None:
         effect = percent(one.minimum_detectable_effect)
         parts.append(f"these rounds show only effects above {effect}")
     # What differs comes first: a speed that was bought with it is not for the same training.
-    trained = {loss: one.loss_verdict, update: one.update_verdict}
+    trained = {
+        f"{what} {with_reason(word, reason)}": word for what, (word, reason) in one.verdicts.items()
+    }
     different = [text for text, word in trained.items() if word.startswith("different")]
     parts = [*different, *parts, *(text for text in trained if text not in different)]
     return "; ".join(parts) + "."
@@ -217,6 +217,8 @@ FLAT = (
     *paths("", "loss_reason"),
     *paths("", "update_verdict update_difference update_exact update_norm_ratio"),
     *paths("", "update_cosine update_tolerance update_tolerance_by update_reason"),
+    *paths("", "output_verdict output_difference output_tolerance output_tolerance_by"),
+    *paths("", "output_requests output_reason"),
     *interval_paths("ratio", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),

@@ -62,6 +62,8 @@ FLAT = (
     *paths("point", "loss_tolerance loss_tolerance_by loss_movement loss_detectable_movement"),
     *paths("point", "update_verdict update_difference update_exact update_norm_ratio"),
     *paths("point", "update_cosine update_tolerance update_tolerance_by update_reason"),
+    *paths("point", "output_verdict output_difference output_tolerance output_tolerance_by"),
+    *paths("point", "output_requests output_reason"),
     *paths("point", "loss_reason status against_status seconds"),
     *interval_paths("point.ratio", "ratio"),
     *paths("point", "confirmed confirmation_rounds error_rate"),

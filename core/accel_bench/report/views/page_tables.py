@@ -63,10 +63,10 @@ def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
     reasons = {
         "why": "; ".join(summary.reasons),
         "speed": summary.verdict_reason if summary.ratio is None else "",
-        "loss": f"{summary.loss_verdict}: {summary.loss_reason}" if summary.loss_reason else "",
-        "update": f"{summary.update_verdict}: {summary.update_reason}"
-        if summary.update_reason
-        else "",
+        **{
+            what: f"{word}: {reason}" if reason and word != "equivalent" else ""
+            for what, (word, reason) in summary.verdicts.items()
+        },
         "provenance": row_origin(row)[1],
         "disowned": "; ".join(summary.disowned),
         "in effect": ", ".join(text for text, _ in configuration(row, None)),

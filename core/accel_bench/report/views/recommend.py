@@ -45,7 +45,10 @@ def recommend_report(document: Recommendation) -> Report:
     lines = list(_lines(document))
     tables = []
     if lines:
-        tables.append(Table(STACKS, lines, title="stacks"))
+        answers = any(line.row.output for line in lines)
+        left_out = OF_TRAINING if answers else OF_ANSWERS
+        columns = [column for column in STACKS if column.key not in left_out]
+        tables.append(Table(columns, lines, title="stacks"))
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         used = [one for one in OFFERS if any(map(one.cell, document.offers))]
         tables.append(Table(used, document.offers, title="devices, the cheapest first"))
@@ -149,6 +152,9 @@ def _offered(offer: Offer) -> str:
 EVIDENCE = 5
 """Ids of runs that stand in a note; JSON and CSV have all of them."""
 
+OF_TRAINING, OF_ANSWERS = {"row.loss", "row.update"}, {"row.output"}
+"""Columns of stacks that train, and of those that answer requests."""
+
 STACKS = (
     Column("stack", _name, kind="name"),
     Column("fate", reader("fate"), "what", kind="word"),
@@ -156,6 +162,7 @@ STACKS = (
     _number("of_the_best", "does the job", "times as fast", ratio_interval),
     Column("row.loss", reader("row.loss"), "loss"),
     Column("row.update", reader("row.update"), "update"),
+    Column("row.output", reader("row.output"), "output"),
     _number("row.start_seconds", "start", "s", lambda value: significant(value, 3)),
     _number("row.memory", "memory", "", _memory),
 )
@@ -201,7 +208,7 @@ FLAT = (
     *interval_paths("of_the_best", "of_the_best"),
     *interval_paths("row.ratio", "ratio"),
     *interval_paths("row.hours", "hours"),
-    *paths("row", "loss update start_seconds"),
+    *paths("row", "loss update output start_seconds"),
     *paths("row.memory", "peak_bytes device_bytes headroom"),
     Column("memory_kind", reader("row.memory.kind")),
     *paths("row.evidence", "experiment_id run_ids origin"),
