@@ -11,6 +11,7 @@ import pytest
 from fault_plugins.distribution import install
 from faults.program import null_scenario, write_scenario
 
+from accel_bench.catalog.models import list_cards
 from accel_bench.documents.load import parse_value
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError
@@ -359,6 +360,28 @@ def test_seeds_of_weights_and_data_move_together_from_those_of_the_file(plan_of:
     plan = plan_of(PlanRequest(seeds=3), train={"seed": 7})
     swept = [one.experiment.sweep for one in plan.planned if one.experiment.stack.name == "other"]
     assert swept == [{"train.seed": 7 + n, "data.seed": n} for n in range(3)]
+
+
+def test_a_family_runs_all_its_cards_each_by_its_own_task(plan_of: Any) -> None:
+    plan = plan_of(PlanRequest(family="text-encoder"), model={"id": "gpt2"})
+    found = {(one.experiment.scenario.model.id, one.experiment.scenario.task.use)
+             for one in plan.planned}  # fmt: skip
+    cards = {name: card for name, card in list_cards().items() if card.family == "text-encoder"}
+    assert found == {(name, card.task) for name, card in cards.items()}
+    assert ("e5-small-v2", "embedding") in found
+
+
+def test_a_family_under_a_task_runs_the_cards_of_that_task(plan_of: Any) -> None:
+    plan = plan_of(PlanRequest(family="text-encoder"), task="masked-lm")
+    assert {one.experiment.sweep["model.id"] for one in plan.planned} == {
+        "bert-base-uncased",
+        "distilbert-base-uncased",
+    }
+
+
+def test_an_unknown_family_is_answered_with_the_nearest(plan_of: Any) -> None:
+    with pytest.raises(ScenarioError, match="did you mean 'text-encoder'"):
+        plan_of(PlanRequest(family="text-encoders"))
 
 
 def test_seeds_cannot_be_added_to_a_zip(plan_of: Any) -> None:

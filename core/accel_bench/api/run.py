@@ -52,6 +52,9 @@ class RunOptions(TypedDict, total=False):
     seeds: Annotated[int, Field(ge=2)]
     """Train with this many seeds and compare the losses at the end."""
 
+    family: str
+    """Run each model of the catalog of this family, in the place of `model.id`."""
+
     resume: bool
     """Count complete rounds that are already stored."""
 
@@ -181,6 +184,7 @@ def _request(
         reference_point=options.get("reference_point", ""),
         overrides=tuple(changes.items()),
         seeds=options.get("seeds", 0),
+        family=options.get("family", ""),
         no_baseline=options.get("no_baseline", False),
         allow_environment=options.get("allow_env", False),
         trust_remote_code=options.get("trust_remote_code", False),

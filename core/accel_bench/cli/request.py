@@ -81,6 +81,7 @@ def run_request(options: RunOptions) -> PlanRequest:
         # Who names a plugin and no file wants that one beside the baseline of the quickstart.
         only=(*(options.only or ()), *(() if options.files else added)),
         seeds=options.seeds or 0,
+        family=options.family or "",
         no_baseline=options.no_baseline,
         build_environments=not options.dry_run,
         tags=tuple(options.tag or ()),

@@ -31,6 +31,10 @@ class RunOptions(MeasureOptions):
         int | None,
         typer.Option(min=2, help="Train with this many seeds and compare the losses at the end."),
     ] = None
+    family: Annotated[
+        str | None,
+        typer.Option(help="Run each model of the catalog of this family, such as text-encoder."),
+    ] = None
     repeat_round: Annotated[
         int | None,
         typer.Option(min=1, help="With --resume: measure a round again that a slow run spoils."),

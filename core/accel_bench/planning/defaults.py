@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from accel_bench.catalog.models import architecture_of
+from accel_bench.catalog.models import Family, architecture_of, list_cards
 from accel_bench.documents.load import Location
-from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import load_class
@@ -52,6 +52,33 @@ def sweep_seeds(draft: Draft, count: int) -> None:
         values[key] = list(range(first, first + count))
     for key, seeds in values.items():
         draft.set(f"zip.{key}", seeds, f"--seeds {count}")
+
+
+def sweep_family(draft: Draft, family: str) -> None:
+    """Sweep over the models of the catalog of one family (`--family`).
+
+    A task that the file names chooses those that were trained by it; else each model has its own.
+    """
+    cards = {name: card for name, card in list_cards().items() if card.family == family}
+    if not cards:
+        known = get_args(Family)
+        raise ScenarioError(
+            f"--family {family}: no model of the catalog is one; families are {', '.join(known)}"
+            f"{did_you_mean(family, known)}"
+        )
+    if draft.get("zip") is not None:
+        raise ScenarioError(f"{draft.where(('zip',))}: --family cannot be added to a zip")
+    model, place = draft.data.get("model"), f"--family {family}"
+    if isinstance(model, dict):
+        model.pop("id", None)
+    written = draft.get("task")
+    task = written.get("use") if isinstance(written, dict) else written
+    names = [name for name, card in cards.items() if task in (None, card.task)] or list(cards)
+    if task is not None:
+        draft.set("sweep.model.id", names, place)
+        return
+    draft.set("zip.model.id", names, place)
+    draft.set("zip.task.use", [cards[name].task for name in names], place)
 
 
 def add_what_plugins_need(

@@ -10,7 +10,7 @@ from typing import Any
 
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.job import ProfileRequest
-from accel_bench.planning.defaults import add_stack, sweep_seeds
+from accel_bench.planning.defaults import add_stack, sweep_family, sweep_seeds
 from accel_bench.planning.environments import with_swept_environments
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.planning.trackers import add_trackers
@@ -43,6 +43,9 @@ class PlanRequest:
 
     seeds: int = 0
     """Repeat every experiment with that many seeds of weights and data; 0 leaves the file's."""
+
+    family: str = ""
+    """Run every model of the catalog of this family, in the place of `model.id`; empty does not."""
 
     no_baseline: bool = False
 
@@ -111,6 +114,8 @@ def _requested(draft: Draft, request: PlanRequest) -> Draft:
         add_stack(draft, stack)
     draft.override(request.overrides)
     add_trackers(draft, request.trackers)
+    if request.family:
+        sweep_family(draft, request.family)
     if request.seeds:
         sweep_seeds(draft, request.seeds)
     return draft

@@ -24,6 +24,7 @@ from accel_bench.builtin.data import catalogues
 from accel_bench.builtin.tasks.masked_lm import MaskedLMOptions
 from accel_bench.builtin.tasks.masked_lm_impl import Masking
 from accel_bench.builtin.tasks.seq2seq_lm import Seq2SeqLM
+from accel_bench.errors import ScenarioError
 from accel_bench.plugins.manager import ActivePlugins, activate
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import make_run, run_scenario
@@ -245,6 +246,15 @@ def test_a_model_of_another_family_is_refused_with_the_reason(tmp_path: Path) ->
     assert result.reasons == (
         "masked-lm: trains models of text-encoder, and tiny-llama-cpu is one of text-generation",
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "wrong"),
+    [("embedding", "synthetic", "reads pairs"), ("masked-lm", "synthetic-pairs", "holds pairs")],
+)
+def test_data_of_another_form_is_refused(task: str, data: str, wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=wrong):
+        built(task, tmp_path, data={"use": data, "vocab_size": 1024, "sequence_length": 8})
 
 
 # Masking.

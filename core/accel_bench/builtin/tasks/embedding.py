@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from accel_bench import Batch, Held, Loss, Options, Run, Task, held_tokens, hookimpl
+from accel_bench.builtin.tasks.needed_pairs import require_pairs
 
 
 class EmbeddingOptions(Options):
@@ -50,6 +51,7 @@ class Embedding(Task[EmbeddingOptions]):
         """Return the cross-entropy of the right text among those of the micro-batch."""
         from accel_bench.builtin.tasks.embedding_impl import InfoNCE
 
+        require_pairs(run)
         loss = InfoNCE(self.options)
         run.on_evidence(loss.evidence)
         return loss

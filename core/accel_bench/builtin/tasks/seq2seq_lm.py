@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accel_bench import Batch, Held, Loss, Options, Run, Task, held_tokens, hookimpl
+from accel_bench.builtin.tasks.needed_pairs import require_pairs
 
 
 class Seq2SeqLM(Task[Options]):
@@ -27,6 +28,7 @@ class Seq2SeqLM(Task[Options]):
         """Return the cross-entropy of the tokens of the second text, each given those before."""
         from accel_bench.builtin.tasks.seq2seq_lm_impl import Seq2SeqLoss
 
+        require_pairs(run)
         loss = Seq2SeqLoss(run.unwrapped_model)
         run.on_evidence(loss.evidence)
         return loss
