@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from browser import Browser, find_browser, open_browser
+from several_ranks.launcher import Forked
 
 from accel_bench import Run, testing
+from accel_bench.builtin.launchers.local import Local
 
 
 @pytest.fixture
@@ -33,3 +35,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         pytest.skip(reason)
     with open_browser(tmp_path_factory.mktemp("profile")) as browser:
         yield browser
+
+
+@pytest.fixture(scope="module")
+def forked_ranks() -> Iterator[None]:
+    """Have the launcher of this machine fork the ranks, which then import nothing anew.
+
+    How it starts processes, and ends them, is tested in tests/faults and tests/builtin/launchers.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Local, "launch_ranks", Forked.launch_ranks)
+        yield

@@ -6,8 +6,10 @@ They import nothing anew: a worker of its own takes six seconds for torch and tr
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from accel_bench import Options, Plugin, hookimpl
+from accel_bench.builtin.launchers.local import rank_environment
 from accel_bench.documents.files import write_atomically
 from accel_bench.job import Job
 from accel_bench.plugins.manager import activate
@@ -73,6 +76,9 @@ def _fork(job: Job, rank: int) -> int:
         with job.log_path(rank).open("w") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))  # not the tests'
+        os.environ.clear()
+        os.environ.update(rank_environment(job, rank))
         _work(job, rank)
     except BaseException:
         os.write(2, traceback.format_exc().encode())  # `sys.stderr` may be the tests' own.
@@ -83,6 +89,9 @@ def _fork(job: Job, rank: int) -> int:
 def _work(job: Job, rank: int) -> None:
     """Do what `python -m accel_bench.worker` does."""
     warnings.simplefilter("default")  # A test makes errors of them.
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(name)s %(message)s", force=True
+    )
     settings.set_environment()
     sent = Job.model_validate_json(job.path().read_bytes())
     active = activate(sent.experiment.scenario, sent.experiment.stack, allow_torch=True)

@@ -124,7 +124,7 @@ def test_a_column_may_hold_anything(folder: Path, column: str) -> None:
         assert len(list_runs(store)) == 2
 
 
-@pytest.mark.parametrize("place", ["reasons", "documents"])
+@pytest.mark.parametrize("place", ["reasons", pytest.param("documents", marks=pytest.mark.release)])
 def test_rows_of_30_megabytes_are_named_and_not_loaded(
     folder: Path, place: str, limited: None
 ) -> None:

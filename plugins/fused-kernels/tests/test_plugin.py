@@ -178,7 +178,10 @@ def test_the_plugin_keeps_the_contract_on_every_architecture_of_the_catalog() ->
 @pytest.mark.parametrize(
     "scenario",
     [
-        {"train": {"gradient_checkpointing": True, "gradient_accumulation": 2}},
+        pytest.param(
+            {"train": {"gradient_checkpointing": True, "gradient_accumulation": 2}},
+            marks=pytest.mark.release,
+        ),
         {"engine": {"use": "hf-trainer"}, "train": {"precision": "bf16-autocast"}},
         {"adapter": {"use": "lora", "r": 4, "target_modules": "all-linear", "dropout": 0.1}},
     ],

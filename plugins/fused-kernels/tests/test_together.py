@@ -58,7 +58,7 @@ TRACED = {
 """Stacks that are traced and not compiled: inductor takes most of a minute for each."""
 
 FEW = {
-    "single-gpu-lora-cpu": ("lora", "fused-compiled", "fused-loss-compiled-16-bit"),
+    "single-gpu-lora-cpu": ("lora", "fused-compiled"),
     "single-gpu-qlora-cpu": ("qlora", "gptq-fused"),
 }
 """Stacks that hold all parts of the others. NF4 with fused kernels and the compiler is below."""
@@ -164,8 +164,11 @@ def test_fused_kernels_go_with_padding_free_batches_and_with_grouped_experts(
 
 
 @pytest.mark.skipif(not find_spec("accel_bench_padding_free"), reason="needs padding-free")
-def test_fused_kernels_go_with_padding_free_batches_and_with_the_compiler(tmp_path: Path) -> None:
-    compiled = {"use": "torch-compile", "backend": "aot_eager"}
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.release)])
+def test_fused_kernels_go_with_padding_free_batches_and_with_the_compiler(
+    tmp_path: Path, backend: str
+) -> None:
+    compiled = {"use": "torch-compile", "backend": backend}
     scenario = {
         "name": "together",
         "model": {"id": "tiny-llama-cpu"},

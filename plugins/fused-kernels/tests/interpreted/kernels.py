@@ -36,8 +36,12 @@ def near(found: list[Any], expected: list[Any]) -> None:
         assert error.item() < CLOSE
 
 
+release = pytest.mark.release
+
+
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(3, 33), pytest.param(7, 100, marks=pytest.mark.release), (1, 5)]
+    ("rows", "columns"),
+    [(3, 33), pytest.param(7, 100, marks=release), pytest.param(1, 5, marks=release)],
 )
 @pytest.mark.parametrize(
     ("offset", "in_float32", "shared"), [(0.0, False, False), (1.0, True, False), (1.0, True, True)]
@@ -64,8 +68,10 @@ def test_the_backward_of_a_norm_that_shares_its_gradient_does_not_write_into_it(
     assert torch.equal(gradient, kept)
 
 
-@pytest.mark.parametrize("width", [12, 16, 6])
-@pytest.mark.parametrize("positions", [1, 2])
+@pytest.mark.parametrize(
+    ("width", "positions"),
+    [(12, 2), (6, 1), *(pytest.param(*one, marks=release) for one in ((12, 1), (6, 2)))],
+)
 def test_rotary_embedding(width: int, positions: int) -> None:
     """Positions of their own for each sample, too, as padding-free batches have them."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
@@ -102,7 +108,7 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("name", "activation"), [("silu", functional.silu), ("gelu_tanh", gelu_tanh)]
 )
-@pytest.mark.parametrize("inner", [33, 80])
+@pytest.mark.parametrize("inner", [33, pytest.param(80, marks=release)])
 def test_gated_mlp(name: str, activation: Any, inner: int) -> None:
     torch.manual_seed(0)
 
@@ -132,8 +138,10 @@ def test_gate_of_experts() -> None:
     agree(lambda both: liger_kernels.silu_gate(None, both), reference, torch.randn(7, 66))
 
 
-@pytest.mark.parametrize(("tokens", "vocabulary"), [(7, 33), (13, 160)])
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary", "reduction"),
+    [(7, 33, "sum"), (13, 160, "mean"), pytest.param(13, 160, "sum", marks=release)],
+)
 def test_cross_entropy(tokens: int, vocabulary: int, reduction: str) -> None:
     torch.manual_seed(0)
     target = torch.randint(0, vocabulary, (tokens,))
