@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ONE_ANSWER: dict[str, str | None] = {
     "launch_ranks": "launcher",
+    "sample_lengths": "data",
     "load_data": "data",
     "load_model": "model",
     "add_adapter": "adapter",
@@ -43,6 +44,9 @@ ONE_ANSWER: dict[str, str | None] = {
 }
 """Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does.
 """
+
+OF_SIZES = frozenset({"sample_lengths"})
+"""Hooks that are called only where a scenario leaves a size to the program."""
 
 OF_EVALUATION = frozenset({"build_evaluation_batches"})
 """Hooks that need an answer only where a scenario evaluates."""
@@ -93,6 +97,15 @@ def record_result(result: Result | None, summary: Summary | None, results_folder
     did, with the comparison, and without a result. `results_folder` is where to leave files unless
     an option says otherwise.
     """
+
+
+# Where a scenario leaves a size to the program, before its experiments are planned.
+
+
+@hookspec
+def sample_lengths(run: Run) -> Sequence[int]:
+    """One answer, data. Where `data.sequence_length` is `auto`, in a process of its own before
+    anything else: return the tokens of each sample before it is cut."""
 
 
 # In a worker process. First, once for each experiment, in a process of its own that is not timed.

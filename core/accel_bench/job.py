@@ -17,6 +17,7 @@ WRITES_RESULT = "write_result"
 PHASES = (
     "start",
     "activation",
+    "sample_lengths",
     "prepare_experiment",
     "prepare_process",
     "load_data",
@@ -109,8 +110,9 @@ class Job(Frozen):
 
     schema_version: int = SCHEMA_VERSION
 
-    purpose: Literal["prepare", "measure", "count"] = "measure"
-    """`prepare` fills caches and is not timed; `measure` is a run; `count` counts one step."""
+    purpose: Literal["prepare", "lengths", "measure", "count"] = "measure"
+    """`prepare` fills caches and is not timed; `lengths` reads those of the samples; `measure` is a
+    run; `count` counts one step."""
 
     run_id: str
     """Unique name of this attempt."""
@@ -147,7 +149,7 @@ class Job(Frozen):
     @property
     def world_size(self) -> int:
         """Ranks to start."""
-        return 1 if self.purpose == "prepare" else self.experiment.scenario.world_size
+        return 1 if self.purpose in ("prepare", "lengths") else self.experiment.scenario.world_size
 
     def python_command(self, *arguments: str) -> list[str]:
         """Return a command of the Python that runs the ranks."""
@@ -164,6 +166,10 @@ class Job(Frozen):
     def ledger_path(self, rank: int) -> Path:
         """Return the path of what a rank has counted."""
         return Path(self.folder) / f"rank{rank}.ledger.json"
+
+    def lengths_path(self) -> Path:
+        """Return the path of the samples' lengths, a JSON list."""
+        return Path(self.folder) / "lengths.json"
 
     def log_path(self, rank: int) -> Path:
         """Return the path of the log that gets everything a rank prints."""

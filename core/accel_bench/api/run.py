@@ -17,9 +17,10 @@ from accel_bench.api.results import Results
 from accel_bench.api.stored import place_of
 from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError, did_you_mean
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.runner.automatic import plan_with_sizes
 from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
 from accel_bench.runner.session import Reporter
 from accel_bench.scenario.find import Source, find_drafts, to_plain
@@ -126,7 +127,7 @@ def run(  # noqa: PLR0913 - the options that most calls need
         if allocation is not None and allocation.exit_code is not None:
             return _of_another_process(allocation.exit_code, place)
         machine = machine_of(allocation, machine)
-        plans = [make_plan(draft, machine, request) for draft in drafts]
+        plans = [plan_with_sizes(draft, machine, request) for draft in drafts]
         if not any(plan.runnable for plan in plans):
             raise NothingToRunError(plans[0].nothing)
         reporter = Reporter() if on_progress is None else CallbackReporter(on_progress)

@@ -51,7 +51,9 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
 
     machine = read_machine()
     stacks, trackers = split_trackers((plugin,) if plugin else ())
-    request = PlanRequest(plugins=stacks, trackers=trackers, build_environments=False)
+    request = PlanRequest(
+        plugins=stacks, trackers=trackers, build_environments=False, stand_ins=True
+    )
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         plans = [make_plan(draft, machine, request) for draft in find_drafts([file])]
     documents = [_document(plan, CHECK_COLUMNS) for plan in plans]

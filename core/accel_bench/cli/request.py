@@ -25,11 +25,12 @@ from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.formats import render
 from accel_bench.result import Status
 from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.runner.automatic import plan_with_sizes
 from accel_bench.runner.benchmark import Benchmark, Measured, session_maker
 from accel_bench.runner.benchmark import run_plans as run_plans_in_sessions
 from accel_bench.runner.session import Reporter, Session
@@ -99,7 +100,7 @@ def _plan_and_run(
 ) -> int:
     """Plan everything, run it, and return the exit code."""
     with redirect_stdout(sys.stderr):
-        plans = [make_plan(draft, machine, request) for draft in drafts]
+        plans = [plan_with_sizes(draft, machine, request, not options.dry_run) for draft in drafts]
     if request.race:
         _refuse_idle_race(plans)
 

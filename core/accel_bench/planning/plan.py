@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
-from accel_bench.documents.canonical import digest
+from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import Redactor
-from accel_bench.errors import PluginError
+from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.defaults import add_what_plugins_need, with_gpu_metrics
 from accel_bench.planning.environments import Environment, find_environments, with_versions
@@ -38,10 +38,11 @@ from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import ActivePlugins, try_in_copy
 from accel_bench.result import Result
+from accel_bench.scenario.automatic import STAND_INS
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.scenario.sweep import Point
+from accel_bench.scenario.sweep import Point, at
 
 __all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
 
@@ -98,6 +99,9 @@ class Plan:
     trackers: ActivePlugins | None = None
     """Where its runs are logged beside the store; null where there is no tracker."""
 
+    open_sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Keys that stand for `auto`, by the sweep points where they are not worked out."""
+
     @property
     def summaries(self) -> list[PlannedSummary]:
         """Return the plan as the analysis needs it, without secrets."""
@@ -147,8 +151,10 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     line that cannot run here included.
     """
     file, notices = _complete(resolve_request(draft, request), request)
-    file = with_chosen_stacks(file, request)
+    file = replace(with_chosen_stacks(file, request), choices=request.choices)
     points = chosen_points(file, request, machine.device)
+    open_sizes = _open_sizes(file, points, request)
+    notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
     planned = _plan_points(file, points, machine, request, notices)
     _refuse_skipped(planned, {*request.plugins, *request.only})
     trackers, left_out = make_trackers(file, request.trackers)
@@ -157,8 +163,9 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
         file.scenario.baseline_name(),
         planned,
         request,
-        (*notices, *left_out),
+        tuple(dict.fromkeys((*notices, *_all_choices(file, points), *left_out))),
         trackers,
+        open_sizes,
     )
     if not request.oversubscribe:
         refuse_oversubscription([one.experiment.scenario for one in plan.runnable], machine)
@@ -211,6 +218,51 @@ def _plan_points(
     return plan_points()
 
 
+def _open_sizes(
+    file: ResolvedFile, points: Sequence[Point], request: PlanRequest
+) -> dict[str, tuple[str, ...]]:
+    """Return the keys that are still to be worked out, by sweep point; none is left out.
+
+    Raises ScenarioError where that is not what was requested.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for point in points:
+        chosen = file.choices_at(point.sweep)
+        keys = tuple(key for key in file.automatic_at(point.sweep) if key not in chosen)
+        if keys and not request.stand_ins:
+            where = file.where(tuple(keys[0].split(".")))
+            raise ScenarioError(
+                f"{where}: {keys[0]}: auto is worked out by `accel-bench run`; here it needs a "
+                f"number, such as --set {keys[0]}={STAND_INS[keys[0]]}"
+            )
+        if keys:
+            found[canonical_json(point.sweep)] = keys
+    return found
+
+
+def _stand_in_notices(open_sizes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for keys in open_sizes.values():
+        for key in keys:
+            yield (
+                f"{key}: auto is worked out before round 1; planned with {STAND_INS[key]} until "
+                "then, so ids and memory are not those of the run"
+            )
+
+
+def _all_choices(file: ResolvedFile, points: Sequence[Point]) -> Iterator[str]:
+    """Yield how the sizes of every sweep point came about."""
+    for point in points:
+        yield from (f"{text}{at(point.sweep)}" for text in _choice_notices(file, point))
+
+
+def _choice_notices(file: ResolvedFile, point: Point) -> tuple[str, ...]:
+    """Return how the sizes of a sweep point came about."""
+    return tuple(
+        f"{one.key}: {one.value:,} for auto: {one.because}"
+        for one in file.choices_at(point.sweep).values()
+    )
+
+
 def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> None:
     """Refuse to skip a stack that the command line names."""
     for planned in experiments:
@@ -241,7 +293,7 @@ def _plan_point(
         sweep=point.sweep,
         tag=point.tag,
         identity={},
-        notices=notices,
+        notices=(*notices, *_choice_notices(file, point)),
     )
     active = with_versions(active, there.distributions) if there else active
     identity = identity_of(scenario, stack, environment_facts(draft, active, machine, there))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,6 +14,7 @@ from accel_bench.planning.defaults import add_stack, sweep_family, sweep_seeds
 from accel_bench.planning.environments import with_swept_environments
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.planning.trackers import add_trackers
+from accel_bench.scenario.automatic import Choices
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.scenario.sweep import Point, count_points
@@ -68,6 +69,12 @@ class PlanRequest:
 
     oversubscribe: bool = False
     """Plan more processes than cores."""
+
+    choices: Choices = field(default_factory=dict)
+    """Sizes that were worked out where the scenario says `auto`."""
+
+    stand_ins: bool = False
+    """Plan with a stand-in where such a size is not worked out, and say so; else refuse that."""
 
     build_environments: bool = True
     """Build the scenario's environments that are missing, which takes minutes."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import known_keys, validate
 from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.scenario.automatic import AUTO, STAND_INS, Choice, Choices
 from accel_bench.scenario.batches import fewer_groups
 from accel_bench.scenario.draft import Draft, check_depth
 from accel_bench.scenario.environment import check_environment
@@ -50,6 +52,9 @@ class ResolvedFile:
     allow_environment: bool
     """Whether stacks and sweeps may set any environment variable."""
 
+    choices: Choices = field(default_factory=dict)
+    """Sizes that were worked out where the file says `auto`."""
+
     @property
     def stacks(self) -> Mapping[str, StackEntry]:
         """Stacks by name, in written order."""
@@ -67,7 +72,8 @@ class ResolvedFile:
         """Return the file with a dotted key of its work changed. Raises ScenarioError."""
         written = copy.deepcopy(self.written)
         written.set(key, value, place)
-        return _validated(written, self.ladder, self.allow_environment)
+        file = _validated(written, self.ladder, self.allow_environment)
+        return replace(file, choices=self.choices)
 
     def points(self, device: str) -> Iterator[Point]:
         """Yield the points in written order: sweep points outermost, within each the stacks.
@@ -129,7 +135,22 @@ class ResolvedFile:
         for key, value in sweep.items():
             kind = "zip" if key in self.scenario.zip else "sweep"
             here.set(key, value, self.where((kind, key)))
+        chosen = self.choices_at(sweep)
+        for key in automatic_keys(here):
+            value = chosen[key].value if key in chosen else STAND_INS[key]
+            here.set(key, value, here.where(tuple(key.split("."))))
         return here
+
+    def choices_at(self, sweep: Mapping[str, Any]) -> Mapping[str, Choice]:
+        """Return the sizes that were worked out for a sweep point, by key."""
+        return self.choices.get(canonical_json(dict(sweep)), {})
+
+    def automatic_at(self, sweep: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the keys that are `auto` at a sweep point, worked out or not."""
+        here = copy.deepcopy(self.written)
+        for key, value in sweep.items():
+            here.set(key, value, "")
+        return automatic_keys(here)
 
     def _points_at(self, sweep: dict[str, Any], device: str) -> Iterator[Point]:
         """Yield the points of all stacks with these values of the swept keys."""
@@ -202,6 +223,11 @@ def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
     return _validated(written, ladder, allow_environment)
 
 
+def automatic_keys(written: Draft) -> tuple[str, ...]:
+    """Return the keys whose value is `auto`, in the order in which they are worked out."""
+    return tuple(key for key in STAND_INS if written.get(key) == AUTO)
+
+
 def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -> ResolvedFile:
     scenario = validate(ScenarioFile, written.data, written.where, ScenarioError)
     # The baseline is written down, so that it stays the same when stacks are left out.
@@ -218,6 +244,13 @@ def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -
         for key in axes:
             for problem in _problems_of_axis(file, kind, key):
                 raise ScenarioError(f"{file.where((kind, key))}: {problem}")
+    for name, entry in file.stacks.items():
+        for key in STAND_INS:
+            if entry.set.get(key) == AUTO:
+                raise ScenarioError(
+                    f"{file.where(('stacks', name, 'set', key))}: {key}: auto is alike for every "
+                    f"stack; set it in the work, or give stack {name!r} a number"
+                )
     for number, rule in enumerate(scenario.exclude):
         for problem in _problems_of_exclusion(rule, file.stacks):
             raise ScenarioError(f"{file.where(('exclude', number))}: {problem}")

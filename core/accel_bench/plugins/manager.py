@@ -21,7 +21,7 @@ from accel_bench import hookspecs
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, HookError, PluginError
-from accel_bench.hookspecs import LIMITED, OF_EVALUATION, ONE_ANSWER
+from accel_bench.hookspecs import LIMITED, OF_EVALUATION, OF_SIZES, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
 from accel_bench.plugins.forked import ending_in_copy, note_call
@@ -406,7 +406,7 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
                 f"plugin {plugin.name!r} cannot be used as task: it is no accel_bench.Task"
             )
     for hook, slot in ONE_ANSWER.items():
-        if slot is None or active.answers(hook) is not None:
+        if slot is None or hook in OF_SIZES or active.answers(hook) is not None:
             continue
         use = getattr(scenario, slot)
         if hook in OF_EVALUATION:

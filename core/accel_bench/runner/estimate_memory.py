@@ -43,10 +43,10 @@ class MemoryEstimator(NamedTuple):
         target = self.target
         return memory_estimate(footprint, parts, target.kind, target.memory_bytes, ranks)
 
-    def largest_batch(self, planned: Planned) -> Limit:
+    def largest_batch(self, planned: Planned, limit: int = LONGEST_BATCH) -> Limit:
         """Return the largest micro-batch that surely fits, at the experiment's length."""
         shape = shape_of(planned.experiment.scenario)
-        return self._largest(planned, "micro_batch_size", shape, limit=LONGEST_BATCH)
+        return self._largest(planned, "micro_batch_size", shape, limit=limit)
 
     def longest(self, planned: Planned) -> Limit:
         """Return the longest sequences that surely fit, in the experiment's micro-batch."""

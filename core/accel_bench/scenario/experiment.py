@@ -87,6 +87,8 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
             del work[section][key]
     if not work["evaluate"]:
         del work["evaluate"]
+    if not work["data"]["prefetch"]:
+        del work["data"]["prefetch"]
     return {
         "schema_version": SCHEMA_VERSION,
         "work": work,

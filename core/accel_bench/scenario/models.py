@@ -20,6 +20,7 @@ from accel_bench.scenario.settings import (
     Measure,
     PythonEnvironment,
     Resources,
+    SizedTrain,
     TagRule,
     Train,
 )
@@ -34,6 +35,7 @@ from accel_bench.scenario.uses import (
     OptimizerUse,
     ParallelUse,
     TaskUse,
+    SizedDataUse,
     Use,
     slot_defaults,
 )
@@ -157,6 +159,12 @@ class Work(Described):
 class Scenario(Work):
     """A resolved work: sweep values and a stack's settings folded in, sizes and defaults worked
     out."""
+
+    data: SizedDataUse = Field(default_factory=SizedDataUse)
+    """What it is trained on."""
+
+    train: SizedTrain = SizedTrain()
+    """Settings of training."""
 
     @property
     def world_size(self) -> int:

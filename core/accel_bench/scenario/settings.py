@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -32,11 +32,16 @@ MASTER_WEIGHTS = "bf16-master-weights"
 """The precision that computes with copies of the weights."""
 
 
+Samples: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]
+"""Samples of a micro-batch."""
+
+
 class Train(Described):
     """Settings of training, per device where a size is meant."""
 
-    micro_batch_size: int = Field(1, ge=1, le=1_000_000)
-    """Samples in one forward pass, per device."""
+    micro_batch_size: Samples | Literal["auto"] = 1
+    """Samples in one forward pass, per device; `auto`: the largest power of two with which every
+    stack fits in memory, by an estimate and a trial step before round 1."""
 
     gradient_accumulation: int = Field(1, ge=1, le=1_000_000)
     """Forward passes in one optimizer step."""
@@ -82,6 +87,13 @@ class Train(Described):
         if self.precision in ("as-is", MASTER_WEIGHTS):
             return None
         return "bfloat16" if self.precision == "bf16-autocast" else "float16"
+
+
+class SizedTrain(Train):
+    """Settings of training with all sizes worked out."""
+
+    micro_batch_size: Samples = 1
+    """Samples in one forward pass, per device."""
 
 
 class Resources(Described):

@@ -25,6 +25,9 @@ TOKENS: Counts = "tokens"
 CALLS: Counts = "calls"
 """What is counted where nothing is trained: an operation is called on its own."""
 
+Length: TypeAlias = Annotated[int, Field(ge=1, le=16_777_216)]
+"""Tokens of a sample."""
+
 NO_PLUGIN = "none"
 """The name that leaves a slot empty."""
 
@@ -183,8 +186,9 @@ class DataUse(Use):
     use: str = _default_of("data")
     """Plugin that brings the data, such as `synthetic` or `text`."""
 
-    sequence_length: int = Field(512, ge=1, le=16_777_216)
-    """Tokens in one sample, padding included."""
+    sequence_length: Length | Literal["auto"] = 512
+    """Tokens in one sample, padding included; `auto`: the 95th percentile of the data's samples, at
+    most what the model was made for, measured before round 1 for all stacks alike."""
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the order of samples, and of their content where it is made up."""
@@ -194,6 +198,16 @@ class DataUse(Use):
     ) = 0
     """Samples that are never trained on, and that the model is evaluated on: their number, or their
     fraction of all. `data.seed` chooses them."""
+
+    prefetch: int = Field(0, ge=0, le=10_000)
+    """Micro-batches that a thread reads ahead, in their order; 0 reads each in its step."""
+
+
+class SizedDataUse(DataUse):
+    """Data whose sequence length is worked out."""
+
+    sequence_length: Length = 512
+    """Tokens in one sample, padding included."""
 
 
 class OptimizerUse(Use):

@@ -15,8 +15,9 @@ from typing import Any
 
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.planning.plan import Planned, PlanRequest
 from accel_bench.result import Result, Status
+from accel_bench.runner.automatic import plan_with_sizes
 from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing.in_process import SESSION, Execution, run_in_process
@@ -79,7 +80,7 @@ def run_scenario(
         plugins=tuple(plugins), only=tuple(only), overrides=overrides, oversubscribe=True
     )
     with preserved():
-        plan = make_plan(read_draft(path), this_machine(), request)
+        plan = plan_with_sizes(read_draft(path), this_machine(), request)
     planned = plan.planned
     if any(one.experiment.scenario.resources.devices > 1 for one in planned):
         raise ScenarioError(f"{path}: the kit starts no ranks; use `run_program`")

@@ -6,6 +6,7 @@ This file is longer than others because it is read once, in the order in which t
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accel_bench.documents.files import write_atomically
 from accel_bench.engine import Engine
-from accel_bench.errors import InvalidRunError
+from accel_bench.errors import InvalidRunError, ScenarioError
 from accel_bench.job import HEARTBEAT_STEP, WRITES_RESULT, Job
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
@@ -39,6 +41,7 @@ from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.learning import LearningSteps
 from accel_bench.worker.observed_steps import ObservedSteps
 from accel_bench.worker.outliers import WindowMonitor
+from accel_bench.worker.read_ahead import read_ahead
 from accel_bench.worker.record import (
     RankRecord,
     changed_at_import,
@@ -73,6 +76,8 @@ def measure(
     try:
         if job.purpose == "prepare":
             prepare(active, run, heartbeat)
+        elif job.purpose == "lengths":
+            write_lengths(job, active, run, heartbeat)
         elif job.purpose == "count":
             count(job, active, run, heartbeat)
         else:
@@ -112,6 +117,19 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
         stopwatch = WindowStopwatch(clock_of(run), heartbeat, warmup=REHEARSAL_STEPS, steps=1)
         stopwatch.start()
         engine.run(stopwatch)
+
+
+def write_lengths(job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
+    """Write the tokens of every sample of the data."""
+    heartbeat.phase = "sample_lengths"
+    if active.answers("sample_lengths") is None:
+        use = run.scenario.data.use
+        raise ScenarioError(
+            f"data.sequence_length: auto: {use!r} does not say how long its samples are; give a "
+            "number"
+        )
+    lengths = [int(length) for length in active.require("sample_lengths", run=run)]
+    write_atomically(job.lengths_path(), json.dumps(lengths))
 
 
 def count(job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
@@ -166,6 +184,7 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
         run.optimizer = require(active, "build_optimizer", run)
     heartbeat.phase = "build_batches"
     run.batches = require(active, "build_batches", run)
+    run.batches = read_ahead(run, active.answers("build_batches"))
     if run.scenario.evaluates:
         heartbeat.phase = "build_evaluation_batches"
         run.evaluation_batches = require(active, "build_evaluation_batches", run)

@@ -76,13 +76,16 @@ class FlatBatches:
         self._sampler = sampler
         self._attention: Attention = attention
         self._pin = run.device.type == "cuda"
+        # A dataset without labels of its own learns every token but the first of each sample.
+        self._labels = getattr(run.dataset, "labels", run.dataset.sample)
+        self._counted = getattr(run.dataset, "supervised_lengths", run.dataset.lengths - 1)
 
     def __iter__(self) -> Iterator[Batch]:
         for step in self._steps:
             lengths = [int(length) for length in self._dataset.lengths[step]]
             shares = self._share_out(lengths)
             self._count_step(lengths, shares)
-            supervised = sum(lengths) - len(lengths)
+            supervised = sum(self._supervised(index) for index in step)
             for places in shares[self._rank]:
                 yield self._flatten(step[places], supervised)
 
@@ -126,11 +129,15 @@ class FlatBatches:
             for places in share
         )
 
+    def _supervised(self, index: int) -> int:
+        return int(self._counted[index])
+
     def _flatten(self, samples: Any, supervised_in_step: int) -> Batch:
         """Make one micro-batch of shape (1, tokens), and count its tokens on the host."""
         rows = [self._dataset.sample(index) for index in samples]
         lengths = [len(row) for row in rows]
-        tensors = flat_inputs(rows, self._attention)
+        labels = [self._labels(index) for index in samples]
+        tensors = flat_inputs(rows, self._attention, labels)
         total, pairs = sum(lengths), sum(length * length for length in lengths)
         counts = self.counts
         counts.micro_batches += 1
@@ -143,7 +150,7 @@ class FlatBatches:
             tokens=TokenCounts(
                 processed=total,
                 real=total,
-                supervised=total - len(rows),
+                supervised=sum(self._supervised(index) for index in samples),
                 real_pairs=pairs,
                 processed_pairs=total * total if self._attention == "mask" else pairs,
             ),
@@ -151,11 +158,16 @@ class FlatBatches:
         )
 
 
-def flat_inputs(rows: Sequence[np.ndarray[Any, Any]], attention: Attention) -> dict[str, Any]:
+def flat_inputs(
+    rows: Sequence[np.ndarray[Any, Any]],
+    attention: Attention,
+    labels: Sequence[np.ndarray[Any, Any]] | None = None,
+) -> dict[str, Any]:
     """Return the model's arguments for one row of several sequences' token ids, on the host.
 
     `input_ids`, `labels` and `position_ids` have shape (1, tokens); positions start again with each
-    sequence, and its first token is no label. Where attention goes by sequences,
+    sequence, and its first token is no label. Without `labels` all others are. Where attention goes
+    by sequences,
     `cu_seq_lens_q` holds where each begins and the last one ends, int32 of shape (sequences + 1,),
     and `attention_mask` is one NaN of shape (1, 1, 1, 1): transformers hands a mask of four
     dimensions on as it is, instead of making one of tokens x tokens and waiting for the device to
@@ -168,11 +180,11 @@ def flat_inputs(rows: Sequence[np.ndarray[Any, Any]], attention: Attention) -> d
     lengths = [len(row) for row in rows]
     starts = np.cumsum([0, *lengths])
     ids = np.concatenate(rows).astype(np.int64)
-    labels = ids.copy()
-    labels[starts[:-1]] = IGNORED_LABEL
+    learned = ids.copy() if labels is None else np.concatenate(labels).astype(np.int64)
+    learned[starts[:-1]] = IGNORED_LABEL
     arrays = {
         "input_ids": ids[None],
-        "labels": labels[None],
+        "labels": learned[None],
         "position_ids": np.concatenate([np.arange(length) for length in lengths])[None],
     }
     if attention in ("flash", "varlen"):

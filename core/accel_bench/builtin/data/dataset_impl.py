@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -25,6 +26,7 @@ Padding = Literal["none", "max_length", "longest"]
 
 Tokens: TypeAlias = npt.NDArray[np.uint32]
 Integers: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,19 @@ class TokenDataset:
     tokenizer_path: Path | None = None
     """`tokenizer.json` that made the tokens; None for made-up ones."""
 
+    supervised: Flags | None = None
+    """Which tokens the loss is computed on, shape (tokens,); None: all. The first token of a sample
+    never is one, since nothing precedes it."""
+
     def __len__(self) -> int:
         return len(self.starts)
+
+    @cached_property
+    def supervised_lengths(self) -> Integers:
+        """Supervised tokens of each sample, shape (samples,)."""
+        if self.supervised is None:
+            return self.lengths - 1
+        return supervised_lengths(self.supervised, self.starts, self.lengths)
 
     def sample(self, index: int) -> Tokens:
         """Return the token ids of one sample, shape (its length,)."""
@@ -69,6 +82,16 @@ class TokenDataset:
     def training_samples(self, run: Run) -> Integers:
         """Return the numbers of the samples that a run trains on: all that are not held out."""
         return split_samples(len(self), run.scenario.data.held_out, run.scenario.data.seed)[0]
+
+    def labels(self, index: int) -> Integers:
+        """Return the labels of one sample, shape (its length,): ids, or -100 without a loss."""
+        ids = self.sample(index).astype(np.int64)
+        if self.supervised is None:
+            return ids
+        start = self.starts[index]
+        learned = np.array(self.supervised[start : start + self.lengths[index]])
+        learned[0] = False
+        return np.where(learned, ids, IGNORED_LABEL)
 
     def steps_of(self, run: Run) -> Iterator[Integers]:
         """Yield without end the samples of each optimizer step of a run, over all its ranks.
@@ -108,6 +131,22 @@ class BatchPlan:
     def global_batch_size(self) -> int:
         """Samples of one optimizer step over all ranks."""
         return self.micro_batch_size * self.gradient_accumulation * self.data_parallel
+
+
+def supervised_lengths(supervised: Flags, starts: Integers, lengths: Integers) -> Integers:
+    """Count the supervised tokens of samples behind the first of each, shape (samples,)."""
+    counts = (
+        np.count_nonzero(supervised[start + 1 : start + length])
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+    )
+    return np.fromiter(counts, dtype=np.int64, count=len(starts))
+
+
+def kept_lengths(folder: Path) -> list[int]:
+    """Return the tokens of each sample in a cached folder, by where each ends: `ends.npy`."""
+    ends = np.load(folder / "ends.npy", allow_pickle=False)
+    found: list[int] = np.diff(ends, prepend=0).tolist()
+    return found
 
 
 def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
@@ -308,7 +347,7 @@ def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row
     """Return a sample with its labels; a causal model predicts all of them but the first."""
     tokens = dataset.sample(index)
     if plan.labels_of is None:
-        return _Row(tokens, tokens, len(tokens) - 1)
+        return _Row(tokens, dataset.labels(index), int(dataset.supervised_lengths[index]))
     inputs, labels = plan.labels_of(tokens, place)
     return _Row(inputs, labels, int((labels != IGNORED_LABEL).sum()))
 

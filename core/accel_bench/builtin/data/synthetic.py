@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from accel_bench import Batch, Options, Plugin, Run, hookimpl
+from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from accel_bench.builtin.data.dataset_impl import Padding, TokenDataset
+
+
+LONGEST = 16_777_216
+"""No length is drawn above this."""
 
 
 class Lengths(Options):
@@ -69,6 +74,22 @@ class Synthetic(Plugin[SyntheticOptions]):
     """Seeded made-up tokens, of one length or of log-normal ones; nothing is read or downloaded."""
 
     Options = SyntheticOptions
+
+    @hookimpl
+    def sample_lengths(self, run: Run) -> Sequence[int]:
+        """Return the lengths that are drawn. Raises ScenarioError where they are not."""
+        from accel_bench.builtin.data import synthetic_impl
+
+        options = self.options
+        if options.lengths is None:
+            raise ScenarioError(
+                "data.sequence_length: auto: made-up samples have the length that you choose; give "
+                "a number, or `lengths` to draw from"
+            )
+        seed = run.scenario.data.seed
+        drawn = synthetic_impl.draw_lengths(options.lengths, options.samples, LONGEST, seed)
+        found: list[int] = drawn.tolist()
+        return found
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl
+from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
 from accel_bench.builtin.data import text_sources
+from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
     from accel_bench.builtin.data.dataset_impl import Padding, TokenDataset
 
 
-class TextOptions(Options):
+class TextOptions(TokenizerOptions):
     """Which text, how it is tokenized and how it becomes samples."""
 
     source: Literal["stdlib", "path"] = "stdlib"
@@ -39,18 +40,6 @@ class TextOptions(Options):
     padding: Literal["max_length", "longest"] = "max_length"
     """Without packing: pad to `data.sequence_length`, or to the longest of the micro-batch."""
 
-    tokenizer: str = Field("train", min_length=1)
-    """`train`: a byte-level BPE of this text; else the path of a tokenizer.json."""
-
-    vocab_size: int = Field(2048, ge=258, le=10_000_000)
-    """Largest vocabulary of a trained tokenizer; at most the vocabulary of the model."""
-
-    tokenizer_files: int = Field(120, ge=1, le=10_000_000)
-    """Documents that a tokenizer is trained on, evenly spread over all."""
-
-    end_of_text: str = Field("<|endoftext|>", min_length=1)
-    """Token behind each document; a tokenizer.json must know it."""
-
     maximum_documents: int | None = Field(None, ge=1)
     """Read no more documents than this; null reads up to `limit_bytes`."""
 
@@ -71,10 +60,6 @@ class TextOptions(Options):
             return text_sources.stdlib_files(self.limit_bytes)
         return text_sources.path_files(Path(self.path).expanduser(), self.limit_bytes)
 
-    def tokenizer_path(self) -> Path | None:
-        """Return the file of a finished tokenizer; None when one is to be trained."""
-        return None if self.tokenizer == "train" else Path(self.tokenizer).expanduser()
-
 
 class Text(Plugin[TextOptions]):
     """Real text: the standard library's sources, or files of yours; packed or padded."""
@@ -91,11 +76,7 @@ class Text(Plugin[TextOptions]):
         path = self.options.path
         if path is not None and (problem := text_sources.unusable(Path(path).expanduser())):
             raise ScenarioError(problem)
-        tokenizer = self.options.tokenizer_path()
-        if tokenizer is not None and not tokenizer.is_file():
-            raise ScenarioError(
-                f"data.tokenizer {str(tokenizer)!r} is no file; name a tokenizer.json, or `train`"
-            )
+        self.options.check_tokenizer()
         if path is None and not self.options.files():
             return ["Python's standard library is not here as source; use `source: path`"]
         return []
@@ -106,6 +87,13 @@ class Text(Plugin[TextOptions]):
         from accel_bench.builtin.data import text_impl
 
         text_impl.tokenized(run, self.options)
+
+    @hookimpl
+    def sample_lengths(self, run: Run) -> Sequence[int]:
+        """Return the tokens of each document, packed or not."""
+        from accel_bench.builtin.data import dataset_impl, text_impl
+
+        return dataset_impl.kept_lengths(text_impl.tokenized(run, self.options))
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
@@ -137,9 +125,4 @@ class Text(Plugin[TextOptions]):
 
 def content_fingerprint(options: TextOptions) -> str:
     """Return a digest of the selected text and of a finished tokenizer, in hexadecimal."""
-    digest = text_sources.content_digest(options.files())
-    path = options.tokenizer_path()
-    if path is None:
-        return digest
-    tokenizer = text_sources.TextFile(path, path.name, path.stat().st_size, cut=False)
-    return digest + text_sources.content_digest([tokenizer])
+    return text_sources.content_digest(options.files()) + options.tokenizer_digest()

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from accel_bench import Run
+from accel_bench.builtin.data import tokenizer_impl
 from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, Tokens
 from accel_bench.builtin.data.text import TextOptions, content_fingerprint
 from accel_bench.builtin.data.text_sources import read_documents
@@ -20,12 +21,6 @@ from accel_bench.errors import ScenarioError
 
 CACHE_FORM = 1
 """Version of what a cached folder holds; another one is another key."""
-
-PAD = "<|pad|>"
-"""Padding token of a trained tokenizer."""
-
-PAD_NAMES = (PAD, "<pad>", "[PAD]")
-"""Padding tokens that a given tokenizer may have; else its end-of-text token serves."""
 
 DOCUMENTS_AT_ONCE = 256
 """Documents that are tokenized in parallel."""
@@ -66,9 +61,8 @@ def tokenized(run: Run, options: TextOptions) -> Path:
 def fill(folder: Path, options: TextOptions) -> None:
     """Read, tokenize and write everything into an empty folder."""
     documents = _read(options)
-    path = options.tokenizer_path()
-    tokenizer = _train(documents, options) if path is None else _load_tokenizer(path)
-    end = _end_of_text(tokenizer, options)
+    tokenizer = tokenizer_impl.make_tokenizer(documents, options)
+    end = tokenizer_impl.end_of_text(tokenizer, options)
     tokens, ends = _encode(tokenizer, documents, end)
     if len(tokens) == len(documents):
         raise ScenarioError(f"data.tokenizer {options.tokenizer}: makes no token of this text")
@@ -77,7 +71,7 @@ def fill(folder: Path, options: TextOptions) -> None:
         characters=sum(map(len, documents)),
         tokens=len(tokens) - len(documents),
         vocab_size=max(tokenizer.get_vocab().values()) + 1,
-        pad_token_id=_pad_token(tokenizer, end),
+        pad_token_id=tokenizer_impl.pad_token(tokenizer, end),
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", tokens, allow_pickle=False)
@@ -144,49 +138,6 @@ def _read(options: TextOptions) -> list[str]:
             "data.limit_bytes"
         )
     return documents
-
-
-def _train(documents: list[str], options: TextOptions) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=options.vocab_size,
-        special_tokens=[options.end_of_text, PAD],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    count = min(len(documents), options.tokenizer_files)
-    chosen = (documents[index * len(documents) // count] for index in range(count))
-    tokenizer.train_from_iterator(chosen, trainer)
-    return tokenizer
-
-
-def _load_tokenizer(path: Path) -> Tokenizer:
-    """Load a tokenizer.json, without what it would add, cut or pad by itself."""
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing narrower.
-        raise ScenarioError(f"data.tokenizer {path}: not a tokenizer.json: {error}") from error
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
-
-
-def _end_of_text(tokenizer: Tokenizer, options: TextOptions) -> int:
-    found = tokenizer.token_to_id(options.end_of_text)
-    if found is None:
-        special = (token.content for token in tokenizer.get_added_tokens_decoder().values())
-        raise ScenarioError(
-            f"data.end_of_text {options.end_of_text!r} is not a token of {options.tokenizer}; "
-            f"its special tokens are {', '.join(islice(special, 20)) or 'none'}"
-        )
-    return int(found)
-
-
-def _pad_token(tokenizer: Tokenizer, end: int) -> int:
-    known = (tokenizer.token_to_id(name) for name in PAD_NAMES)
-    return next((int(found) for found in known if found is not None), end)
 
 
 def _encode(tokenizer: Tokenizer, documents: list[str], end: int) -> tuple[Tokens, Integers]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,9 @@ from accel_bench.errors import ScenarioError
 
 SUFFIXES = (".jsonl", ".md", ".py", ".txt", ".parquet")
 """Files that can be read."""
+
+WHOLE = (".arrow", ".parquet")
+"""Files of which a part is no use: their table of contents stands at the end."""
 
 NOT_CODE = frozenset(
     "__pycache__ dist-packages encodings idlelib pydoc_data site-packages test tests".split()
@@ -52,14 +55,14 @@ def stdlib_files(limit_bytes: int) -> list[TextFile]:
     return _limit(root, [path for path in found if path.parent.name not in NOT_CODE], limit_bytes)
 
 
-def path_files(root: Path, limit_bytes: int) -> list[TextFile]:
+def path_files(root: Path, limit_bytes: int, suffixes: Sequence[str] = SUFFIXES) -> list[TextFile]:
     """Return the file `root`, or every readable kind of file below it, by name, up to the limit.
 
     Hidden files and folders are left out. Returns an empty list when there is nothing to read.
     """
     if root.is_dir():
-        return _limit(root, [path for path in _walk(root) if path.suffix in SUFFIXES], limit_bytes)
-    found = [root] if root.is_file() and root.suffix in SUFFIXES else []
+        return _limit(root, [path for path in _walk(root) if path.suffix in suffixes], limit_bytes)
+    found = [root] if root.is_file() and root.suffix in suffixes else []
     return _limit(root.parent, found, limit_bytes)
 
 
@@ -137,8 +140,7 @@ def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
         if left <= 0:
             break
         size = path.stat().st_size
-        # A parquet file has its table of contents at the end, so a part of it is no use.
-        used = size if path.suffix == ".parquet" else min(size, left)
+        used = size if path.suffix in WHOLE else min(size, left)
         taken.append(TextFile(path, name, used, cut=used < size))
         left -= used
     return taken
@@ -168,10 +170,16 @@ def _documents(file: TextFile, field: str, skip_undecodable: bool) -> Iterator[s
 
 def _plain_document(file: TextFile, skip_undecodable: bool) -> Iterator[str]:
     try:
-        yield _decode(file)
+        yield decode(file)
     except ScenarioError:
         if not skip_undecodable:
             raise
+
+
+def source_lines(source: str) -> list[str]:
+    """Return the lines of a Python source, as its parser numbers them."""
+    # The parser ends a line at nothing else; str.splitlines does, at a form feed for one.
+    return source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _functions(source: str) -> Iterator[str]:
@@ -181,20 +189,21 @@ def _functions(source: str) -> Iterator[str]:
     except (SyntaxError, ValueError, RecursionError):
         yield source
     else:
-        # The parser ends a line at nothing else; str.splitlines does, at a form feed for one.
-        lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        yield from ("\n".join(lines[first:last]) for first, last in _function_lines(tree))
+        lines = source_lines(source)
+        for found in functions_of(tree):
+            yield "\n".join(lines[found.lineno - 1 : found.end_lineno])
 
 
-def _function_lines(node: ast.AST) -> Iterator[tuple[int, int]]:
+def functions_of(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the functions and methods of a syntax tree, without those inside of another one."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child.lineno - 1, child.end_lineno or child.lineno
+            yield child
         elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-            yield from _function_lines(child)
+            yield from functions_of(child)
 
 
-def _decode(file: TextFile) -> str:
+def decode(file: TextFile) -> str:
     """Decode as UTF-8; a character that the limit cut in two is dropped."""
     raw = b"".join(_blocks(file))
     try:
@@ -209,7 +218,7 @@ def _decode(file: TextFile) -> str:
 
 def _json_documents(file: TextFile, field: str) -> Iterator[str]:
     """Yield one document from each line; one that the limit cut in two is dropped."""
-    lines = _decode(file).split("\n")
+    lines = decode(file).split("\n")
     if file.cut:
         lines.pop()
     for number, line in enumerate(lines, start=1):

@@ -1,0 +1,220 @@
+"""The data plugin `instructions`: prompts and answers, with the loss on the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
+from accel_bench.builtin.data import row_sources, text_sources
+from accel_bench.builtin.data.text_sources import TextFile, content_digest
+from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
+from accel_bench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.data.dataset_impl import Padding, TokenDataset
+
+WITHOUT_LIMIT = 1 << 62
+"""Bytes that no source has."""
+
+TEMPLATES = ("plain", "tokenizer")
+"""Values of `chat_template` that name no file."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+"""Files of a tokenizer's folder, as transformers saves it, that decide on the tokens."""
+
+
+FieldNames: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
+"""A list of names in a file."""
+
+
+class ConversationOptions(TokenizerOptions):
+    """Which rows with prompts are read, and how they become tokens."""
+
+    source: Literal["stdlib", "path"] = "stdlib"
+    """`stdlib`: documented functions of Python's standard library, always there; `path`: what
+    `path` names."""
+
+    path: str | None = None
+    """A .jsonl or .parquet file, a folder of them, or one that `datasets` has saved."""
+
+    split: str = Field("train", min_length=1)
+    """Split of a folder that `datasets` has saved with several."""
+
+    prompt: str | FieldNames = Field("prompt", min_length=1)
+    """Field that holds the prompt; of several, those that are not empty are joined by a blank line.
+    """
+
+    tokenizer: str = Field("train", min_length=1)
+    """`train`: a byte-level BPE of this text; else a tokenizer.json, or a folder with one, as
+    transformers saves it."""
+
+    chat_template: str | None = Field(None, min_length=1)
+    """How turns become text: `plain`; `tokenizer`, the template in the tokenizer's folder; or a
+    file with a Jinja template, as transformers reads it. null: messages take the tokenizer's
+    template where it has one, else `plain`, and prompts and answers are joined as they are."""
+
+    padding: Literal["max_length", "longest"] = "max_length"
+    """Pad to `data.sequence_length`, or to the longest of the micro-batch."""
+
+    maximum_samples: int | None = Field(None, ge=1)
+    """Read no more samples than this; null reads up to `limit_bytes`."""
+
+    limit_bytes: int = Field(4_000_000, ge=1, le=10**13)
+    """Read no more bytes of prompts and answers than this."""
+
+    @model_validator(mode="after")
+    def _path_where_it_is_read(self) -> ConversationOptions:
+        if self.source == "path" and self.path is None:
+            raise ValueError("source: path needs `path`, a file or a folder")
+        if self.source != "path" and self.path is not None:
+            raise ValueError("`path` is only read with `source: path`")
+        if self.chat_template == "tokenizer" and self.tokenizer_folder() is None:
+            raise ValueError("chat_template: tokenizer needs a folder in `tokenizer`")
+        return self
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """Fields of the prompt."""
+        return (self.prompt,) if isinstance(self.prompt, str) else self.prompt
+
+    def files(self) -> list[TextFile]:
+        """Return the selected files, by name; empty when there is nothing to read."""
+        if self.path is None:  # Of a source little is prompts and answers, which alone count.
+            return text_sources.stdlib_files(WITHOUT_LIMIT)
+        return row_sources.row_files(Path(self.path).expanduser(), self.split, self.limit_bytes)
+
+    def tokenizer_folder(self) -> Path | None:
+        """Return the folder of a tokenizer as transformers saves it; None without one."""
+        path = Path(self.tokenizer).expanduser()
+        return path if self.tokenizer != "train" and path.is_dir() else None
+
+    def tokenizer_path(self) -> Path | None:
+        """Return the file of a finished tokenizer; None when one is to be trained."""
+        folder = self.tokenizer_folder()
+        return super().tokenizer_path() if folder is None else folder / TOKENIZER_FILES[0]
+
+    def template_path(self) -> Path | None:
+        """Return the file of a chat template; None where none is named."""
+        named = self.chat_template is not None and self.chat_template not in TEMPLATES
+        return Path(self.chat_template or "").expanduser() if named else None
+
+    def content_fingerprint(self) -> str:
+        """Return a digest of the selected rows, the tokenizer and the template, in hexadecimal."""
+        folder, template = self.tokenizer_folder(), self.template_path()
+        beside = [folder / name for name in TOKENIZER_FILES[1:]] if folder else []
+        beside += [template] if template else []
+        files = [
+            TextFile(path, path.name, path.stat().st_size, cut=False)
+            for path in beside
+            if path.is_file()
+        ]
+        more = content_digest(files) if files else ""
+        return content_digest(self.files()) + self.tokenizer_digest() + more
+
+    def check_files(self) -> Iterable[str]:
+        """Return why there is nothing to read. Raises ScenarioError for what the user must mend."""
+        if self.path is not None:
+            problem = row_sources.unusable_rows(Path(self.path).expanduser(), self.split)
+            if problem:
+                raise ScenarioError(problem)
+        template = self.template_path()
+        if template is not None and not template.is_file():
+            raise ScenarioError(
+                f"data.chat_template {str(template)!r} is no file; name a Jinja template, `plain`, "
+                "or `tokenizer`"
+            )
+        self.check_tokenizer()
+        if self.path is None and not self.files():
+            return ["Python's standard library is not here as source; use `source: path`"]
+        return []
+
+
+class InstructionsOptions(ConversationOptions):
+    """Which prompts and answers are learned, and which of their tokens."""
+
+    answer: str = Field("answer", min_length=1)
+    """Field that holds the answer."""
+
+    messages: str | None = Field(None, min_length=1)
+    """Field with a list of messages, each with `role` and `content`, in the place of prompt and
+    answer; what the role `assistant` says are the answers."""
+
+    train_on: Literal["answers", "all"] = "answers"
+    """Tokens that the loss is computed on: those of answers, with the token that ends each, or all.
+    A sample is cut behind `data.sequence_length`; one that keeps no token of an answer is left
+    out."""
+
+    packing: bool = False
+    """Join samples and cut them into full ones; else each is a sample of its own."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields that are read of each row."""
+        return (*self.prompts, self.answer) if self.messages is None else (self.messages,)
+
+
+class Instructions(Plugin[InstructionsOptions]):
+    """Prompts with answers, or conversations by a chat template; the loss on the answers."""
+
+    Options = InstructionsOptions
+    tasks = frozenset({"causal-lm"})
+
+    def fingerprint(self, experiment: Experiment) -> str | None:
+        """Return a digest of rows, tokenizer and template; None when they cannot be read."""
+        return None if list(self.check_scenario()) else self.options.content_fingerprint()
+
+    @hookimpl
+    def check_scenario(self) -> Iterable[str]:
+        """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
+        return self.options.check_files()
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Render and tokenize in a process that is not measured."""
+        from accel_bench.builtin.data import instructions_impl
+
+        instructions_impl.tokenized(run, self.options)
+
+    @hookimpl
+    def sample_lengths(self, run: Run) -> Sequence[int]:
+        """Return the tokens of each prompt with its answer."""
+        from accel_bench.builtin.data import dataset_impl, instructions_impl
+
+        return dataset_impl.kept_lengths(instructions_impl.tokenized(run, self.options))
+
+    @hookimpl
+    def load_data(self, run: Run) -> TokenDataset:
+        """Map the tokens into memory; tokenize first where that was not prepared."""
+        from accel_bench.builtin.data import instructions_impl
+
+        folder = instructions_impl.tokenized(run, self.options)
+        length = run.scenario.data.sequence_length
+        loaded = instructions_impl.load(folder, self.options, length)
+        run.on_evidence(loaded.evidence)
+        return loaded.dataset
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Yield micro-batches; samples that are not packed are padded as the options say."""
+        from accel_bench.builtin.data import dataset_impl
+
+        return dataset_impl.batches_of(run, self._padding())
+
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the samples that are held out, padded as in training."""
+        from accel_bench.builtin.data import dataset_impl
+
+        return dataset_impl.evaluation_batches_of(run, self._padding())
+
+    def _padding(self) -> Padding:
+        return "none" if self.options.packing else self.options.padding

@@ -1,0 +1,222 @@
+"""Render and tokenize prompts and answers into the cache, and load them as samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+import transformers
+
+from accel_bench import Run
+from accel_bench.builtin.data.conversations_impl import (
+    Codec,
+    Message,
+    bytes_of,
+    make_template,
+    messages_of,
+    render,
+    text_of,
+)
+from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, supervised_lengths
+from accel_bench.builtin.data.documented_functions import documented_functions
+from accel_bench.builtin.data.instructions import InstructionsOptions
+from accel_bench.builtin.data.row_sources import Row, read_rows
+from accel_bench.errors import ScenarioError
+
+CACHE_FORM = 1
+"""Version of what a cached folder holds; another one is another key."""
+
+NOT_TOKENS = {"packing", "padding", "path", "tokenizer", "chat_template", "train_on"}
+"""Options that change no token, or whose content is in the fingerprint."""
+
+
+class Sample(NamedTuple):
+    """A prompt and an answer, or no prompt and the messages of both."""
+
+    where: str
+    prompt: str | list[Message]
+    answer: str | list[Message]
+
+
+@dataclass(frozen=True)
+class ConversationFacts:
+    """What is known about a cached folder beside its arrays; `facts.json` in it."""
+
+    samples: int
+    characters: int
+
+    tokens: int
+    """Tokens of all samples."""
+
+    answer_tokens: int
+    """Those of them that belong to answers."""
+
+    vocab_size: int
+    """Every token id is smaller than this."""
+
+    pad_token_id: int
+
+    empty: int
+    """Rows that were left out, since they have no answer."""
+
+
+class Loaded(NamedTuple):
+    """A dataset, and what cutting has cost."""
+
+    dataset: TokenDataset
+    facts: ConversationFacts
+    options: InstructionsOptions
+
+    cut: int
+    """Samples that are longer than the sequence length."""
+
+    without_answer: int
+    """Samples, or packed pieces, that were left out: no token of an answer is left in them."""
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what the rows became."""
+        dataset, options = self.dataset, self.options
+        supervised = int(dataset.supervised_lengths.sum())
+        real = int(dataset.lengths.sum())
+        left_out = f"; {self.without_answer} samples without an answer left out"
+        return {
+            "summary": f"{supervised / max(1, real):.0%} of the tokens have a loss"
+            + (left_out if self.without_answer else ""),
+            **asdict(self.facts),
+            "samples": len(dataset),
+            "samples_cut": self.cut,
+            "samples_without_answer": self.without_answer,
+            "train_on": options.train_on,
+            "supervised_fraction": supervised / max(1, real),
+            "fingerprint": dataset.fingerprint,
+            "constant_length": options.packing or options.padding == "max_length",
+        }
+
+
+def tokenized(run: Run, options: InstructionsOptions) -> Path:
+    """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
+
+    It is filled when new. What comes after (sequence length, packing, padding, and which tokens are
+    learned) is no part of the key. Raises ScenarioError when rows, tokenizer or template cannot be
+    used.
+    """
+    templates = ("plain", "tokenizer", None)
+    named = options.chat_template if options.chat_template in templates else "file"
+    key: dict[str, Any] = {
+        "form": CACHE_FORM,
+        "options": options.model_dump(mode="json", exclude=NOT_TOKENS),
+        "chat_template": named,
+        "content": options.content_fingerprint(),
+        "tokenizers": tokenizers.__version__,
+        "transformers": transformers.__version__,
+    }
+    return run.cache("instructions", key, lambda folder: fill(folder, options))
+
+
+def fill(folder: Path, options: InstructionsOptions) -> None:
+    """Read, render, tokenize and write everything into an empty folder."""
+    read = list(_limited(_samples(options), options))
+    kept = [one for one in read if one.answer]
+    if not kept:
+        raise ScenarioError(
+            f"data: no prompt with an answer in the first {options.limit_bytes} bytes of "
+            f"{options.path or 'the standard library'}: name other files in data.path, or raise "
+            "data.limit_bytes"
+        )
+    template = make_template(options, options.messages is not None)
+    rendered = [render(template, one.prompt, one.answer, one.where) for one in kept]
+    codec = Codec(options, template, [one.text for one in rendered])
+    encoded = codec.encode(rendered)
+    answers = np.concatenate([one.answers for one in encoded])
+    facts = ConversationFacts(
+        samples=len(kept),
+        characters=sum(len(one.text) for one in rendered),
+        tokens=len(answers),
+        answer_tokens=int(answers.sum()),
+        vocab_size=codec.vocab_size,
+        pad_token_id=codec.pad_token_id,
+        empty=len(read) - len(kept),
+    )
+    codec.tokenizer.save(str(folder / "tokenizer.json"))
+    np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
+    np.save(folder / "answers.npy", answers)
+    np.save(folder / "ends.npy", np.cumsum([len(one.tokens) for one in encoded], dtype=np.int64))
+    (folder / "facts.json").write_text(json.dumps(asdict(facts)), encoding="utf8")
+
+
+def load(folder: Path, options: InstructionsOptions, sequence_length: int) -> Loaded:
+    """Map cached tokens into memory as samples of at most `sequence_length` tokens.
+
+    Samples are cut at their end. One without a supervised token is left out. Raises ScenarioError
+    when none is left.
+    """
+    facts = ConversationFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
+    tokens = np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
+    answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
+    ends = np.load(folder / "ends.npy", allow_pickle=False)
+    starts, lengths = _windows(ends, options.packing, sequence_length)
+    cut = 0 if options.packing else int((np.diff(ends, prepend=0) > sequence_length).sum())
+    learned = answers if options.train_on == "answers" else None
+    taught = (lengths - 1 if learned is None else supervised_lengths(learned, starts, lengths)) > 0
+    if not taught.any():
+        raise ScenarioError(
+            f"data: no answer begins within data.sequence_length {sequence_length}: raise it, or "
+            "set data.train_on: all"
+        )
+    dataset = TokenDataset(
+        tokens=tokens,
+        starts=starts[taught],
+        lengths=lengths[taught],
+        sequence_length=sequence_length,
+        vocab_size=facts.vocab_size,
+        pad_token_id=facts.pad_token_id,
+        fingerprint=folder.name,
+        more_samples="raise data.limit_bytes or data.sequence_length, or bring more rows",
+        tokenizer_path=folder / "tokenizer.json",
+        supervised=learned,
+    )
+    return Loaded(dataset, facts, options, cut, int((~taught).sum()))
+
+
+def _windows(ends: Integers, packing: bool, sequence_length: int) -> tuple[Integers, Integers]:
+    """Return where samples begin in the row of all tokens, and their lengths."""
+    if packing:  # What fills no whole sample is left out.
+        starts: Integers = (
+            np.arange(int(ends[-1]) // sequence_length, dtype=np.int64) * sequence_length
+        )
+        return starts, np.full(len(starts), sequence_length, dtype=np.int64)
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    return starts, np.minimum(ends - starts, sequence_length)
+
+
+def _samples(options: InstructionsOptions) -> Iterator[Sample]:
+    if options.path is None:
+        for function in documented_functions(options.files()):
+            yield Sample(function.where, function.prompt, function.answer)
+        return
+    for row in read_rows(options.files(), options.fields):
+        yield _sample(row, options)
+
+
+def _sample(row: Row, options: InstructionsOptions) -> Sample:
+    if options.messages is not None:
+        return Sample(row[0], [], messages_of(row, options.messages, "data.messages"))
+    parts = [text_of(row, field, "data.prompt") for field in options.prompts]
+    prompt = "\n\n".join(part for part in parts if part)
+    return Sample(row[0], prompt, text_of(row, options.answer, "data.answer"))
+
+
+def _limited(found: Iterator[Sample], options: InstructionsOptions) -> Iterator[Sample]:
+    """Yield samples until their text reaches the limit, without the one that would exceed it."""
+    left = options.limit_bytes
+    for sample in islice(found, options.maximum_samples):
+        left -= bytes_of(sample.prompt) + bytes_of(sample.answer)
+        if left < 0:
+            return
+        yield sample

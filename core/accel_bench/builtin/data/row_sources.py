@@ -1,0 +1,155 @@
+"""Read rows with several fields: JSON lines, Parquet, and what `datasets` saves to disk.
+
+As with plain text, files are chosen by names and sizes alone, so that they can be hashed for the
+identity of an experiment. Nothing but the standard library is imported before a table is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from accel_bench.builtin.data.text_sources import TextFile, decode, path_files
+from accel_bench.errors import ScenarioError, did_you_mean
+
+SUFFIXES = (".jsonl", ".parquet")
+"""Files with rows, beside the folders of `datasets`."""
+
+SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
+"""Files by which a folder of `Dataset.save_to_disk`, and of `DatasetDict`, is known."""
+
+ROWS_AT_ONCE = 1000
+"""Rows of a table that are in memory at a time."""
+
+Row: TypeAlias = tuple[str, Mapping[str, Any]]
+"""Where a row stands, and its fields."""
+
+
+def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
+    """Return the files with rows below `root`, or the file itself, by name, up to the limit.
+
+    Of a folder that `datasets` has saved, those of the split. Raises ScenarioError for a split that
+    is not there.
+    """
+    saved = _saved_folder(root, split)
+    if saved is None:
+        return path_files(root, limit_bytes, SUFFIXES)
+    return [
+        TextFile(saved / name, name, (saved / name).stat().st_size, cut=False)
+        for name in _saved_files(saved)
+    ]
+
+
+def unusable_rows(root: Path, split: str) -> str | None:
+    """Return why no rows can be read from `root`, in a sentence; None when it looks fine."""
+    if not root.exists():
+        return f"data.path {str(root)!r} does not exist"
+    files = row_files(root, split, limit_bytes=1 << 62)
+    if not files:
+        return (
+            f"data.path {str(root)!r} holds nothing that can be read; known are "
+            f"{', '.join(SUFFIXES)} and what `save_to_disk` of datasets has written"
+        )
+    if hidden := next((file for file in files if not os.access(file.path, os.R_OK)), None):
+        return f"data.path: {str(hidden.path)!r} may not be read by this user"
+    if any(file.path.suffix != ".jsonl" for file in files) and find_spec("pyarrow") is None:
+        return "reading tables needs pyarrow: pip install 'accel-bench[parquet]'"
+    return None
+
+
+def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of the files in order, with those of the fields that a row has.
+
+    Raises ScenarioError with file and line for what cannot be read.
+    """
+    for file in files:
+        yield from _json_rows(file) if file.path.suffix == ".jsonl" else _table_rows(file, fields)
+
+
+def value_of(row: Row, field: str, option: str) -> Any:
+    """Return a field of a row. Raises ScenarioError where it has none of that name."""
+    where, fields = row
+    if field not in fields:
+        known = ", ".join(sorted(fields)[:20]) or "none"
+        hint = did_you_mean(field, fields)
+        raise ScenarioError(f"{where}: no field {field!r}{hint}; fields: {known}; set {option}")
+    return fields[field]
+
+
+def _saved_folder(root: Path, split: str) -> Path | None:
+    """Return the folder of a saved dataset; None where `datasets` has not written `root`."""
+    if (root / SAVED).is_file():
+        return root
+    listed = root / SAVED_SPLITS
+    if not listed.is_file():
+        return None
+    known = [str(name) for name in _read_json(listed).get("splits", [])]
+    if split not in known:
+        raise ScenarioError(
+            f"data.split {split!r}: {root} has no such split{did_you_mean(split, known)}; "
+            f"it has {', '.join(known)}"
+        )
+    return root / split
+
+
+def _saved_files(folder: Path) -> list[str]:
+    """Return the names of a saved dataset's files, in the order of its rows."""
+    state = _read_json(folder / SAVED)
+    names = [str(one.get("filename")) for one in state.get("_data_files", [])]
+    if gone := next((name for name in names if not (folder / name).is_file()), None):
+        raise ScenarioError(f"{folder}: {gone} is missing; save the dataset again")
+    return names
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ScenarioError(f"{path}: not a JSON object")
+    return found
+
+
+def _json_rows(file: TextFile) -> Iterator[Row]:
+    """Yield the rows of a file of JSON lines; one that the limit cut in two is left out."""
+    lines = decode(file).split("\n")
+    if file.cut:
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{file.path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ScenarioError(f"{where}: not a JSON object: {error}") from error
+        if not isinstance(row, dict):
+            raise ScenarioError(f"{where}: not a JSON object")
+        yield where, row
+
+
+def _table_rows(file: TextFile, fields: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of a table in Parquet, or in the Arrow stream that `datasets` writes."""
+    import pyarrow
+    from pyarrow import ipc, parquet
+
+    number = 0
+    try:
+        with pyarrow.OSFile(str(file.path)) as source:
+            if file.path.suffix == ".parquet":
+                table = parquet.ParquetFile(source)
+                known = set(fields) <= set(table.schema_arrow.names)
+                batches = table.iter_batches(ROWS_AT_ONCE, columns=list(fields) if known else None)
+            else:
+                batches = iter(ipc.open_stream(source))
+            for batch in batches:
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{file.path}: row {number}", row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ScenarioError(f"{file.path}: not a readable table: {error}") from error

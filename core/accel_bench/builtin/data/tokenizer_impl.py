@@ -1,0 +1,69 @@
+"""Train a tokenizer, or load a finished one."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
+from accel_bench.errors import ScenarioError
+
+PAD = "<|pad|>"
+"""Padding token of a trained tokenizer."""
+
+PAD_NAMES = (PAD, "<pad>", "[PAD]")
+"""Padding tokens that a given tokenizer may have; else its end-of-text token serves."""
+
+
+def make_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer:
+    """Return the tokenizer that the options name, trained on the documents where they say so."""
+    path = options.tokenizer_path()
+    return train_tokenizer(documents, options) if path is None else load_tokenizer(path)
+
+
+def train_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer:
+    """Train a byte-level BPE on documents that are evenly spread over all."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocab_size,
+        special_tokens=[options.end_of_text, PAD],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    count = min(len(documents), options.tokenizer_files)
+    chosen = (documents[index * len(documents) // count] for index in range(count))
+    tokenizer.train_from_iterator(chosen, trainer)
+    return tokenizer
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Load a tokenizer.json, without what it would add, cut or pad by itself."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing narrower.
+        raise ScenarioError(f"data.tokenizer {path}: not a tokenizer.json: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def end_of_text(tokenizer: Tokenizer, options: TokenizerOptions) -> int:
+    """Return the id of the token that ends a document. Raises ScenarioError without one."""
+    found = tokenizer.token_to_id(options.end_of_text)
+    if found is None:
+        special = (token.content for token in tokenizer.get_added_tokens_decoder().values())
+        raise ScenarioError(
+            f"data.end_of_text {options.end_of_text!r} is not a token of {options.tokenizer}; "
+            f"its special tokens are {', '.join(islice(special, 20)) or 'none'}"
+        )
+    return int(found)
+
+
+def pad_token(tokenizer: Tokenizer, end: int) -> int:
+    """Return the id of the padding token; `end` where the tokenizer has none."""
+    known = (tokenizer.token_to_id(name) for name in PAD_NAMES)
+    return next((int(found) for found in known if found is not None), end)

@@ -1,0 +1,291 @@
+"""Work out the sizes that a scenario leaves to the program, before its first round.
+
+`data.sequence_length: auto` is the 95th percentile of the data's samples; `train.micro_batch_size:
+auto` the largest micro-batch with which every stack of a sweep point fits. What was worked out is
+kept with the caches: the same scenario plans the same experiments again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from accel_bench.analysis.estimates.lengths import summarize_lengths
+from accel_bench.analysis.estimates.schema import LengthSummary
+from accel_bench.analysis.wording import size
+from accel_bench.catalog.models import model_config
+from accel_bench.documents.base import Frozen
+from accel_bench.documents.canonical import digest
+from accel_bench.documents.files import write_atomically
+from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench.job import Job
+from accel_bench.machine.caches import cache_folder
+from accel_bench.machine.info import Machine
+from accel_bench.machine.probe import read_state
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.result import Result, Status
+from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.runner.estimate_memory import MemoryEstimator
+from accel_bench.runner.estimate_target import target_of
+from accel_bench.runner.simulator import Simulator
+from accel_bench.scenario.automatic import LENGTH, MICRO_BATCH, Choice, Choices
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.models import Scenario
+
+LARGEST = 1024
+"""Samples of a micro-batch at which the search ends: larger ones gain nothing."""
+
+POSITIONS = ("max_position_embeddings", "n_positions")
+"""Keys of configurations with the longest sequence that a model was made for."""
+
+Settings: TypeAlias = tuple[tuple[str, Any], ...]
+"""Values of dotted keys."""
+
+_ModelT = TypeVar("_ModelT", bound=Frozen)
+
+SHORT: Settings = (
+    ("measure.warmup", 1),
+    ("measure.steps", 1),
+    ("measure.phase_steps", 0),
+    ("measure.rounds", 1),
+)
+"""Settings of a trial of a micro-batch: two steps."""
+
+NOT_OF_THE_DATA = {"sequence_length", "prefetch"}
+"""Keys of `data` that change no sample."""
+
+
+def plan_with_sizes(
+    draft: Draft, machine: Machine, request: PlanRequest, work_out: bool = True
+) -> Plan:
+    """Return the plan with every `auto` worked out; with stand-ins where it is not to be.
+
+    Sizes that were worked out before are taken without any work. Raises ScenarioError where a size
+    cannot be worked out.
+    """
+    rough = make_plan(draft, machine, replace(request, stand_ins=True))
+    if not rough.open_sizes:
+        return rough
+    chooser = Chooser(draft, machine, request, work_out)
+    choices = {
+        point: dict(chooser.choices(rough, point, keys)) for point, keys in rough.open_sizes.items()
+    }
+    return chooser.plan(choices, stand_ins=not work_out)
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Works out the sizes of sweep points."""
+
+    draft: Draft
+    machine: Machine
+    request: PlanRequest
+
+    work_out: bool
+    """Whether to start processes for what is not known yet."""
+
+    def plan(self, choices: Choices, stand_ins: bool = True, settings: Settings = ()) -> Plan:
+        """Return the plan with these sizes, and with further values of dotted keys."""
+        overrides = (*self.request.overrides, *settings)
+        request = replace(self.request, choices=choices, stand_ins=stand_ins, overrides=overrides)
+        return make_plan(self.draft, self.machine, request)
+
+    def choices(self, rough: Plan, point: str, keys: Sequence[str]) -> Iterator[tuple[str, Choice]]:
+        """Yield the sizes of a point by their keys; fewer where they are not to be worked out."""
+        stacks = _stacks_at(rough, point)
+        found: dict[str, Choice] = {}
+        if LENGTH in keys and stacks:
+            summary = self._lengths(stacks[0])
+            if summary is None:
+                return
+            found[LENGTH] = length_choice(summary, stacks[0].experiment.scenario)
+            yield LENGTH, found[LENGTH]
+        if MICRO_BATCH in keys and stacks:
+            batch = self._batch(rough, point, found)
+            if batch is not None:
+                yield MICRO_BATCH, batch
+
+    def _lengths(self, planned: Planned) -> LengthSummary | None:
+        """Summarize the lengths of the samples, which the data plugin reads where they are new."""
+        place = _place("lengths", _of_the_data(planned))
+        if (kept := _kept(place, LengthSummary)) or not self.work_out:
+            return kept
+        self.request.notify(f"{LENGTH}: auto: reading the lengths of the data's samples")
+        with tempfile.TemporaryDirectory(prefix="accel-bench-lengths-") as folder:
+            result, job = self._attempt(planned, Path(folder), "lengths")
+            if not result.status.completed:
+                raise ScenarioError(f"{LENGTH}: auto: {'; '.join(result.reasons)}")
+            lengths = TypeAdapter(list[int]).validate_json(job.lengths_path().read_bytes())
+        if not lengths:
+            raise ScenarioError(f"{LENGTH}: auto: the data has no samples")
+        summary = summarize_lengths(lengths)
+        _keep(place, summary)
+        return summary
+
+    def _batch(self, rough: Plan, point: str, found: Mapping[str, Choice]) -> Choice | None:
+        """Return the largest micro-batch of all stacks: estimated, and tried with real steps."""
+        stacks = _stacks_at(self.plan({point: found}), point)
+        identities = [one.experiment.identity for one in stacks]
+        place = _place("micro-batches", [identities, self.machine.memory_bytes])
+        if (kept := _kept(place, Choice)) or not self.work_out:
+            return kept
+        search = range_of(rough, stacks[0])
+        estimated, because = self._estimated(stacks, search)
+        value = estimated
+        while (problem := self._problem(point, found, value)) is not None:
+            if value == 1:
+                raise ScenarioError(f"{MICRO_BATCH}: auto: even 1 does not run: {problem}")
+            value //= 2
+        if value < estimated:
+            because += f"; {estimated:,} was estimated, and a trial of {2 * value:,} failed"
+        choice = Choice(key=MICRO_BATCH, value=value, because=because)
+        _keep(place, choice)
+        return choice
+
+    def _estimated(self, stacks: Sequence[Planned], search: int) -> tuple[int, str]:
+        """Return the largest micro-batch that is estimated to fit in every stack, and why it is.
+
+        Raises ScenarioError where not one sample fits, or where it cannot be estimated.
+        """
+        target = target_of(self.machine, None)
+        if target.kind == "cpu":
+            free = read_state(False).cpu.memory_available_bytes
+            target = target._replace(memory_bytes=min(self.machine.memory_bytes, free))
+        memory = size(target.memory_bytes or 0)
+        with closing(Simulator(self.request.trust_remote_code)) as simulator:
+            estimator = MemoryEstimator(simulator, target)
+            found = [self._largest(estimator, planned, search, memory) for planned in stacks]
+        value = power_of_two(min(found))
+        if value == search:
+            return value, f"every stack is estimated to fit {memory}, and the search ends here"
+        return value, (
+            f"the largest power of two with which every stack is estimated to fit {memory}"
+        )
+
+    def _largest(
+        self, estimator: MemoryEstimator, planned: Planned, search: int, memory: str
+    ) -> int:
+        name, scenario = planned.experiment.stack.name, planned.experiment.scenario
+        self.request.notify(f"{MICRO_BATCH}: auto: estimating the memory of {name}")
+        try:
+            found = estimator.largest_batch(planned, search).value
+        except AccelBenchError as error:
+            raise ScenarioError(
+                f"{MICRO_BATCH}: auto: stack {name!r} cannot be estimated: {error}; give a number"
+            ) from error
+        if found < 1:
+            raise ScenarioError(
+                f"{MICRO_BATCH}: auto: not one sample of {scenario.data.sequence_length:,} tokens "
+                f"fits into {memory} in stack {name!r}"
+            )
+        return found
+
+    def _problem(self, point: str, found: Mapping[str, Choice], value: int) -> str | None:
+        """Try a micro-batch in every stack; return why one does not fit, None where all do.
+
+        What else fails in the first stack, such as too little data, is a reason too; in another
+        stack the run itself will say it.
+        """
+        tried = Choice(key=MICRO_BATCH, value=value, because="")
+        plan = self.plan({point: {**found, MICRO_BATCH: tried}}, settings=SHORT)
+        for number, planned in enumerate(_stacks_at(plan, point)):
+            name = planned.experiment.stack.name
+            self.request.notify(f"{MICRO_BATCH}: auto: trying {value:,} with {name}")
+            with tempfile.TemporaryDirectory(prefix="accel-bench-trial-") as folder:
+                result, _ = self._attempt(planned, Path(folder), "measure")
+            if result.status is Status.OOM or not (number or result.status.completed):
+                return "; ".join(result.reasons)
+        return None
+
+    def _attempt(
+        self, planned: Planned, folder: Path, purpose: Literal["lengths", "measure"]
+    ) -> tuple[Result, Job]:
+        """Run one process group to its end; nothing of it is stored."""
+        attempt = make_attempt(
+            folder,
+            folder,
+            f"auto-{secrets.token_hex(4)}",
+            planned.machine(self.machine),
+            purpose=purpose,
+            experiment=planned.experiment,
+            interpreter=planned.command,
+            trust_remote_code=self.request.trust_remote_code,
+        )
+        result = run_attempt(attempt, planned.active, lambda progress: None, lambda result: result)
+        return result, attempt.job
+
+
+def length_choice(summary: LengthSummary, scenario: Scenario) -> Choice:
+    """Return the sequence length for lengths, at most what the model was made for."""
+    config = model_config(scenario.model) or {}
+    longest = next((config[key] for key in POSITIONS if isinstance(config.get(key), int)), None)
+    value = summary.sequence_length
+    because = (
+        f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens, "
+        "rounded up to a multiple of 8"
+    )
+    if isinstance(longest, int) and longest < value:
+        value = longest
+        because = (
+            f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens, "
+            f"and the model was made for {longest:,}"
+        )
+    return Choice(key=LENGTH, value=value, because=because)
+
+
+def _stacks_at(plan: Plan, point: str) -> list[Planned]:
+    """Return the experiments of a point that run here."""
+    return [one for one in plan.runnable if one.experiment.point == point]
+
+
+def _of_the_data(planned: Planned) -> Any:
+    """Return what the lengths of the samples depend on: the data plugin and what it reads."""
+    experiment = planned.experiment
+    data = experiment.scenario.data.model_dump(mode="json", exclude=NOT_OF_THE_DATA)
+    plugin = planned.active.answers("load_data")
+    version = plugin.version.model_dump() if plugin else None
+    environment = experiment.identity["environment"]
+    prints = environment.get("fingerprints", {}) if isinstance(environment, dict) else {}
+    print_of = prints.get(plugin.name) if plugin and isinstance(prints, dict) else None
+    return [data, version, print_of]
+
+
+def range_of(plan: Plan, planned: Planned) -> int:
+    """Return the largest micro-batch to look for: a power of two that divides what is given."""
+    scenario = planned.experiment.scenario
+    given = plan.file.train.model_fields_set | {
+        key.removeprefix("train.") for key in planned.experiment.sweep
+    }
+    if "global_batch_size" not in given:
+        return LARGEST
+    samples = scenario.train.global_batch_size // scenario.data_parallel
+    return min(LARGEST, samples & -samples)
+
+
+def power_of_two(value: int) -> int:
+    """Return the largest power of two up to a value of 1 or more."""
+    return 1 << (value.bit_length() - 1)
+
+
+def _place(kind: str, key: Any) -> Path:
+    return cache_folder() / kind / f"{digest(key, 24)}.json"
+
+
+def _kept(place: Path, model: type[_ModelT]) -> _ModelT | None:
+    """Return what was worked out before; None where nothing was."""
+    try:
+        return model.model_validate_json(place.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _keep(place: Path, found: Frozen) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(place, found.model_dump_json())

@@ -1,0 +1,90 @@
+"""Read micro-batches ahead in a thread, in their order: `data.prefetch`."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+from accel_bench.engine import Batch
+from accel_bench.plugins.manager import ActivePlugin, attribute_errors_to
+from accel_bench.run_context import Run
+
+JOIN_SECONDS = 30.0
+"""How long the end of a run waits for a batch that is being read."""
+
+
+class ReadAhead(Iterator[Batch]):
+    """The same batches in the same order, up to `ahead` of them read before they are asked for.
+
+    The thread starts with the first batch that is asked for. What reading raises is raised where
+    the batch is asked for, with its traceback.
+    """
+
+    def __init__(self, batches: Iterator[Batch], ahead: int, plugin: ActivePlugin) -> None:
+        self._batches = batches
+        self._ahead = ahead
+        self._plugin = plugin
+        self._ready: deque[Batch] = deque()
+        self._changed = threading.Condition()
+        self._ended: BaseException | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._read, name="read-ahead", daemon=True)
+
+    def __next__(self) -> Batch:
+        if self._thread.ident is None:
+            self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._ended or self._closed)
+            if self._ready:
+                batch = self._ready.popleft()
+                self._changed.notify_all()
+                return batch
+            raise self._ended or StopIteration
+
+    def close(self) -> None:
+        """End the thread. Raises RuntimeError where a batch keeps it from ending."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            return
+        self._thread.join(JOIN_SECONDS)
+        if self._thread.is_alive():
+            raise RuntimeError(f"a batch was still being read {JOIN_SECONDS:g} s after the run")
+
+    def _read(self) -> None:
+        try:
+            with attribute_errors_to(self._plugin, "build_batches"):
+                for batch in self._batches:
+                    if not self._put(batch):
+                        return
+        except BaseException as error:
+            self._end(error)
+        else:
+            self._end(StopIteration())
+
+    def _put(self, batch: Batch) -> bool:
+        """Keep a batch once there is room for it; return whether more are wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._ready) < self._ahead or self._closed)
+            self._ready.append(batch)
+            self._changed.notify_all()
+            return not self._closed
+
+    def _end(self, error: BaseException) -> None:
+        with self._changed:
+            self._ended = error
+            self._changed.notify_all()
+
+
+def read_ahead(run: Run, plugin: ActivePlugin | None) -> Iterator[Batch]:
+    """Return the run's batches, read ahead where its scenario says so, until the run is closed."""
+    ahead = run.scenario.data.prefetch
+    if not ahead or plugin is None:
+        batches: Iterator[Batch] = run.batches
+        return batches
+    reader = ReadAhead(run.batches, ahead, plugin)
+    with run.calling(plugin):
+        run.on_close(reader.close)
+    return reader

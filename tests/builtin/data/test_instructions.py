@@ -1,0 +1,314 @@
+"""Instructions: rows of every kind are read, and the loss is on the answers and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from accel_bench import Run
+from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, TokenDataset
+from accel_bench.builtin.data.instructions import Instructions, InstructionsOptions
+from accel_bench.errors import ScenarioError
+from accel_bench.testing import evidence_of
+
+MakeRun = Callable[..., Run]
+
+PAIRS = [
+    {"prompt": f"What is {n} and {n}?\n", "answer": f"It is {2 * n}, which is even."}
+    for n in range(40)
+]
+
+CHATS = [
+    {
+        "messages": [
+            {"role": "system", "content": "Be short."},
+            {"role": "user", "content": f"Hello number {n}"},
+            {"role": "assistant", "content": f"Hi, {n}!"},
+            {"role": "user", "content": "And now?"},
+            {"role": "assistant", "content": "Now  we part. "},
+        ]
+    }
+    for n in range(20)
+]
+
+MARKED = (
+    "{% for message in messages %}<|{{ message['role'] }}|>"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}"
+    "{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""A template that marks its answers, as transformers has it."""
+
+UNMARKED = MARKED.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write rows in the form of the path's ending: JSON lines, Parquet, or a saved dataset."""
+    table = pyarrow.Table.from_pylist(list(rows))
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".parquet":
+        parquet.write_table(table, path)
+    else:
+        path.mkdir(parents=True)
+        name = "data-00000-of-00001.arrow"
+        with pyarrow.OSFile(str(path / name), "wb") as sink:
+            with pyarrow.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+        (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+    return path
+
+
+def plugin_of(path: Path | None, **options: Any) -> Instructions:
+    """The plugin on rows of ours, or on the standard library."""
+    source = {} if path is None else {"source": "path", "path": str(path)}
+    return Instructions(
+        InstructionsOptions.model_validate({"vocab_size": 400, **source, **options})
+    )
+
+
+def load(make_run: MakeRun, plugin: Instructions, sequence_length: int = 64) -> TokenDataset:
+    """What the plugin loads for a scenario of that length."""
+    return plugin.load_data(make_run(data={"sequence_length": sequence_length}))
+
+
+def texts(dataset: TokenDataset, index: int) -> tuple[str, str]:
+    """The text of a sample, and of what is learned of it."""
+    tokenizer = Tokenizer.from_file(str(dataset.tokenizer_path))
+    ids = dataset.sample(index).tolist()
+    learned = [label for label in dataset.labels(index).tolist() if label != IGNORED_LABEL]
+    return (
+        str(tokenizer.decode(ids, skip_special_tokens=False)),
+        str(tokenizer.decode(learned, skip_special_tokens=False)),
+    )
+
+
+# Rows.
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "saved"])
+def test_rows_of_every_kind_become_the_same_samples(
+    name: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    dataset = load(make_run, plugin_of(write_rows(tmp_path / name, PAIRS)))
+    assert len(dataset) == 40
+    for index in (0, 7, 39):
+        prompt, answer = PAIRS[index]["prompt"], PAIRS[index]["answer"]
+        whole, learned = texts(dataset, index)
+        assert whole == f"{prompt}{answer}<|endoftext|>"
+        assert learned == f"{answer}<|endoftext|>"
+
+
+def test_a_split_of_a_saved_dataset_is_read_by_its_name(make_run: MakeRun, tmp_path: Path) -> None:
+    write_rows(tmp_path / "all" / "train", PAIRS[:3])
+    write_rows(tmp_path / "all" / "test", PAIRS[3:5])
+    (tmp_path / "all" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    found = {
+        split: len(load(make_run, plugin_of(tmp_path / "all", split=split)))
+        for split in ("train", "test")
+    }
+    assert found == {"train": 3, "test": 2}
+    with pytest.raises(ScenarioError, match=r"no such split; did you mean 'train'\?; it has train"):
+        list(plugin_of(tmp_path / "all", split="trian").check_scenario())
+
+
+def test_several_prompt_fields_are_joined_and_empty_ones_left_out(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    rows = [
+        {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+        {"instruction": "Greet.", "input": "", "output": "Hello"},
+        {"instruction": "Say nothing.", "input": None, "output": ""},
+    ]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    run = make_run(data={"sequence_length": 64})
+    dataset = plugin_of(path, prompt=("instruction", "input"), answer="output").load_data(run)
+    assert [texts(dataset, n)[0] for n in range(len(dataset))] == [
+        "Add.\n\n1 and 23<|endoftext|>",
+        "Greet.Hello<|endoftext|>",
+    ]
+    assert evidence_of(run)["empty"] == 1
+
+
+def test_the_standard_library_gives_heads_of_functions_and_their_bodies(make_run: MakeRun) -> None:
+    dataset = load(make_run, plugin_of(None, limit_bytes=30_000), 2048)
+    assert len(dataset) > 20
+    for index in range(len(dataset)):
+        whole, learned = texts(dataset, index)
+        head = whole.removesuffix(learned)
+        assert head.lstrip().startswith(("def ", "async def "))
+        assert head.endswith(('"', "'"))
+        assert learned.startswith("\n")
+        compile(whole.removesuffix("<|endoftext|>"), "sample", "exec")
+
+
+# Templates.
+
+
+def tokenizer_folder(root: Path, template: str | None = None) -> Path:
+    """A tokenizer as transformers saves it, trained on the conversations."""
+    saved = root / "tokenizer"
+    backend = Tokenizer.from_str(_tokenizer_json())
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", pad_token="[P]")
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(str(saved))
+    return saved
+
+
+def _tokenizer_json() -> str:
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["</s>", "[P]", "<|user|>", "<|assistant|>", "<|system|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=350,
+        special_tokens=special,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["Hello number, we part now. And " * 20], trainer)
+    return str(tokenizer.to_str())
+
+
+@pytest.mark.parametrize("template", [MARKED, UNMARKED], ids=["marked", "unmarked"])
+def test_a_tokenizer_s_template_gives_the_tokens_and_answers_that_transformers_gives(
+    template: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    folder = tokenizer_folder(tmp_path, template)
+    path = write_rows(tmp_path / "rows.parquet", CHATS)
+    dataset = load(make_run, plugin_of(path, messages="messages", tokenizer=str(folder)), 128)
+    theirs = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    assert len(dataset) == len(CHATS)
+    for index, row in enumerate(CHATS):
+        expected = theirs.apply_chat_template(
+            row["messages"],
+            chat_template=MARKED,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+        )
+        assert dataset.sample(index).tolist() == expected["input_ids"]
+        learned = (dataset.labels(index) != IGNORED_LABEL).astype(int).tolist()
+        assert learned == expected["assistant_masks"]
+    assert dataset.pad_token_id == theirs.convert_tokens_to_ids("</s>")
+
+
+def test_plain_turns_are_lines_with_their_roles(make_run: MakeRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", CHATS)
+    dataset = load(make_run, plugin_of(path, messages="messages"), 256)
+    assert texts(dataset, 3) == (
+        "system:\nBe short.\nuser:\nHello number 3\nassistant:\nHi, 3!<|endoftext|>\n"
+        "user:\nAnd now?\nassistant:\nNow  we part. <|endoftext|>\n",
+        "Hi, 3!<|endoftext|>Now  we part. <|endoftext|>",
+    )
+
+
+def test_prompts_and_answers_take_a_template_where_one_is_named(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", PAIRS)
+    dataset = load(make_run, plugin_of(path, chat_template="plain"), 128)
+    assert texts(dataset, 1) == (
+        "user:\nWhat is 1 and 1?\n\nassistant:\nIt is 2, which is even.<|endoftext|>\n",
+        "It is 2, which is even.<|endoftext|>",
+    )
+
+
+def test_a_template_whose_answers_cannot_be_told_is_refused(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    forgetful = tmp_path / "forgetful.jinja"
+    forgetful.write_text("{{ messages[-1]['content'] }}")
+    path = write_rows(tmp_path / "rows.jsonl", CHATS)
+    plugin = plugin_of(path, messages="messages", chat_template=str(forgetful))
+    with pytest.raises(ScenarioError, match=r"rows.jsonl:1: .* mark answers in the template"):
+        load(make_run, plugin)
+
+
+# What is learned.
+
+
+def test_batches_count_answers_alone_and_mask_the_rest(make_run: MakeRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", PAIRS)
+    run = make_run(
+        data={"sequence_length": 64}, train={"micro_batch_size": 4, "gradient_accumulation": 2}
+    )
+    plugin = plugin_of(path)
+    run.dataset = plugin.load_data(run)
+    first, second = islice(plugin.build_batches(run), 2)
+    for batch in (first, second):
+        shifted = batch.inputs["labels"][:, 1:]
+        assert batch.tokens.supervised == int((shifted != IGNORED_LABEL).sum())
+        assert batch.tokens.supervised < batch.tokens.real < batch.tokens.processed
+    total = first.tokens.supervised + second.tokens.supervised
+    assert {first.supervised_in_step, second.supervised_in_step} == {total}
+
+
+def test_all_tokens_are_learned_where_that_is_asked_for(make_run: MakeRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", PAIRS)
+    dataset = load(make_run, plugin_of(path, train_on="all"))
+    assert dataset.supervised_lengths.tolist() == (dataset.lengths - 1).tolist()
+
+
+def test_a_sample_whose_answer_is_cut_away_is_left_out_and_counted(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    rows = [*PAIRS[:5], {"prompt": "long " * 200, "answer": "never read"}]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    run = make_run(data={"sequence_length": 24})
+    dataset = plugin_of(path).load_data(run)
+    assert len(dataset) == 5
+    found = evidence_of(run)
+    assert found["samples_without_answer"] == 1
+    assert found["samples_cut"] >= 1
+    assert "1 samples without an answer left out" in found["summary"]
+    assert int(dataset.supervised_lengths.min()) > 0
+    with pytest.raises(ScenarioError, match=r"no answer begins within data\.sequence_length 2"):
+        load(make_run, plugin_of(path), 2)
+
+
+def test_packed_samples_are_the_row_of_all_tokens(make_run: MakeRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", PAIRS)
+    packed = load(make_run, plugin_of(path, packing=True), 32)
+    apart = load(make_run, plugin_of(path), 64)
+    row = np.concatenate([apart.sample(n) for n in range(len(apart))])
+    flags = np.concatenate([apart.labels(n) != IGNORED_LABEL for n in range(len(apart))])
+    assert set(packed.lengths.tolist()) == {32}
+    for index, start in enumerate(packed.starts.tolist()):
+        assert packed.sample(index).tolist() == row[start : start + 32].tolist()
+        learned = packed.labels(index) != IGNORED_LABEL
+        assert learned[1:].tolist() == flags[start + 1 : start + 32].tolist()
+        assert not learned[0]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "problem"),
+    [
+        ({"prompt": "a", "anwser": "b"}, {}, "no field 'answer'; did you mean 'anwser'"),
+        ({"prompt": 3, "answer": "b"}, {}, "'prompt' is int, expected text"),
+        ({"messages": "hi"}, {"messages": "messages"}, "expected a list of messages"),
+        ({"messages": [{"content": "hi"}]}, {"messages": "messages"}, "message 1 has no `role`"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(
+    row: dict[str, Any], options: dict[str, Any], problem: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", [row])
+    with pytest.raises(ScenarioError, match=problem) as caught:
+        load(make_run, plugin_of(path, **options))
+    assert "rows.jsonl:1" in str(caught.value)
