@@ -34,8 +34,8 @@ from accel_bench.scenario.uses import (
     ModelUse,
     OptimizerUse,
     ParallelUse,
-    TaskUse,
     SizedDataUse,
+    TaskUse,
     Use,
     slot_defaults,
 )

@@ -81,7 +81,8 @@ def sequence_length(result: Result) -> Iterator[str]:
     That holds where all samples have one length, as the data's plugin reports in its evidence
     (`constant_length`), unless one that makes batches of another form reports otherwise; elsewhere
     it is their upper limit. Seconds and devices stand on both sides of the division: tokens and
-    samples are left, and are compared with the scenario.
+    samples are left, and are compared with the scenario; a sample of several sequences, as a pair
+    of answers is, has the length of all of them (`sequences_per_sample`).
     """
     scenario = result.experiment.scenario
     if scenario.counts not in (TOKENS, CALLS):
@@ -89,6 +90,7 @@ def sequence_length(result: Result) -> Iterator[str]:
     planned = scenario.data.sequence_length
     if scenario.generates:
         planned += scenario.inference.new_tokens
+    planned *= max(map(_sequences_per_sample, result.ranks), default=1)
     steps = [sample for window in _windows(result).values() for sample in _all_steps(window)]
     lengths = {step.processed_tokens / step.sequences for step in steps if step.sequences}
     if not lengths:
@@ -108,6 +110,13 @@ def _reports_constant(rank: RankResult) -> bool:
     shown = (evidence for evidence in rank.evidence.values() if isinstance(evidence, dict))
     reported = [one["constant_length"] for one in shown if "constant_length" in one]
     return bool(reported) and all(one is True for one in reported)
+
+
+def _sequences_per_sample(rank: RankResult) -> int:
+    """Return the most sequences of a sample that a plugin reports; 1 where none does."""
+    shown = (evidence for evidence in rank.evidence.values() if isinstance(evidence, dict))
+    found = (one.get("sequences_per_sample") for one in shown)
+    return max((one for one in found if type(one) is int), default=1)
 
 
 def global_batch(result: Result) -> Iterator[str]:

@@ -154,12 +154,17 @@ def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
 
     Raises ScenarioError at once when the model, which is only known by now, lacks token ids.
     """
+    check_vocabulary(run)
+    return batches(run.dataset, plan_of(run, padding))
+
+
+def check_vocabulary(run: Run) -> None:
+    """Raise ScenarioError when the model, which is only known by now, lacks token ids."""
     model = run.model if run.unwrapped_model is None else run.unwrapped_model
     if hasattr(model, "config"):
         from accel_bench import check_fit  # which imports torch: see plan_of
 
         check_fit(model.config, run)
-    return batches(run.dataset, plan_of(run, padding))
 
 
 def plan_of(run: Run, padding: Padding) -> BatchPlan:
@@ -350,6 +355,15 @@ def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row
         return _Row(tokens, dataset.labels(index), int(dataset.supervised_lengths[index]))
     inputs, labels = plan.labels_of(tokens, place)
     return _Row(inputs, labels, int((labels != IGNORED_LABEL).sum()))
+
+
+def batch_of(
+    dataset: TokenDataset, samples: Integers, plan: BatchPlan, supervised_in_step: int
+) -> Batch:
+    """Return a micro-batch of these samples, for plugins that choose them otherwise."""
+    rows = [_row(dataset, plan, int(one), place) for place, one in enumerate(samples)]
+    plan = replace(plan, micro_batch_size=len(samples))
+    return _collate(dataset, rows, plan, _may_pad(dataset, plan), supervised_in_step)
 
 
 def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from accel_bench.engine import Batch
+from accel_bench.engine import Batch, own_loss
 from accel_bench.flops.workload import Attention, Matmul, Workload
 from accel_bench.modeling.blocks import decoder_blocks
 from accel_bench.modeling.checkpointing import RECOMPUTES_LAST_MATMUL, CheckpointFunction
@@ -82,10 +82,12 @@ def read_workload(run: Run, batch: Batch | None = None) -> Workload | None:
 
 
 def is_decoder(run: Run) -> bool:
-    """Return whether a model is a decoder of text and nothing else, which its modules tell."""
+    """Return whether a model is a decoder of text and computes the loss itself, so that its modules
+    tell all products of a step."""
     config = getattr(run.unwrapped_model, "config", None)
     causal = run.task is None or run.task.model_class == MODEL_CLASS
-    return causal and not getattr(config, "is_encoder_decoder", False)
+    own = run.loss is None or run.loss is own_loss
+    return causal and own and not getattr(config, "is_encoder_decoder", False)
 
 
 def _observed(run: Run, batch: Batch | None) -> Workload:

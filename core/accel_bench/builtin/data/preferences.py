@@ -1,0 +1,77 @@
+"""The data plugin `preferences`: prompts, each with a chosen and a rejected answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
+from accel_bench.builtin.data.instructions import ConversationOptions
+
+if TYPE_CHECKING:
+    from accel_bench.builtin.data.preferences_impl import PairDataset
+
+
+class PreferencesOptions(ConversationOptions):
+    """Which pairs of answers are compared. Fields hold text, or lists of messages."""
+
+    chosen: str = Field("chosen", min_length=1)
+    """Field that holds the better answer."""
+
+    rejected: str = Field("rejected", min_length=1)
+    """Field that holds the worse answer."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields that are read of each row."""
+        return (*self.prompts, self.chosen, self.rejected)
+
+
+class Preferences(Plugin[PreferencesOptions]):
+    """Pairs of answers to a prompt, of which one is preferred; a pair is a sample."""
+
+    Options = PreferencesOptions
+    tasks = frozenset({"dpo"})
+
+    def fingerprint(self, experiment: Experiment) -> str | None:
+        """Return a digest of rows, tokenizer and template; None when they cannot be read."""
+        return None if list(self.check_scenario()) else self.options.content_fingerprint()
+
+    @hookimpl
+    def check_scenario(self) -> Iterable[str]:
+        """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
+        return self.options.check_files()
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Render and tokenize in a process that is not measured."""
+        from accel_bench.builtin.data import preferences_impl
+
+        preferences_impl.tokenized(run, self.options)
+
+    @hookimpl
+    def sample_lengths(self, run: Run) -> Sequence[int]:
+        """Return the tokens of the longer sequence of each pair."""
+        from accel_bench.builtin.data import preferences_impl
+
+        return preferences_impl.kept_lengths(preferences_impl.tokenized(run, self.options))
+
+    @hookimpl
+    def load_data(self, run: Run) -> PairDataset:
+        """Map the tokens into memory; tokenize first where that was not prepared."""
+        from accel_bench.builtin.data import preferences_impl
+
+        folder = preferences_impl.tokenized(run, self.options)
+        length = run.scenario.data.sequence_length
+        loaded = preferences_impl.load(folder, self.options, length)
+        run.on_evidence(loaded.evidence)
+        return loaded.dataset
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Yield micro-batches of pairs: first the chosen sequences, then the rejected ones."""
+        from accel_bench.builtin.data import preferences_impl
+
+        return preferences_impl.pair_batches(run, self.options.padding)

@@ -1,0 +1,307 @@
+"""Render and tokenize pairs of answers into the cache, and make batches of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+import transformers
+
+from accel_bench import Batch, Run
+from accel_bench.builtin.data import dataset_impl
+from accel_bench.builtin.data.conversations_impl import (
+    ASSISTANT,
+    Codec,
+    Message,
+    Rendered,
+    Template,
+    bytes_of,
+    make_template,
+    messages_of,
+    render,
+    text_of,
+)
+from accel_bench.builtin.data.dataset_impl import Integers, Padding, TokenDataset
+from accel_bench.builtin.data.documented_functions import documented_functions
+from accel_bench.builtin.data.preferences import PreferencesOptions
+from accel_bench.builtin.data.row_sources import Row, read_rows, value_of
+from accel_bench.errors import ScenarioError
+
+CACHE_FORM = 1
+"""Version of what a cached folder holds; another one is another key."""
+
+NOT_TOKENS = {"padding", "path", "tokenizer", "chat_template"}
+"""Options that change no token, or whose content is in the fingerprint."""
+
+
+class Pair(NamedTuple):
+    """A prompt with two answers, each as text or as messages."""
+
+    where: str
+    prompt: str | list[Message]
+    chosen: str | list[Message]
+    rejected: str | list[Message]
+
+
+@dataclass(frozen=True)
+class PairFacts:
+    """What is known about a cached folder beside its arrays; `facts.json` in it."""
+
+    pairs: int
+    tokens: int
+    """Tokens of both sequences of all pairs."""
+
+    vocab_size: int
+    """Every token id is smaller than this."""
+
+    pad_token_id: int
+
+    empty: int
+    """Rows that were left out, since an answer is missing."""
+
+
+@dataclass(frozen=True)
+class PairDataset:
+    """Pairs of sequences with the same prompt."""
+
+    sequences: TokenDataset
+    """Sequence 2 n is the chosen one of pair n, 2 n + 1 the rejected one."""
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of the longer sequence of each pair, shape (pairs,)."""
+        longer: Integers = self.sequences.lengths.reshape(-1, 2).max(axis=1)
+        return longer
+
+    @property
+    def vocab_size(self) -> int:
+        """Every token id is smaller than this."""
+        return self.sequences.vocab_size
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal digest: equal for equal content."""
+        return self.sequences.fingerprint
+
+    @property
+    def tokenizer_path(self) -> Path | None:
+        """`tokenizer.json` that made the tokens."""
+        return self.sequences.tokenizer_path
+
+    def __len__(self) -> int:
+        return len(self.sequences) // 2
+
+
+class Loaded(NamedTuple):
+    """A dataset, and what cutting has cost."""
+
+    dataset: PairDataset
+    facts: PairFacts
+    options: PreferencesOptions
+
+    cut: int
+    """Sequences that are longer than the sequence length."""
+
+    without_answer: int
+    """Pairs that were left out: no token of one of the answers is left."""
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what the rows became."""
+        sequences = self.dataset.sequences
+        real = int(sequences.lengths.sum())
+        share = int(sequences.supervised_lengths.sum()) / max(1, real)
+        left_out = f"; {self.without_answer} pairs without an answer left out"
+        return {
+            "summary": f"{len(self.dataset)} pairs, {share:.0%} of the tokens are of answers"
+            + (left_out if self.without_answer else ""),
+            **asdict(self.facts),
+            "samples": len(self.dataset),
+            "sequences_cut": self.cut,
+            "pairs_without_answer": self.without_answer,
+            "supervised_fraction": share,
+            "sequences_per_sample": 2,
+            "constant_length": self.options.padding == "max_length",
+            "fingerprint": self.dataset.fingerprint,
+        }
+
+
+def tokenized(run: Run, options: PreferencesOptions) -> Path:
+    """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
+
+    It is filled when new. Raises ScenarioError when rows, tokenizer or template cannot be used.
+    """
+    templates = ("plain", "tokenizer", None)
+    named = options.chat_template if options.chat_template in templates else "file"
+    key: dict[str, Any] = {
+        "form": CACHE_FORM,
+        "options": options.model_dump(mode="json", exclude=NOT_TOKENS),
+        "chat_template": named,
+        "content": options.content_fingerprint(),
+        "tokenizers": tokenizers.__version__,
+        "transformers": transformers.__version__,
+    }
+    return run.cache("preferences", key, lambda folder: fill(folder, options))
+
+
+def fill(folder: Path, options: PreferencesOptions) -> None:
+    """Read, render, tokenize and write everything into an empty folder."""
+    read = list(_limited(_pairs(options), options))
+    kept = [one for one in read if one.chosen and one.rejected]
+    if not kept:
+        raise ScenarioError(
+            f"data: no pair of answers in the first {options.limit_bytes} bytes of "
+            f"{options.path or 'the standard library'}: name other files in data.path, or raise "
+            "data.limit_bytes"
+        )
+    has_messages = any(not isinstance(part, str) for one in kept for part in one[1:])
+    template = make_template(options, has_messages)
+    rendered = [
+        _rendered(template, one, answer) for one in kept for answer in (one.chosen, one.rejected)
+    ]
+    codec = Codec(options, template, [one.text for one in rendered])
+    encoded = codec.encode(rendered)
+    ends = np.cumsum([len(one.tokens) for one in encoded], dtype=np.int64)
+    facts = PairFacts(
+        pairs=len(kept),
+        tokens=int(ends[-1]),
+        vocab_size=codec.vocab_size,
+        pad_token_id=codec.pad_token_id,
+        empty=len(read) - len(kept),
+    )
+    codec.tokenizer.save(str(folder / "tokenizer.json"))
+    np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
+    np.save(folder / "answers.npy", np.concatenate([one.answers for one in encoded]))
+    np.save(folder / "ends.npy", ends)
+    (folder / "facts.json").write_text(json.dumps(asdict(facts)), encoding="utf8")
+
+
+def kept_lengths(folder: Path) -> list[int]:
+    """Return the tokens of the longer sequence of each pair in a cached folder."""
+    both = np.array(dataset_impl.kept_lengths(folder)).reshape(-1, 2)
+    found: list[int] = both.max(axis=1).tolist()
+    return found
+
+
+def load(folder: Path, options: PreferencesOptions, sequence_length: int) -> Loaded:
+    """Map cached tokens into memory as pairs of at most `sequence_length` tokens each.
+
+    Sequences are cut at their end. A pair is left out where nothing of an answer is left. Raises
+    ScenarioError when none is left.
+    """
+    facts = PairFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
+    answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
+    ends = np.load(folder / "ends.npy", allow_pickle=False)
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    lengths = np.minimum(ends - starts, sequence_length)
+    left = dataset_impl.supervised_lengths(answers, starts, lengths).reshape(-1, 2).min(axis=1) > 0
+    if not left.any():
+        raise ScenarioError(
+            f"data: no pair keeps both answers within data.sequence_length {sequence_length}: "
+            "raise it"
+        )
+    both = np.repeat(left, 2)
+    sequences = TokenDataset(
+        tokens=np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False),
+        starts=starts[both],
+        lengths=lengths[both],
+        sequence_length=sequence_length,
+        vocab_size=facts.vocab_size,
+        pad_token_id=facts.pad_token_id,
+        fingerprint=folder.name,
+        more_samples="raise data.limit_bytes or data.sequence_length, or bring more rows",
+        tokenizer_path=folder / "tokenizer.json",
+        supervised=answers,
+    )
+    cut = int((ends - starts > sequence_length).sum())
+    return Loaded(PairDataset(sequences), facts, options, cut, int((~left).sum()))
+
+
+def pair_batches(run: Run, padding: Padding) -> Iterator[Batch]:
+    """Yield this rank's micro-batches of pairs without end.
+
+    `input_ids` and `labels` have shape (2 x pairs, length), the chosen sequences before the
+    rejected ones. `supervised_in_step` is the number of pairs of the step, by which their losses
+    are divided, and `chosen_tokens` of shape (1,) that of tokens of its chosen answers. Raises
+    ScenarioError at once when the model lacks token ids, or when pairs do not fill one step.
+    """
+    dataset: PairDataset = run.dataset
+    dataset_impl.check_vocabulary(run)
+    plan = dataset_impl.plan_of(run, padding)
+    steps = dataset_impl.steps(_by_pairs(dataset), plan)
+    return _batches(dataset.sequences, plan, steps)
+
+
+def _batches(
+    sequences: TokenDataset, plan: dataset_impl.BatchPlan, steps: Iterator[Integers]
+) -> Iterator[Batch]:
+    import torch
+
+    for step in steps:
+        chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
+        mine, size = step[plan.rank :: plan.data_parallel], plan.micro_batch_size
+        for start in range(0, len(mine), size):
+            pairs = mine[start : start + size]
+            rows = np.concatenate((2 * pairs, 2 * pairs + 1))
+            batch = dataset_impl.batch_of(sequences, rows, plan, len(step))
+            inputs = {**batch.inputs, "chosen_tokens": chosen}
+            yield replace(batch, inputs=inputs, sequences=len(pairs))
+
+
+def _by_pairs(dataset: PairDataset) -> TokenDataset:
+    """Return the sequences as samples of which there are as many as pairs, for their order."""
+    chosen = dataset.sequences.starts[::2]
+    return replace(dataset.sequences, starts=chosen, lengths=dataset.lengths, supervised=None)
+
+
+def _rendered(template: Template | None, pair: Pair, answer: str | list[Message]) -> Rendered:
+    """Return the text of a prompt with one of its answers; what the prompt answers is no answer."""
+    found = render(template, pair.prompt, answer, pair.where)
+    before = 0 if isinstance(pair.prompt, str) else _answers_in(pair.prompt)
+    return Rendered(found.text, found.answers[before:])
+
+
+def _answers_in(messages: list[Message]) -> int:
+    return sum(one["role"] == ASSISTANT for one in messages)
+
+
+def _pairs(options: PreferencesOptions) -> Iterator[Pair]:
+    if options.path is None:
+        functions = list(documented_functions(options.files()))
+        for number, function in enumerate(functions):
+            # A body of another function, of which none is near: the next ones may be much alike.
+            other = functions[(number + len(functions) // 2) % len(functions)]
+            yield Pair(function.where, function.prompt, function.answer, other.answer)
+        return
+    for row in read_rows(options.files(), options.fields):
+        chosen = _said(row, options.chosen, "data.chosen")
+        rejected = _said(row, options.rejected, "data.rejected")
+        yield Pair(row[0], _prompt(row, options), chosen, rejected)
+
+
+def _prompt(row: Row, options: PreferencesOptions) -> str | list[Message]:
+    if len(options.prompts) == 1:
+        return _said(row, options.prompts[0], "data.prompt")
+    parts = [text_of(row, field, "data.prompt") for field in options.prompts]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _said(row: Row, field: str, option: str) -> str | list[Message]:
+    """Return a field's messages or its text."""
+    is_list = isinstance(value_of(row, field, option), list)
+    return messages_of(row, field, option) if is_list else text_of(row, field, option)
+
+
+def _limited(found: Iterator[Pair], options: PreferencesOptions) -> Iterator[Pair]:
+    """Yield pairs until their text reaches the limit, without the one that would exceed it."""
+    left = options.limit_bytes
+    for pair in islice(found, options.maximum_samples):
+        left -= sum(map(bytes_of, (pair.prompt, pair.chosen, pair.rejected)))
+        if left < 0:
+            return
+        yield pair

@@ -1,0 +1,127 @@
+"""The loss of direct preference optimization, and its reference."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from accel_bench import Run
+from accel_bench.builtin.tasks.dpo import DPOOptions
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.loading import load_base_model
+from accel_bench.modeling.losses import IGNORED_LABEL
+
+NOT_OF_THE_MODEL = ("labels", "chosen_tokens")
+"""Inputs that the loss reads, and the model does not get."""
+
+
+class PreferenceLoss:
+    """Losses of pairs, added up and divided by the pairs of the step.
+
+    The loss of a pair is -log sigmoid(beta x ((log p_chosen - log q_chosen) - (log p_rejected - log
+    q_rejected))), p of the policy and q of the reference (equation 7 of arXiv:2305.18290). With
+    `nll_scale` the mean of -log p over the tokens of the step's chosen answers is added.
+    """
+
+    def __init__(self, run: Run, options: DPOOptions) -> None:
+        """Keep the reference. Raises ScenarioError for data that holds no pairs."""
+        if not hasattr(run.dataset, "sequences"):
+            use = run.scenario.data.use
+            raise ScenarioError(
+                f"task dpo compares pairs of answers, and data.use {use!r} has none: use "
+                "`preferences`"
+            )
+        self._options = options
+        self._policy = run.unwrapped_model
+        self._reference, self._what = reference_of(run, options)
+        self._margin: torch.Tensor | None = None
+
+    def __call__(
+        self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int
+    ) -> torch.Tensor:
+        """Return the loss of a micro-batch; `supervised_in_step` is the pairs of the step."""
+        options, labels = self._options, inputs["labels"][:, 1:]
+        with torch.no_grad():
+            reference = self._answers(self._of_reference(inputs), labels)
+        log_probabilities = token_log_probabilities(self._of(model, inputs), labels)
+        policy = self._per_answer(log_probabilities, labels)
+        chosen, rejected = (policy - reference).chunk(2)
+        margin = options.beta * (chosen - rejected)
+        self._margin = margin.detach()
+        loss: torch.Tensor = -functional.logsigmoid(margin).sum() / supervised_in_step
+        if options.nll_scale:
+            of_chosen = log_probabilities.chunk(2)[0].sum()
+            loss = loss - options.nll_scale * of_chosen / inputs["chosen_tokens"][0]
+        return loss
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of the reference, and of how the last pairs are told apart."""
+        found: dict[str, Any] = {"reference": self._what, **self._options.model_dump(mode="json")}
+        if self._margin is not None:
+            found["last_margin"] = float(self._margin.mean())
+            found["last_accuracy"] = float((self._margin > 0).float().mean())
+        return found
+
+    def _of(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """Return the logits of a model, shape (sequences, length, vocabulary)."""
+        logits: torch.Tensor = model(
+            **{name: value for name, value in inputs.items() if name not in NOT_OF_THE_MODEL}
+        ).logits
+        return logits
+
+    def _of_reference(self, inputs: Mapping[str, Any]) -> torch.Tensor:
+        if self._reference is not None:
+            return self._of(self._reference, inputs)
+        with self._policy.disable_adapter():
+            return self._of(self._policy, inputs)
+
+    def _answers(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self._per_answer(token_log_probabilities(logits, labels), labels)
+
+    def _per_answer(self, log_probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the log-probability of each answer, of shape (sequences,)."""
+        of_answers = log_probabilities.sum(dim=1)
+        if self._options.length_normalization:
+            of_answers = of_answers / (labels != IGNORED_LABEL).sum(dim=1)
+        return of_answers
+
+
+def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the log-probability of each label, 0 without one, in float32.
+
+    `logits` have shape (sequences, length, vocabulary), `labels` and what is returned (sequences,
+    length - 1): the labels of the tokens that follow.
+    """
+    flat = logits[:, :-1].flatten(0, 1).float()
+    losses = functional.cross_entropy(
+        flat, labels.flatten(), ignore_index=IGNORED_LABEL, reduction="none"
+    )
+    return -losses.view(labels.shape)
+
+
+def reference_of(run: Run, options: DPOOptions) -> tuple[Any, str]:
+    """Return the reference, and what it is in words; None where it is the base of an adapter."""
+    if options.reference_model is not None:
+        return frozen(_other_model(run, options.reference_model)), options.reference_model
+    if hasattr(run.unwrapped_model, "disable_adapter"):
+        return None, "the base, without the adapter"
+    return frozen(copy.deepcopy(run.unwrapped_model)), "a copy of the first policy"
+
+
+def frozen(model: Any) -> Any:
+    """Return a model that is not trained, and drops nothing out."""
+    return model.requires_grad_(False).train(False)
+
+
+def _other_model(run: Run, name: str) -> Any:
+    """Load the reference as the scenario's model is loaded."""
+    scenario = run.scenario
+    use = scenario.model.model_copy(update={"id": name, "overrides": {}})
+    changed = scenario.model_copy(update={"model": use})
+    experiment = run.experiment.model_copy(update={"scenario": changed})
+    return load_base_model(replace(run, experiment=experiment))
