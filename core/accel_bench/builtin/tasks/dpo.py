@@ -26,8 +26,8 @@ class DPOOptions(Options):
     """Divide the log-probability of each answer by its tokens."""
 
     reference_model: str | None = Field(None, min_length=1)
-    """The reference, as in `model.id`; null: the policy before its first step, which is the base
-    without its adapter where one is trained."""
+    """The reference, as in `model.id`, with the same `model.weights`; null: the policy before its
+    first step, which is the base without its adapter where one is trained."""
 
     reference_tensor_parallel_size: int = Field(1, ge=1)
     """Devices that hold one reference together: 1, on each device a whole one."""
