@@ -80,6 +80,9 @@ def trl_losses(folder: Path, options: dict[str, Any]) -> list[float]:
             self.losses.append(float(loss))
             return loss
 
+        def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
+            return dataset  # which holds tokens
+
         def _get_train_sampler(self, *_: Any) -> Any:
             return torch.utils.data.SequentialSampler(self.train_dataset)
 
