@@ -77,8 +77,10 @@ def built_run(folder: Path, work: str, train: dict[str, Any] | None = None, **da
     `train` and `data` are further keys of the scenario's sections.
     """
     written = WORKS[work]
+    # torch's counter of FLOPs sees the products of eager attention on every device.
+    model = {"attention": "eager", **written["model"]}
     sections = {"train": {**TRAIN, **(train or {})}, "data": {**written["data"], **data}}
-    scenario = {**written, **sections}
+    scenario = {**written, "model": model, **sections}
     run = make_run(folder, scenario)
     use = run.scenario.data
     kind = load_class(use.use, allow_torch=True)

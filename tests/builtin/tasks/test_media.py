@@ -14,7 +14,9 @@ from transformers import Trainer, TrainingArguments
 
 from accel_bench import Result, Status
 from accel_bench.errors import ScenarioError
+from accel_bench.flops.formulas import model_flops
 from accel_bench.testing import run_scenario
+from accel_bench.worker.flops.trace import read_workload
 
 CLOSE = 1e-5
 """Relative distance of two losses that are the same."""
@@ -88,6 +90,19 @@ def test_the_loss_is_that_of_transformers(work: str, tmp_path: Path) -> None:
         summed = work in ("wav2vec2", "wav2vec2 without transcripts")
         expected = theirs / batch.tokens.supervised if summed else theirs
         assert ours.item() == pytest.approx(expected.item(), rel=CLOSE)
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_flops_are_those_that_torch_counts(work: str, tmp_path: Path) -> None:
+    from benchmarks.flops_ratio import torch_flops
+
+    run = built_run(tmp_path, work)
+    batch = next(run.batches)
+    workload = read_workload(run, batch)
+    assert workload is not None, run.workload_reason
+    width = batch.tokens.processed / batch.sequences
+    ours = model_flops(workload, width).non_causal * batch.tokens.processed
+    assert ours == pytest.approx(torch_flops(run, batch), rel=1e-3)
 
 
 @pytest.mark.parametrize("work", WORKS)
