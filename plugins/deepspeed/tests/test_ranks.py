@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from several_ranks.scenarios import run_all, write
+from several_ranks.scenarios import run_all, validation_losses, write
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
@@ -107,6 +107,8 @@ def test_two_ranks_of_each_stage_train_as_one_process_does(tmp_path: Path) -> No
     total = sum(found["one"]["alone"].ranks[0].effective.trained_dtypes.values())
     for stage, result in found["two"].items():
         assert_same_training(found["one"]["alone"], result)
+        evaluated = validation_losses(found["one"]["alone"])
+        assert validation_losses(result) == pytest.approx(evaluated, rel=1e-5)
         effective, shown = result.ranks[0].effective, result.ranks[0].evidence["deepspeed"]
         assert effective.strategy == f"DeepSpeedEngine ZeRO-{stage}"
         assert effective.sharding == {f"ZeRO-{stage} over 2": total}
