@@ -188,3 +188,17 @@ def test_batches_that_are_used_up_once_are_no_answer(make_run: Any) -> None:
     assert "again and again" in expected
     assert accepts([1], make_run())
     assert not accepts(iter([1]), make_run())
+
+
+@pytest.mark.parametrize("scenario", ["masked-lm-cpu", "embedding-cpu", "translation-cpu"])
+def test_other_tasks_are_evaluated_by_their_own_loss(scenario: str) -> None:
+    few = {"data.limit_bytes": 100_000} if scenario == "masked-lm-cpu" else {"data.samples": 200}
+    measure = {"measure.steps": 6, "measure.phase_steps": 0, "train.learning_rate": 5e-3}
+    settings = {**few, **measure, "data.held_out": 17}
+    (found,) = run_scenario(scenario, only=["baseline"], settings=settings).values()
+    assert found.status is Status.OK, found.reasons
+    before, after = curve(found).evaluations
+    assert before.sequences == after.sequences == 17
+    assert before.loss is not None
+    assert after.loss is not None
+    assert 0 < after.loss < before.loss

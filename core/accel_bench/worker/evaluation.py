@@ -45,10 +45,16 @@ class Evaluator:
         return _evaluation(step, seconds, done)
 
     def predict(self) -> None:
-        """Compute one batch without labels, as a prediction does: its logits are all there."""
+        """Compute one batch without labels, as a prediction does: its logits are all there.
+
+        A decoder beside an encoder gets the labels as its inputs: they have the right shape.
+        """
+        config = getattr(self._run.unwrapped_model, "config", None)
         with self._evaluating():
             for batch in islice(self._batches, 1):
                 inputs = {name: one for name, one in batch.inputs.items() if name not in LABELS}
+                if getattr(config, "is_encoder_decoder", False) and "labels" in batch.inputs:
+                    inputs["decoder_input_ids"] = batch.inputs["labels"].clamp(min=0)
                 self._run.model(**self._on_device(inputs))
             self._synchronize()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -207,15 +207,9 @@ class EvaluationBatches:
         ]
         supervised = sum(row.supervised for row in rows)
         with_mask = _may_pad(self.dataset, self.plan)
-        size = self.plan.global_batch_size
-        for first in range(0, len(rows), size):
-            of_all = rows[first : first + size]
-            mine = of_all[self.plan.rank :: self.plan.data_parallel]
-            if len(mine):
-                yield _collate(self.dataset, mine, self.plan, with_mask, supervised)
-            else:  # Ranks that share a model have to call it equally often.
-                like = _collate(self.dataset, of_all[:1], self.plan, with_mask, supervised)
-                yield without_labels(like)
+        for mine, counts in shares_of(rows, self.plan):
+            batch = _collate(self.dataset, mine, self.plan, with_mask, supervised)
+            yield batch if counts else without_labels(batch)
 
 
 def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
@@ -223,6 +217,12 @@ def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
 
     All ranks together evaluate every held-out sample once, or as many as `evaluate.batches` says.
     """
+    plan, samples = evaluation_plan(run, padding)
+    return EvaluationBatches(run.dataset, samples, plan)
+
+
+def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
+    """Return how an evaluation is divided, and the held-out samples that it is of, in order."""
     evaluate, shown = run.scenario.evaluate, len(run.evidence_callbacks)
     plan = plan_of(run, padding)
     del run.evidence_callbacks[shown:]  # What the task makes of these samples trains nothing.
@@ -230,17 +230,33 @@ def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
     plan = replace(plan, micro_batch_size=size, gradient_accumulation=1)
     _, held_out = split_samples(len(run.dataset), plan.held_out, plan.seed)
     most = None if evaluate.batches is None else evaluate.batches * plan.global_batch_size
-    return EvaluationBatches(run.dataset, held_out[:most], plan)
+    return plan, held_out[:most]
+
+
+T = TypeVar("T")
+
+
+def shares_of(rows: Sequence[T], plan: BatchPlan) -> Iterator[tuple[Sequence[T], bool]]:
+    """Yield the rows of each batch of an evaluation on this rank, and whether they count.
+
+    Ranks that share a model have to call it equally often: one that has no row left gets the first
+    row of another's, which does not count.
+    """
+    size = plan.global_batch_size
+    for first in range(0, len(rows), size):
+        of_all = rows[first : first + size]
+        mine = of_all[plan.rank :: plan.data_parallel]
+        yield mine or of_all[:1], bool(mine)
 
 
 def without_labels(batch: Batch) -> Batch:
-    """Return a batch that counts nothing, and on which no loss is computed."""
+    """Return a batch that counts nothing, and on whose labels no loss is computed."""
     import torch
 
-    ignored = torch.full_like(batch.inputs["labels"], IGNORED_LABEL)
+    labels = {name: one for name, one in batch.inputs.items() if name == "labels"}
+    ignored = {name: torch.full_like(one, IGNORED_LABEL) for name, one in labels.items()}
     none = TokenCounts(processed=0, real=0, supervised=0)
-    inputs = {**batch.inputs, "labels": ignored}
-    return replace(batch, inputs=inputs, sequences=0, tokens=none)
+    return replace(batch, inputs={**batch.inputs, **ignored}, sequences=0, tokens=none)
 
 
 def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integers, Integers]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
@@ -50,6 +50,13 @@ class Pairs(Plugin[OptionsT]):
         from accel_bench.builtin.data import pairs_impl
 
         return pairs_impl.batches_of(run, self.options.padding)
+
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the pairs that are held out, in the same form."""
+        from accel_bench.builtin.data import pairs_impl
+
+        return pairs_impl.evaluation_batches_of(run, self.options.padding)
 
     def _dataset(self, run: Run) -> Any:
         raise NotImplementedError

@@ -18,8 +18,11 @@ from accel_bench.builtin.data.dataset_impl import (
     BatchPlan,
     Integers,
     Tokens,
+    evaluation_plan,
     plan_of,
+    shares_of,
     steps,
+    without_labels,
 )
 from accel_bench.errors import ScenarioError
 
@@ -87,23 +90,60 @@ def batches_of(run: Run, padding: Literal["max_length", "longest"]) -> Iterator[
     """
     from accel_bench import check_fit  # which imports torch
 
-    form = getattr(run.task, "pairs", None)
-    if form is None:
-        raise ScenarioError(
-            f"data {run.scenario.data.use!r} holds pairs, which task {run.scenario.task.use!r} "
-            "does not read; choose a task such as seq2seq-lm or embedding, or other data"
-        )
+    form = _form_of(run)
     if hasattr(run.unwrapped_model, "config"):
         check_fit(run.unwrapped_model.config, run)
     # Pairs are no samples of tokens: what a task makes of those does not count here.
     return _batches(run.dataset, plan_of(run, padding), form)
 
 
+@dataclass(frozen=True)
+class PairEvaluation:
+    """Batches of held-out pairs for one rank, as `build_evaluation_batches` returns them."""
+
+    dataset: PairDataset
+
+    samples: Integers
+    """Pairs that the model is evaluated on, over all ranks, shape (pairs,)."""
+
+    plan: BatchPlan
+    form: str
+
+    def __iter__(self) -> Iterator[Batch]:
+        collate = _with_labels if self.form == "labels" else _stacked
+        pairs = [self.dataset.pair(int(index)) for index in self.samples]
+        supervised = _supervised(pairs, self.form)
+        for mine, counts in shares_of(pairs, self.plan):
+            batch = collate(mine, self.dataset, self.plan, supervised)
+            yield batch if counts else without_labels(batch)
+
+
+def evaluation_batches_of(run: Run, padding: Literal["max_length", "longest"]) -> PairEvaluation:
+    """Return the batches of held-out pairs that the run's rank evaluates, as its scenario says."""
+    plan, samples = evaluation_plan(run, padding)
+    return PairEvaluation(run.dataset, samples, plan, _form_of(run))
+
+
+def _form_of(run: Run) -> str:
+    """Return the form in which the task reads pairs. Raises ScenarioError where it reads none."""
+    form = getattr(run.task, "pairs", None)
+    if form is None:
+        raise ScenarioError(
+            f"data {run.scenario.data.use!r} holds pairs, which task {run.scenario.task.use!r} "
+            "does not read; choose a task such as seq2seq-lm or embedding, or other data"
+        )
+    return str(form)
+
+
+def _supervised(pairs: Sequence[tuple[Tokens, Tokens]], form: str) -> int:
+    return len(pairs) if form == "stacked" else sum(len(second) for _, second in pairs)
+
+
 def _batches(dataset: PairDataset, plan: BatchPlan, form: str) -> Iterator[Batch]:
     collate = _with_labels if form == "labels" else _stacked
     for step in steps(dataset, plan):
         pairs = [dataset.pair(int(index)) for index in step]
-        supervised = len(pairs) if form == "stacked" else sum(len(b) for _, b in pairs)
+        supervised = _supervised(pairs, form)
         mine, size = pairs[plan.rank :: plan.data_parallel], plan.micro_batch_size
         for start in range(0, len(mine), size):
             yield collate(mine[start : start + size], dataset, plan, supervised)
