@@ -144,7 +144,7 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
         "verdict": verdict,
         "tone": tone,
         "reason": reason,
-        "loss": row.loss_verdict if compared else EMPTY,
+        "loss": next(iter(row.verdicts.values()))[0] if compared else EMPTY,
         "speed": rate_interval(row.tokens_per_second)
         if usable and row.tokens_per_second
         else EMPTY,

@@ -9,11 +9,13 @@ from analysis_factory import make_experiment, make_rank, make_result, make_round
 
 from accel_bench.analysis.checks.training import compare_training, of_same_training
 from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.recommendation.candidates import training_of
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.summary import summarize
-from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.page import SHOWN_COLUMNS
+from accel_bench.report.views.stack_comparison import stack_columns, stacks_report
 from accel_bench.result import Answers, Result
 from accel_bench.scenario.models import Scenario
 from accel_bench.worker.generated import MOST_IDS, kept_answers
@@ -147,3 +149,17 @@ def test_training_is_not_judged_by_answers() -> None:
     assert Scenario().generates is False
     found = verdict(make_result(), make_result())
     assert (found.output_verdict, found.output_reason) == ("not tested", "")
+
+
+def test_caches_and_batches_stand_in_for_one_another_and_other_requests_do_not() -> None:
+    usual, static, batch, longer = (
+        training_of(make_experiment(scenario={"mode": "inference", "data": {}, "inference": one}))
+        for one in ({}, {"cache": "static"}, {"batch_size": 4}, {"new_tokens": 64})
+    )
+    assert usual == static == batch != longer
+
+
+def test_a_page_shows_latencies_and_the_output() -> None:
+    keys = [column.key for column in stack_columns(summary_of(OTHER))]
+    assert {"first token", "token gap", "output"} <= {*keys} & {*SHOWN_COLUMNS}
+    assert "loss" not in keys

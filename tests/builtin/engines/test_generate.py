@@ -257,3 +257,14 @@ def test_compiled_blocks_answer_the_same_and_compile_nothing_in_the_window(
     assert rank.answers == plain.answers
     assert rank.evidence["torch-compile"]["compiled_modules"] == 1
     assert rank.window is not None and not rank.window.instabilities
+
+
+def test_a_sweep_of_batches_and_lengths_is_one_pivot(results: dict[str, Result]) -> None:
+    from accel_bench.analysis.tables.pivot import pivot
+
+    values = ["time_to_first_token_p50", "inter_token_latency_p99", "kv_cache_bytes"]
+    found = pivot([results["baseline"], results["static"]], values=values)
+    by_stack = {cell.stack: cell.figures for cell in found.cells}
+    assert by_stack.keys() == {"baseline", "static"}
+    for figures in by_stack.values():
+        assert [one is not None and one.median > 0 for one in figures.values()] == [True] * 3

@@ -160,7 +160,8 @@ def _unseen(result: Result, other: DeviceKind | None) -> DeviceKind:
 def training_of(experiment: Experiment) -> str:
     """Return what an experiment trains, as a text that is equal for equal trainings."""
     work = experiment.scenario.model_dump(mode="json", exclude=NOT_TRAINING)
-    work["train"] = {k: v for k, v in work["train"].items() if k not in BATCH_LAYOUT}
+    sizes = {*BATCH_LAYOUT, *(["global_batch_size"] if experiment.scenario.generates else [])}
+    work["train"] = {k: v for k, v in work["train"].items() if k not in sizes}
     work["inference"] = {k: v for k, v in work["inference"].items() if k not in SERVING}
     return canonical_json(work)
 

@@ -67,7 +67,10 @@ ENDED = re.compile(r" (ended as \w+|was skipped|were skipped)$")
 ANSWERS = re.compile(r"no ratio|no verdict|times as fast")
 """Clauses of an answer that say how rows ended, and what others say."""
 
-SHOWN_COLUMNS = ("speed", "times as fast", "step", "memory", "loss", "update", "verdict")
+SHOWN_COLUMNS = (
+    *("speed", "times as fast", "step", "memory", "loss", "update"),
+    *("first token", "token gap", "output", "verdict"),
+)
 """Columns of figures in the table of stacks."""
 
 
@@ -258,7 +261,7 @@ def _row(
 
 def _cell(column: Column, row: PageRow) -> tuple[Column, tuple[str, ...], str]:
     parts = column.parts(row.summary)
-    if column.key not in ("loss", "update", "verdict"):
+    if column.key not in ("loss", "update", "output", "verdict"):
         return column, parts, ""
     if parts[0] in PLAIN_WORDS:
         return column, parts, ""
