@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+RECORDED = (0.9, 1.5)
+"""Least and largest recorded step over the measured one: a step of seconds hides the profiler."""
+
 
 def judge_correctness(document: Any) -> tuple[bool, str]:
     """Pass if the harness never synchronizes in the window, and the loss falls."""
@@ -38,14 +41,34 @@ def describe_comparison(one: Any) -> str:
 
 
 def judge_profile(document: Any) -> tuple[bool, str]:
-    """Pass if every run has recorded kernels, on a GPU with their launches, and left its traces."""
+    """Pass if every run has recorded kernels, on a GPU with their launches, and left its traces.
+
+    There recorded steps take about as long as those of the measured window: else they show others.
+    """
     rows = document["profiles"]
     ranks = [rank for one in rows for rank in one["ranks"]]
     complete = all(rank["kernels"] and rank["traces"] and not rank["warnings"] for rank in ranks)
     on_gpu = [rank["host"] for rank in ranks if rank["device"] == "cuda" and rank["host"]]
     launched = all(host["measures"] == "device idle" and host["launches"] for host in on_gpu)
-    passed = bool(ranks) and all(one["status"] == "ok" for one in rows) and complete and launched
-    return passed, "; ".join(f"{one['stack']}: {one['answer']}" for one in rows)
+    times = [longer_while_recorded(rank) for rank in ranks]
+    alike = all(
+        time is not None and RECORDED[0] <= time <= RECORDED[1]
+        for time, rank in zip(times, ranks, strict=True)
+        if rank["device"] == "cuda"
+    )
+    passed = bool(ranks) and all(one["status"] == "ok" for one in rows)
+    answers = "; ".join(f"{one['stack']}: {one['answer']}" for one in rows)
+    said = ", ".join("unknown" if time is None else f"{time:.2f}" for time in times)
+    return (
+        passed and complete and launched and alike,
+        f"{answers}; recorded over measured steps: {said}",
+    )
+
+
+def longer_while_recorded(rank: Any) -> float | None:
+    """Return a rank's recorded step over its measured one; None where either is not known."""
+    recorded, measured = rank["step_seconds"], rank["window_step_seconds"]
+    return recorded / measured if recorded and measured else None
 
 
 def judge_parts(document: Any) -> tuple[bool, str]:

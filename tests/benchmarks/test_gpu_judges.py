@@ -45,6 +45,31 @@ def test_marks_need_a_report_where_nsys_is(judges: Any, lost: Any, passes: bool)
     assert judges.judge_parts(parts(**lost))[0] is passes
 
 
+@pytest.mark.parametrize(
+    ("device", "recorded", "passes"),
+    [
+        ("cuda", 1.1, True),
+        ("cuda", 2.0, False),
+        ("cuda", 0.5, False),
+        ("cuda", None, False),
+        ("cpu", 3.0, True),  # what other work takes there says nothing
+    ],
+)
+def test_recorded_steps_on_a_gpu_take_as_long_as_measured_ones(
+    judges: Any, device: str, recorded: float | None, passes: bool
+) -> None:
+    rank = {
+        **{"device": device, "kernels": [1], "traces": ["t"], "warnings": []},
+        "host": {"measures": "device idle", "launches": [1]},
+        **{"step_seconds": recorded, "window_step_seconds": 1.0},
+    }
+    row = {"stack": "lora", "status": "ok", "answer": "nothing stands out", "ranks": [rank]}
+    passed, said = judges.judge_profile({"profiles": [row]})
+    assert passed is passes
+    shown = "unknown" if recorded is None else f"{recorded:.2f}"
+    assert said == f"lora: nothing stands out; recorded over measured steps: {shown}"
+
+
 def test_a_profile_on_a_gpu_needs_a_snapshot_and_readings(judges: Any) -> None:
     without, unread = parts(), parts()
     without["memory"][0]["snapshot_bytes"] = 0

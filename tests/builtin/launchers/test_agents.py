@@ -192,8 +192,8 @@ def test_agents_are_awaited_on_all_addresses_of_an_endpoint() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     listener = Listener(started.listening_address(("127.0.1.1", port - 1)), b"secret")
-    with socket.create_connection(("127.0.0.2", port), timeout=5):
-        pass
+    with socket.create_connection(("127.0.0.2", port), timeout=5) as connection:
+        assert connection.getpeername() == ("127.0.0.2", port)
     listener.close()
 
 

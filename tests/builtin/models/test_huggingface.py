@@ -165,7 +165,8 @@ def test_more_tokens_than_learned_positions_are_refused(make_run: MakeRun) -> No
 
 
 def test_rotary_positions_go_on_beyond_the_published_length(make_run: MakeRun) -> None:
-    load(make_run(model={"overrides": SMALL}, data={"sequence_length": 4096}))
+    model = load(make_run(model={"overrides": SMALL}, data={"sequence_length": 4096}))
+    assert model.config.max_position_embeddings < 4096
 
 
 def test_a_saved_model_loads_with_the_same_weights(make_run: MakeRun, saved: Path) -> None:
