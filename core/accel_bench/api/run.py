@@ -114,13 +114,7 @@ def run(  # noqa: PLR0913 - the options that most calls need
     its row has the status and the reason.
     """
     checked = _check_options(options)
-    short = {
-        "measure.rounds": rounds,
-        "measure.timeout_seconds": checked.get("timeout"),
-        "resources.device": checked.get("device"),
-    }
-    changes = {**(overrides or {}), **{key: one for key, one in short.items() if one is not None}}
-    request = _request(stacks, plugins, changes, checked)
+    request = _request(stacks, plugins, _changes(overrides, rounds, checked), checked)
     place, machine = place_of(results), read_machine()
     drafts = find_drafts([scenario])
     with allocated(drafts, machine, request, _NoCommand()) as allocation:
@@ -143,6 +137,18 @@ def run(  # noqa: PLR0913 - the options that most calls need
             progress=lambda: nullcontext(reporter),
         )
         return _measure(plans, benchmark, reporter)
+
+
+def _changes(
+    overrides: Mapping[str, Any] | None, rounds: int | None, options: RunOptions
+) -> dict[str, Any]:
+    """Return the changed keys, those with an argument of their own last."""
+    short = {
+        "measure.rounds": rounds,
+        "measure.timeout_seconds": options.get("timeout"),
+        "resources.device": options.get("device"),
+    }
+    return {**(overrides or {}), **{key: one for key, one in short.items() if one is not None}}
 
 
 def _check_options(options: Mapping[str, Any]) -> RunOptions:

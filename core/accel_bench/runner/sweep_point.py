@@ -175,9 +175,7 @@ class SweepPoint:
         attempt = self._attempts[order]
         self._attempts[order] += 1
         name = _folder_name(planned.experiment, purpose, number, position, attempt)
-        redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
-        tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
-        folder = run_folder(root, session.id, name, tag)
+        folder = self._folder(planned, name)
         command = repeat_command(folder, root, self._plan.request)
         record_start(folder, planned, command)
         shared = self.stop is not None
@@ -213,6 +211,12 @@ class SweepPoint:
         finally:
             for result in stored:
                 session.trackers.record(result)
+
+    def _folder(self, planned: Planned, name: str) -> Path:
+        """Return the folder of an attempt."""
+        redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
+        tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
+        return run_folder(self._session.store.folder, self._session.id, name, tag)
 
     def _where(self) -> dict[str, Any]:
         return {"allocation": self.place, "stop": self.stop}
