@@ -12,7 +12,8 @@ import torch
 
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.documents.base import Frozen
-from accel_bench.worker.clocks import CudaClock, HostClock
+from accel_bench.machine.devices import of_torch_type
+from accel_bench.worker.clocks import HostClock, clock_for
 from benchmarks.gpu_product import LARGE, SMALL, multiply
 
 COPIES = 20
@@ -75,7 +76,7 @@ def copy_rates(device: str, size: int) -> list[float]:
     """Return bytes per second, read and written, of copies of `size` bytes within the device."""
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    clock: HostClock = CudaClock() if device == "cuda" else HostClock()
+    clock: HostClock = clock_for(of_torch_type(device))
     target.copy_(source)
     clock.reserve(COPIES + 1)
     clock.synchronize()

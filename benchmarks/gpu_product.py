@@ -13,8 +13,9 @@ import torch
 from accel_bench.builtin.metrics.nvml_metrics import energy_joules, mean_watts
 from accel_bench.builtin.metrics.nvml_sampler import Sampler, Track
 from accel_bench.catalog.hardware import peak_flops
+from accel_bench.machine.devices import of_torch_type
 from accel_bench.machine.nvml import NoReadingError, devices, find_device
-from accel_bench.worker.clocks import CudaClock, HostClock
+from accel_bench.worker.clocks import HostClock, clock_for
 from benchmarks.figure import Figure, clock_figure, energy_figure, ratio_figure
 
 DTYPE = torch.bfloat16
@@ -103,7 +104,7 @@ def multiply(device: str, size: Size) -> Timing:
     left = torch.randn(size.side, size.side, device=device, dtype=DTYPE)
     right = torch.randn(size.side, size.side, device=device, dtype=DTYPE)
     out = torch.empty_like(left)
-    clock: HostClock = CudaClock() if device == "cuda" else HostClock()
+    clock: HostClock = clock_for(of_torch_type(device))
 
     def batch(products: int) -> None:
         for _ in range(products):

@@ -32,6 +32,7 @@ PROMISED = {
     "read_placement",
     "Batch",
     "Device",
+    "DeviceType",
     "Engine",
     "Experiment",
     "Job",

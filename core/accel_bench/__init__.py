@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         model_problems,
         read_config,
     )
+    from accel_bench.device import DeviceType
     from accel_bench.documents.redaction import Redactor
     from accel_bench.engine import Batch, Engine, Loss, Stopwatch, TokenCounts
     from accel_bench.flops.workload import Attention, Matmul, Workload
@@ -94,6 +95,7 @@ __all__ = [
     "Attention",
     "Batch",
     "Device",
+    "DeviceType",
     "Engine",
     "Experiment",
     "ExperimentComparison",
@@ -177,6 +179,7 @@ _HOMES = {
         "model_problems",
         "read_config",
     ),
+    "accel_bench.device": ("DeviceType",),
     "accel_bench.documents.redaction": ("Redactor",),
     "accel_bench.engine": ("Batch", "Engine", "Loss", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
@@ -185,6 +188,7 @@ _HOMES = {
     "accel_bench.machine.caches": ("cache_folder",),
     "accel_bench.machine.info": (
         "Device",
+        "DeviceType",
         "Machine",
         "available_cores",
         "python_command",

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from accel_bench.device import DeviceType
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import locked
 from accel_bench.engine import Loss, own_loss
 from accel_bench.flops.workload import Workload
+from accel_bench.machine.devices import of_torch_type
 from accel_bench.machine.info import Device
 from accel_bench.machine.process_memory import Trace
 from accel_bench.scenario.experiment import Experiment
@@ -136,6 +138,11 @@ class Run:
     def stack(self) -> Stack:
         """The stack under test."""
         return self.experiment.stack
+
+    @property
+    def device_type(self) -> DeviceType:
+        """What is known of the kind of device that this rank computes on."""
+        return of_torch_type(self.device.type, self.scenario.resources.device)
 
     @property
     def data_parallel(self) -> int:

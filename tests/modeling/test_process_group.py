@@ -7,14 +7,15 @@ import torch
 from torch.distributed.distributed_c10d import Backend, BackendConfig
 
 from accel_bench import Device
+from accel_bench.machine.devices import device_type
 from accel_bench.modeling.process_group import backend_of, backends_for
 
 
 def test_ranks_on_gpus_can_reduce_what_is_offloaded() -> None:
     """torch makes of each name a backend for every kind of device that it is for."""
-    config = BackendConfig(Backend(backends_for(Device("cuda", 1))))
+    config = BackendConfig(Backend(backends_for(device_type("cuda"))))
     assert config.get_device_backend_map() == {"cpu": "gloo", "cuda": "nccl"}
-    assert backends_for(Device("cpu")) == "gloo"
+    assert backends_for(device_type("cpu")) == "gloo"
 
 
 @pytest.mark.parametrize("given", ["gloo", "cpu:gloo"])

@@ -108,9 +108,9 @@ def test_numpy_s_own_error_is_read() -> None:
 def test_what_the_text_leaves_out_is_asked_of_the_allocator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = {"is_initialized": True, "mem_get_info": (3, 100), "memory_allocated": 80}
+    stats = {"allocated_bytes.all.current": 80, "reserved_bytes.all.current": 95}
+    answers = {"is_initialized": True, "mem_get_info": (3, 100), "memory_stats": stats}
     cuda = {name: (lambda value=value: value) for name, value in answers.items()}
-    cuda["memory_reserved"] = lambda: 95
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(**cuda))
     assert figures("CUBLAS_STATUS_ALLOC_FAILED") == (None, 3, 100, None, 80, 15)
     assert figures(CUDA)[1] == 1.25 * GIB

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from accel_bench import Sample
+from accel_bench.machine.devices import device_type
 from accel_bench.worker.outliers import WindowMonitor, out_of_range
 
 
@@ -41,13 +42,13 @@ def test_a_hiccup_of_a_few_milliseconds_is_not() -> None:
 
 
 def test_a_quiet_window_has_no_disturbance() -> None:
-    watch = WindowMonitor("cpu")
+    watch = WindowMonitor(device_type("cpu"))
     watch.start()
     assert watch.instabilities(steps([0.1] * 5)) == []
 
 
 def test_a_jump_is_named_with_its_step() -> None:
-    watch = WindowMonitor("cpu")
+    watch = WindowMonitor(device_type("cpu"))
     watch.start()
     (reason,) = watch.instabilities(steps([0.1, 0.1, 0.9]))
     assert "step 2 took 0.9 s" in reason
@@ -57,7 +58,7 @@ def test_a_jump_is_named_with_its_step() -> None:
 def test_a_graph_that_is_compiled_within_the_window_is_found() -> None:
     compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
     compiled(torch.ones(2))
-    watch = WindowMonitor("cpu")
+    watch = WindowMonitor(device_type("cpu"))
     watch.start()
     compiled(torch.ones(2))
     assert watch.instabilities([]) == []

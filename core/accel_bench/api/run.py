@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, Unpack
@@ -35,7 +35,7 @@ class RunOptions(TypedDict, total=False):
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
-    device: Literal["auto", "cpu", "cuda"]
+    device: str
     """Where to run."""
 
     timeout: Annotated[float, Field(gt=0)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -37,9 +37,9 @@ class CountOptions:
     set_: Annotated[
         Names, typer.Option("--set", metavar="KEY=VALUE", help="Change a dotted key.")
     ] = None
-    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to run.")] = (
-        None
-    )
+    device: Annotated[
+        str | None, typer.Option(help="Where to run: auto, cpu, cuda, rocm, mps or another.")
+    ] = None
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for a stack.")] = None
     force: Annotated[
         bool, typer.Option("--force", help="Run what needs more memory than there is.")

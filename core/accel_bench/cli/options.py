@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
@@ -67,9 +67,9 @@ class PlanOptions:
         Names, typer.Option("--set", metavar="KEY=VALUE", help="Change a dotted key.")
     ] = None
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for one run.")] = None
-    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Where to run.")] = (
-        None
-    )
+    device: Annotated[
+        str | None, typer.Option(help="Where to run: auto, cpu, cuda, rocm, mps or another.")
+    ] = None
     results: Results = DEFAULT_RESULTS
     retries: Annotated[int, typer.Option(min=0, help="Tries after a run that was lost.")] = 0
     dry_run: Annotated[

@@ -52,7 +52,7 @@ class Device:
     """The device of one rank. `str(device)` is what `torch.device` takes."""
 
     type: str
-    """`cpu` or `cuda`."""
+    """What torch calls it: `cpu`, `cuda`, `mps` ..."""
 
     index: int = 0
     """Index on this node."""
@@ -119,9 +119,10 @@ class Machine(Frozen):
 
     @property
     def device(self) -> str:
-        """Device of `resources.device: auto`: `cuda` when torch can use a GPU here, else `cpu`."""
-        torch = self.versions.get("torch", "")
-        return "cuda" if self.gpus and not torch.endswith("+cpu") else "cpu"
+        """Device of `resources.device: auto`: the preferred one that torch can use here."""
+        from accel_bench.machine.devices import best_device
+
+        return best_device(self)
 
 
 def read_machine() -> Machine:

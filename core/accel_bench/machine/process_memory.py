@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from accel_bench.documents.base import Frozen
+from accel_bench.machine.devices import started_device
 
 PEAK_RESIDENT = Path("/proc/self/status")
 """Linux: holds the peak resident memory since its last reset, as `VmHWM`."""
 
 FORGET_PEAK = Path("/proc/self/clear_refs")
 """Linux: a 5 written here resets that peak."""
-
-DEVICE_READINGS = {
-    "device_allocated_bytes": "allocated_bytes.all.current",
-    "device_peak_allocated_bytes": "allocated_bytes.all.peak",
-    "device_reserved_bytes": "reserved_bytes.all.current",
-    "device_peak_reserved_bytes": "reserved_bytes.all.peak",
-    "device_peak_inactive_split_bytes": "inactive_split_bytes.all.peak",
-}
-"""Readings of torch's allocator: their names here, and in `torch.cuda.memory_stats`."""
 
 
 class Stage(Frozen):
@@ -121,33 +111,23 @@ def peak_resident_bytes() -> int | None:
 
 
 def device_bytes() -> dict[str, int]:
-    """Return the readings of torch's allocator on the current GPU; empty where it has none.
+    """Return the readings of torch's allocator on the current device; empty where it has none.
 
     Does not synchronise: the allocator's statistics are kept on the host.
     """
-    cuda = started_cuda()
-    if cuda is None:
-        return {}
-    stats = cuda.memory_stats()
-    return {name: stats[key] for name, key in DEVICE_READINGS.items() if key in stats}
+    device = started_device()
+    return {} if device is None else device.memory()
 
 
 def reset_peak_memory() -> bool:
     """Reset the peaks; return whether that of the resident memory could be reset."""
-    if (cuda := started_cuda()) is not None:
-        cuda.reset_peak_memory_stats()
+    if (device := started_device()) is not None:
+        device.reset_peak_memory()
     try:
         FORGET_PEAK.write_text("5")
     except OSError:
         return False
     return True
-
-
-def started_cuda() -> Any:
-    """Return `torch.cuda` where this process has initialised it; initialise nothing."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return cuda if cuda is not None and cuda.is_initialized() else None
 
 
 def _process_started() -> float:

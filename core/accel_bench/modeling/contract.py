@@ -110,11 +110,12 @@ def _wrong_division(model: Any, run: Run) -> str:
 
 def _loss(torch: Any, model: Any, run: Run, count: int) -> float:
     """Return the loss of a sequence of zeros, always with the same random numbers."""
+    from accel_bench.modeling.random_state import keep_random_state
+
     device = torch.device(str(run.device))
     ids = torch.zeros((1, PROBED_TOKENS), dtype=torch.long, device=device)
-    cuda = [device] if device.type == "cuda" else []
     eager = torch.compiler.set_stance("force_eager")
-    with torch.random.fork_rng(cuda), torch.no_grad(), eager, run.autocast():
+    with keep_random_state(device), torch.no_grad(), eager, run.autocast():
         torch.manual_seed(0)
         found: float = model(input_ids=ids, labels=ids, num_items_in_batch=count).loss.item()
     return found

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import torch
 
+from accel_bench.device import DeviceType
 from accel_bench.machine.info import Device
 
 
-def backends_for(device: Device) -> str:
+def backends_for(device: DeviceType) -> str:
     """Return the backend of `init_process_group` for ranks on this kind of device.
 
     With GPUs it has one for the CPU too: offloaded tensors are reduced there.
     """
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if device.on_host:
+        return device.process_group_backend
+    return f"cpu:gloo,{device.torch_type}:{device.process_group_backend}"
 
 
 def backend_of(device: Device) -> str:

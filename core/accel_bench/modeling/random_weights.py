@@ -20,6 +20,7 @@ from transformers.initialization import no_init_weights
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.blocks import block_lists
 from accel_bench.modeling.contract import has_attention
+from accel_bench.modeling.random_state import keep_random_state
 from accel_bench.modeling.tensors import is_simulated
 
 Replace = Callable[[str, nn.Module], nn.Module | None]
@@ -86,7 +87,6 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
     left as it was. On `meta`, and in a simulation, nothing is filled.
     """
     place = torch.device(device)
-    cuda_devices = [place.index or 0] if place.type == "cuda" else []
     # A configuration that brings code of its own was refused, or trusted, when it was built; that
     # code need not initialize one module at a time.
     foreign = not type(config).__module__.startswith("transformers.")
@@ -97,7 +97,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
         dtype=dtype,
         attn_implementation=attention if has_attention(config) else None,
     )
-    with torch.random.fork_rng(devices=cuda_devices):
+    with keep_random_state(place):
         if not foreign and place.type != "meta" and not is_simulated():
             with no_init_weights(), init_empty_weights(include_buffers=False), place:
                 model = make()

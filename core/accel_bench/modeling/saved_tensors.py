@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from accel_bench.modeling.module_calls import around_modules
+from accel_bench.modeling.random_state import keep_random_state
 from accel_bench.run_context import Run
 
 _CountT = TypeVar("_CountT")
@@ -50,12 +51,11 @@ def one_forward(run: Run, model: torch.nn.Module, count: Callable[..., _CountT])
     batch = next(run.batches)
     device = str(run.device)
     inputs = {name: tensor.to(device) for name, tensor in batch.inputs.items()}
-    devices = [run.device.index] if run.device.type == "cuda" else []
 
     def forward() -> Any:
         return run.loss(model, inputs, batch.supervised_in_step)
 
-    with torch.random.fork_rng(devices), run.autocast():
+    with keep_random_state(device), run.autocast():
         return count(model, forward, device)
 
 

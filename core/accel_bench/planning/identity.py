@@ -7,6 +7,7 @@ from typing import Any
 
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, attribute_errors_to
@@ -24,9 +25,9 @@ def environment_facts(
 
     Of an environment of the scenario's own that is every package.
     """
-    on_gpu = experiment.scenario.resources.device == "cuda"
-    count = experiment.scenario.resources.devices
-    devices = [gpu.name for gpu in machine.gpus[:count]] if on_gpu else [machine.processor]
+    resources = experiment.scenario.resources
+    on_gpu = resources.device == "cuda"
+    devices = list(device_type(resources.device).find(machine)[: resources.devices])
     measured = [plugin for plugin in active.plugins if plugin.slot != "launcher"]
     fingerprints = {plugin.name: _fingerprint(plugin, experiment) for plugin in measured}
     return {

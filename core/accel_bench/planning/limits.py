@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from accel_bench.analysis.wording import count, join_names, label, size
 from accel_bench.catalog.estimate import outline_of
 from accel_bench.errors import ScenarioError
+from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.scenario.experiment import Experiment
@@ -77,7 +78,7 @@ def refuse_needs(needs: Iterable[tuple[Experiment, MemoryNeed]]) -> None:
     stacks: dict[str, list[str]] = {}
     for experiment, need in needs:
         if not need.fits:
-            where = "the device" if experiment.scenario.resources.device == "cuda" else "the host"
+            where = "the host" if _on_host(experiment.scenario) else "the device"
             text = f"{need.describe()}, and {where} has {size(need.available_bytes or 0)}"
             stacks.setdefault(text, []).append(label(experiment.stack.name, experiment.sweep))
     if stacks:
@@ -91,7 +92,7 @@ def refuse_needs(needs: Iterable[tuple[Experiment, MemoryNeed]]) -> None:
 
 def refuse_oversubscription(scenarios: Iterable[Scenario], machine: Machine) -> None:
     """Raise ScenarioError for more processes on a node's CPU than it has cores."""
-    on_cpu = [one.resources.devices for one in scenarios if one.resources.device == "cpu"]
+    on_cpu = [one.resources.devices for one in scenarios if _on_host(one)]
     if (most := max(on_cpu, default=0)) > machine.cores:
         raise ScenarioError(
             f"resources.devices: {most:,} processes would share {count(machine.cores, 'core')}; "
@@ -114,7 +115,7 @@ def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable
         with attribute_errors_to(parallel, "fraction_per_device"):
             known = parallel.instance.fraction_per_device(scenario)
     other = 1.0 if whole else 1 / scenario.world_size
-    ranks = scenario.resources.devices if scenario.resources.device == "cpu" else 1
+    ranks = scenario.resources.devices if _on_host(scenario) else 1
 
     def copies(what: str) -> float:
         each = known.get(what) if isinstance(known, Mapping) else known
@@ -123,8 +124,13 @@ def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable
     return copies
 
 
+def _on_host(scenario: Scenario) -> bool:
+    """Return whether ranks share the host's memory and cores."""
+    return device_type(scenario.resources.device).on_host
+
+
 def _available(scenario: Scenario, machine: Machine) -> int | None:
-    if scenario.resources.device == "cpu":
+    if _on_host(scenario):
         return machine.memory_bytes
     used = machine.gpus[: scenario.resources.devices]
     return min((gpu.memory_bytes for gpu in used), default=None)

@@ -11,7 +11,8 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import known_keys, validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.automatic import AUTO, STAND_INS, Choice, Choices
+from accel_bench.machine.devices import AUTO, device_type
+from accel_bench.scenario.automatic import STAND_INS, Choice, Choices
 from accel_bench.scenario.batches import fewer_groups
 from accel_bench.scenario.draft import Draft, check_depth
 from accel_bench.scenario.environment import check_environment
@@ -157,12 +158,21 @@ class ResolvedFile:
         here = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
             scenario, provisional = self._work_of(here, name, entry, sweep)
-            if scenario.resources.device == "auto":
+            if scenario.resources.device != AUTO:
+                self._check_device(scenario.resources.device)
+            else:
                 resources = scenario.resources.model_copy(update={"device": device})
                 scenario = scenario.model_copy(update={"resources": resources})
             place = self.ladder and self.ladder.place(name)
             stack = Stack(name=name, uses=entry.use, settings=entry.set, ladder=place or None)
             yield Point(scenario=scenario, stack=stack, sweep=sweep, provisional=provisional)
+
+    def _check_device(self, name: str) -> None:
+        """Raise ScenarioError for a device type that is not installed, with its place."""
+        try:
+            device_type(name)
+        except ScenarioError as error:
+            raise ScenarioError(f"{self.where(('resources', 'device'))}: {error}") from error
 
     def _stacks_at(self, here: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
         """Return the stacks with swept options; those of a ladder follow its baseline."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from accel_bench.catalog.models import architecture_of, family_of
 from accel_bench.errors import PluginError
+from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.plugins.interpreter import Interpreter
@@ -15,6 +16,9 @@ from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.settings import MASTER_WEIGHTS
 from accel_bench.scenario.uses import NO_PLUGIN
+
+PRECISION_OF = {"bfloat16": "bf16-autocast", "float16": "fp16-autocast"}
+"""Values of `train.precision` by the dtype that they compute in."""
 
 
 def unmet_constraints(
@@ -77,18 +81,20 @@ def _wrong_family(scenario: Scenario, plugin: ActivePlugin) -> Iterable[str]:
 def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
     """Yield what the machine of the command, on which ranks run, lacks."""
     resources = scenario.resources
-    if resources.device == "cuda" and len(machine.gpus) < resources.devices:
-        yield f"{resources.devices} CUDA devices are asked for, {len(machine.gpus)} are here"
+    kind = device_type(resources.device)
+    names = kind.find(machine)
+    if not kind.on_host and len(names) < resources.devices:
+        yield f"{resources.devices} {kind.label} devices are asked for, {len(names)} are here"
     if lack := resources.lacks_memory(0, machine.memory_bytes):
         yield f"this machine {lack}"
     if resources.device_type is not None:
-        for name in dict.fromkeys(gpu.name for gpu in machine.gpus[: resources.devices]):
+        for name in dict.fromkeys(names[: resources.devices]):
             if not resources.is_device(name):
                 yield f"device_type is {resources.device_type}, and a device here is {name}"
     if lack := _small_device(scenario, machine):
         yield lack
-    if resources.device == "cuda" and machine.versions.get("torch", "").endswith("+cpu"):
-        yield "the installed torch is built for CPUs only"
+    if "torch" in machine.versions and (lack := kind.lacks(machine.versions["torch"])):
+        yield lack
 
 
 def _small_device(scenario: Scenario, machine: Machine) -> str:
@@ -107,14 +113,25 @@ def _small_device(scenario: Scenario, machine: Machine) -> str:
 def _resources(scenario: Scenario) -> Iterable[str]:
     """Yield what the resources exclude, on any machine."""
     resources = scenario.resources
-    if resources.device_type is not None and resources.device != "cuda":
+    kind = device_type(resources.device)
+    if resources.device_type is not None and kind.on_host:
         yield f"device_type is {resources.device_type}, and the device is {resources.device}"
-    if resources.device_memory_gib is not None and resources.device == "cpu":
+    if resources.device_memory_gib is not None and kind.on_host:
         yield f"device_memory_gib is {resources.device_memory_gib}, and the device is cpu"
     if scenario.generates and scenario.evaluates:
         yield "nothing is trained in mode inference: leave `evaluate` and data.held_out out"
-    if resources.device == "cpu" and scenario.train.precision == "fp16-autocast":
-        yield "fp16-autocast is not possible on a CPU; use bf16-autocast"
+    dtype, precision = scenario.train.autocast_dtype, scenario.train.precision
+    if dtype is not None and dtype not in kind.autocast_dtypes:
+        others = " or ".join(f"{PRECISION_OF[one]}" for one in sorted(kind.autocast_dtypes))
+        where = "a CPU" if kind.on_host else kind.label
+        yield f"{precision} is not possible on {where}; use {others or 'as-is'}"
+
+
+def _known_device(scenario: Scenario, allowed: frozenset[str] | None) -> str:
+    """Return the device, or torch's word for it where a plugin works with that one."""
+    name = scenario.resources.device
+    torch_type = device_type(name).torch_type
+    return torch_type if allowed and torch_type in allowed else name
 
 
 def _requirements(plugin: ActivePlugin, there: Interpreter | None) -> Iterable[str]:
@@ -151,7 +168,7 @@ def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Ite
     if plugin.slot == "task":
         yield from _wrong_family(scenario, plugin)
     for what, value, allowed in (
-        ("device", scenario.resources.device, declared.devices),
+        ("device", _known_device(scenario, declared.devices), declared.devices),
         ("model.dtype", scenario.model.dtype, declared.dtypes),
         ("task", scenario.task.use, declared.tasks),
         ("mode", scenario.mode, declared.modes),

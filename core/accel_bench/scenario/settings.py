@@ -99,8 +99,9 @@ class SizedTrain(Train):
 class Resources(Described):
     """What one run may use."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` is a GPU where there is one; the resolved scenario says which it was."""
+    device: str = Field("auto", pattern=r"^[a-z][a-z0-9_]{0,31}$")
+    """`cpu`, `cuda`, `rocm`, `mps`, or a type that another distribution brings. `auto` is a GPU
+    where there is one; the resolved scenario says which it was."""
 
     device_type: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9 .+-]{0,63}$")
     """Words of the name of every device, such as `l4`; null takes any. A launcher that submits asks

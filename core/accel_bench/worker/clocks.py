@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from accel_bench.device import DeviceType
 from accel_bench.machine.clock import perf_counter_ns
 from accel_bench.run_context import Run
 
@@ -15,8 +17,9 @@ class HostClock:
     It marks instants cheaply now, and gives the seconds between them later.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, synchronize: Callable[[], object] | None = None) -> None:
         self._marks: list[int] = []
+        self._synchronize = synchronize
 
     def reserve(self, marks: int) -> None:
         """Get ready for that many marks, so that marking allocates nothing on the device."""
@@ -27,6 +30,8 @@ class HostClock:
 
     def synchronize(self) -> None:
         """Wait until the device has done all work that was given to it."""
+        if self._synchronize is not None:
+            self._synchronize()
 
     def read(self) -> tuple[list[float], list[float] | None]:
         """Return the seconds between consecutive marks on the host and on the device, which must
@@ -35,28 +40,23 @@ class HostClock:
         return [(b - a) / 1e9 for a, b in pairwise(marks)], None
 
 
-class CudaClock(HostClock):
-    """CUDA events on the current stream, with the host's clock beside them."""
+class EventClock(HostClock):
+    """Events on the device's current stream, with the host's clock beside them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        import torch
-
-        self._cuda = torch.cuda
+    def __init__(self, device: DeviceType) -> None:
+        super().__init__(device.synchronize)
+        self._make_event = device.make_event
         self._free: list[Any] = []
         self._events: list[Any] = []
 
     def reserve(self, marks: int) -> None:
-        self._free = [self._cuda.Event(enable_timing=True) for _ in range(marks)]
+        self._free = [self._make_event() for _ in range(marks)]
 
     def mark(self) -> None:
-        event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
+        event = self._free.pop() if self._free else self._make_event()
         event.record()
         self._events.append(event)
         super().mark()
-
-    def synchronize(self) -> None:
-        self._cuda.synchronize()
 
     def read(self) -> tuple[list[float], list[float] | None]:
         events, self._events = self._events, []
@@ -66,4 +66,12 @@ class CudaClock(HostClock):
 
 def clock_of(run: Run) -> HostClock:
     """Return the clock of the run's device."""
-    return CudaClock() if run.device.type == "cuda" else HostClock()
+    return clock_for(run.device_type)
+
+
+def clock_for(device: DeviceType) -> HostClock:
+    """Return the clock of a type of device: by its events where it has any that time."""
+    if device.on_host:
+        return HostClock()
+    has_events = device.make_event() is not None
+    return EventClock(device) if has_events else HostClock(device.synchronize)

@@ -18,6 +18,7 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.engine import Engine
 from accel_bench.errors import InvalidRunError, ScenarioError
 from accel_bench.job import HEARTBEAT_STEP, WRITES_RESULT, Job
+from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.constraints import refuse_architecture
@@ -94,10 +95,10 @@ def measure(
 
 def make_run(job: Job, rank: int, local_rank: int) -> Run:
     """Return the object that this rank's hooks share."""
-    kind = job.experiment.scenario.resources.device
+    kind = device_type(job.experiment.scenario.resources.device)
     return Run(
         experiment=job.experiment,
-        device=Device(kind, local_rank if kind != "cpu" else 0),
+        device=Device(kind.torch_type, 0 if kind.on_host else local_rank),
         folder=Path(job.folder),
         cache_folder=Path(job.cache_folder),
         rank=rank,
@@ -273,7 +274,7 @@ class AroundWindow:
     def __post_init__(self) -> None:
         self.verification = verification_of(self.job, self.run, self.record)
         self.synchronizations = SynchronizationCounter(self.run.device.type)
-        self.monitor = WindowMonitor(self.run.device.type)
+        self.monitor = WindowMonitor(self.run.device_type)
         self.communication = communication_of(self.run)
         self.profile = profile_of(self.job, self.run)
         self.observed = observed_steps(self.active, self.run, self.record)

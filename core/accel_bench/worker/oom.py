@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Literal, TypeAlias
 
-from accel_bench.machine.process_memory import started_cuda
+from accel_bench.machine.devices import started_device
 
 _SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
 _UNITS = {
@@ -120,22 +120,21 @@ def _bytes(match: re.Match[str] | None) -> int | None:
 
 
 def _device_memory() -> dict[str, int]:
-    """Return the bytes of the current GPU's allocator; empty where torch has started none."""
-    cuda = started_cuda()
-    if cuda is None:
+    """Return the bytes of the current device's allocator; empty where torch has started none."""
+    device = started_device()
+    if device is None:
         return {}
     try:
-        free, total = cuda.mem_get_info()
-        allocated, reserved = cuda.memory_allocated(), cuda.memory_reserved()
+        left, held = device.free_memory(), device.memory()
     except RuntimeError:
         # After some errors a device does not respond.
         return {}
-    return {
-        "bytes_free": free,
-        "bytes_total": total,
-        "bytes_allocated": allocated,
-        "bytes_reserved_unallocated": reserved - allocated,
-    }
+    found = {} if left is None else {"bytes_free": left[0], "bytes_total": left[1]}
+    if (allocated := held.get("device_allocated_bytes")) is not None:
+        found["bytes_allocated"] = allocated
+        if (reserved := held.get("device_reserved_bytes")) is not None:
+            found["bytes_reserved_unallocated"] = reserved - allocated
+    return found
 
 
 def _host_memory() -> dict[str, int]:

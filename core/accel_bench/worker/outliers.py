@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from statistics import median
 
+from accel_bench.device import DeviceType
 from accel_bench.result import Sample
 
 JUMP = 5.0
@@ -18,8 +19,8 @@ JUMP_SECONDS = 0.05
 class WindowMonitor:
     """Compares counters of torch before and after a window, and the durations of its steps."""
 
-    def __init__(self, device_type: str) -> None:
-        self._device_type = device_type
+    def __init__(self, device: DeviceType) -> None:
+        self._device = device
         self._before: dict[str, int] = {}
 
     def start(self) -> None:
@@ -42,9 +43,8 @@ class WindowMonitor:
         if "torch._dynamo" in sys.modules:
             counters = sys.modules["torch._dynamo"].utils.counters
             counts["graph(s) compiled within the window"] = counters["stats"]["unique_graphs"]
-        if self._device_type == "cuda":
-            cuda = sys.modules["torch"].cuda
-            retries = cuda.memory_stats().get("num_alloc_retries", 0)
+        if not self._device.on_host:
+            retries = self._device.allocation_retries()
             counts["allocator retry(s) within the window"] = retries
         return counts
 

@@ -122,8 +122,8 @@ def _set_up_torch(run: Run) -> None:
         torch.set_num_threads(run.scenario.resources.threads)
     torch.set_float32_matmul_precision(train.matmul_precision)
     torch.manual_seed(train.seed)
-    if run.device.type == "cuda":
-        torch.cuda.set_device(run.device.index)
+    run.device_type.prepare()
+    run.device_type.use(run.device.index)
     if run.world_size > 1:
         _join_process_group(run)
 
@@ -137,7 +137,7 @@ def _join_process_group(run: Run) -> None:
 
     meeting = os.environ.get(RENDEZVOUS) or f"file://{Path(run.folder) / 'rendezvous'}"
     torch.distributed.init_process_group(
-        backends_for(run.device),
+        backends_for(run.device_type),
         init_method=meeting,
         rank=run.rank,
         world_size=run.world_size,

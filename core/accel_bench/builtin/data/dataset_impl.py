@@ -170,7 +170,6 @@ def check_vocabulary(run: Run) -> None:
 def plan_of(run: Run, padding: Padding) -> BatchPlan:
     """Return how a run's samples are divided."""
     # Not at the top: a process that only tokenizes would wait for torch longer than it works.
-    import torch
 
     train = run.scenario.train
     return BatchPlan(
@@ -180,7 +179,7 @@ def plan_of(run: Run, padding: Padding) -> BatchPlan:
         data_parallel=run.data_parallel,
         seed=run.scenario.data.seed,
         padding=padding,
-        pin=run.device.type == "cuda" and torch.cuda.is_available(),
+        pin=run.device_type.pins_memory and run.device_type.module().is_available(),
         held_out=run.scenario.data.held_out,
         labels_of=run.task.labels_of(run) if run.task is not None else None,
     )

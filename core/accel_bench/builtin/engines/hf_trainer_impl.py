@@ -25,6 +25,7 @@ from accel_bench.builtin.engines.hf_trainer import HFTrainerOptions
 from accel_bench.builtin.engines.torch_engine_impl import check_precision
 from accel_bench.modeling.contract import check_model
 from accel_bench.modeling.process_group import backend_of
+from accel_bench.modeling.random_state import keep_random_state
 
 LAUNCHER_VARIABLES = ("ACCELERATE_", "FSDP_", "LOCAL_", "MPI_", "MV2_", "OMPI_", "PMI_")
 """Beginnings of variables by which accelerate would learn of another launcher, or be configured."""
@@ -186,8 +187,7 @@ def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments
 def _random_state_kept(run: Run) -> Iterator[None]:
     """Undo Trainer's seeding: with it, dropout would not be that of other engines."""
     python_state, numpy_state = random.getstate(), numpy.random.get_state()
-    devices = [run.device.index] if run.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with keep_random_state(str(run.device)):
         yield
     random.setstate(python_state)
     numpy.random.set_state(numpy_state)

@@ -78,5 +78,6 @@ class TorchEngine:
 
 def check_precision(run: Run) -> None:
     """Raise ScenarioError for fp16 on a CPU, where a scaled step takes many times a float32 one."""
-    if run.scenario.train.precision == "fp16-autocast" and run.device.type != "cuda":
+    dtype = run.scenario.train.autocast_dtype
+    if dtype == "float16" and dtype not in run.device_type.autocast_dtypes:
         raise ScenarioError("train.precision: fp16-autocast needs a CUDA device; use bf16-autocast")

@@ -52,7 +52,7 @@ class Memory(Plugin[MemoryOptions]):
         stages = run.trace.stages
         last = run.trace.find("window")
         if last is not None:
-            yield from _device_peaks(stages, last) if run.device.type == "cuda" else ()
+            yield from () if run.device_type.on_host else _device_peaks(stages, last)
             yield from _resident_peaks(run, stages, last)
         if self.options.saved_for_backward and "torch" in sys.modules:
             from accel_bench.builtin.metrics.saved_for_backward_impl import saved_for_backward
@@ -79,7 +79,7 @@ def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Me
     peak, reason = window.host_peak_bytes, ""
     if peak is None:
         reason = "this system does not tell the peak of the window from that of the process"
-    if run.device.type != "cuda":
+    if run.device_type.on_host:
         imports = run.trace.find("imports")
         before = imports.host_bytes if imports else None
         above = None if peak is None or before is None else max(0, peak - before)

@@ -10,6 +10,7 @@ import torch
 from peft.tuners.lora import LoraLayer
 
 from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.modeling.random_state import keep_random_state
 from accel_bench.modeling.random_weights import seed_generators, seed_of
 from accel_bench.modeling.tensors import dtype_name
 
@@ -45,9 +46,8 @@ def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
         # Weights of these are stored as (in, out).
         fan_in_fan_out=any(type(module).__name__ == "Conv1D" for module in model.modules()),
     )
-    places = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    devices = sorted(place.index for place in places)
-    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+    places = {p.device for p in model.parameters()}
+    with keep_random_state(places), warnings.catch_warnings():
         # PEFT uses a name of transformers that is being replaced.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         torch.manual_seed(seed)

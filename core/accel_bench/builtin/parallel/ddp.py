@@ -63,7 +63,7 @@ class DDP(Plugin[DDPOptions]):
         known = inspect.signature(DistributedDataParallel.__init__).parameters
         return DistributedDataParallel(
             run.model,
-            device_ids=[run.device.index] if run.device.type == "cuda" else None,
+            device_ids=None if run.device_type.on_host else [run.device.index],
             **{next(name for name in BUFFER_SYNC_KEYWORDS if name in known): False},
             **self.options.model_dump(),
         )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from accel_bench.analysis.profiles.memory_schema import StepScalars
 from accel_bench.engine import Batch, PhaseName
 from accel_bench.machine.clock import monotonic
@@ -21,7 +19,7 @@ class StepReader:
 
     def __init__(self, run: Run, steps: int) -> None:
         self.steps = steps
-        self._on_cuda = run.device.type == "cuda"
+        self._device = run.device_type
         self._began = 0.0
         self._found: list[StepScalars] = []
 
@@ -34,10 +32,9 @@ class StepReader:
 
     def end_step(self, batches: Sequence[Batch]) -> None:
         """Wait for the device, and read clock and memory."""
-        if self._on_cuda:
-            torch.cuda.synchronize()
+        self._device.synchronize()
         seconds = monotonic() - self._began
-        memory = torch.cuda.max_memory_allocated() if self._on_cuda else resident_bytes()
+        memory = resident_bytes() if self._device.on_host else self._peak_bytes()
         tokens = sum(batch.tokens.real for batch in batches)
         self._found.append(StepScalars(seconds=seconds, elements=tokens, memory_bytes=memory))
         self._restart()
@@ -50,6 +47,11 @@ class StepReader:
         return {"scalars": tuple(self._found)}
 
     def _restart(self) -> None:
-        if self._on_cuda:
-            torch.cuda.reset_peak_memory_stats()
+        if not self._device.on_host:
+            self._device.reset_peak_memory()
         self._began = monotonic()
+
+    def _peak_bytes(self) -> int | None:
+        """Return the peak of the step; what is held now, where the allocator has no peaks."""
+        held = self._device.memory()
+        return held.get("device_peak_allocated_bytes", held.get("device_allocated_bytes"))

@@ -222,11 +222,9 @@ def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
 
 def used_device(run: Run) -> Device:
     """Return the device that this rank computes on, as the driver names it."""
-    if run.device.type != "cuda":
-        return Device(run.device.type, run.local_rank, "cpu")
-    properties = torch.cuda.get_device_properties(run.device.index)
-    uuid = str(getattr(properties, "uuid", ""))
-    return Device("cuda", run.device.index, properties.name, uuid)
+    name, uuid = run.device_type.identify(run.device.index)
+    index = run.local_rank if run.device_type.on_host else run.device.index
+    return Device(run.device.type, index, name, uuid)
 
 
 def _model_class(model: torch.nn.Module) -> str:

@@ -102,7 +102,7 @@ class DeepSpeedTraining:
 def _join_alone(run: Run) -> None:
     """Make a process group of one: DeepSpeed needs one on a single device too."""
     if not torch.distributed.is_initialized():
-        kind = backends_for(run.device)
+        kind = backends_for(run.device_type)
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group(kind, store=store, rank=0, world_size=1)
 

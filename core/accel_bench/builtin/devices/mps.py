@@ -1,0 +1,68 @@
+"""The device type `mps`: the GPU of Apple's chips, by Metal."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from accel_bench import DeviceType, Machine
+
+
+class MPS(DeviceType):
+    """The one GPU of an Apple chip: it shares the host's memory; its allocator keeps no peaks."""
+
+    torch_type = "mps"
+    label = "MPS"
+    preference = 20
+
+    def find(self, machine: Machine) -> Sequence[str]:
+        """Return the chip, where the system is macOS on Apple's own."""
+        here = machine.system.startswith("Darwin") and platform.machine() == "arm64"
+        return [machine.processor] if here else []
+
+    def use(self, index: int) -> None:
+        """Do nothing: there is one."""
+
+    def is_started(self) -> bool:
+        """Return whether tensors lie there: the module does not say whether it was started."""
+        if sys.platform != "darwin":
+            return False
+        import torch
+
+        here = torch.backends.mps.is_available()
+        return here and bool(self.module().current_allocated_memory())
+
+    def identify(self, index: int) -> tuple[str, str]:
+        """Return what Metal calls the GPU."""
+        name = getattr(self.module(), "get_name", None)
+        return (str(name()) if name else platform.processor() or "mps"), ""
+
+    def memory(self) -> dict[str, int]:
+        """Return what tensors and the driver hold now."""
+        module = self.module()
+        return {
+            "device_allocated_bytes": int(module.current_allocated_memory()),
+            "device_reserved_bytes": int(module.driver_allocated_memory()),
+        }
+
+    def free_memory(self) -> tuple[int, int] | None:
+        """Return what is left of the memory that Metal recommends to use, and all of that."""
+        module = self.module()
+        total = int(module.recommended_max_memory())
+        return total - int(module.driver_allocated_memory()), total
+
+    @contextlib.contextmanager
+    def keep_random_state(self, index: int) -> Iterator[None]:
+        """Put the random state of the host and of the GPU back after the block."""
+        import torch
+
+        module: Any = self.module()
+        state = module.get_rng_state()
+        with torch.random.fork_rng(devices=[]):
+            try:
+                yield
+            finally:
+                module.set_rng_state(state)

@@ -1,0 +1,114 @@
+"""The installed device types, which other distributions add to, and which of them is used."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import metadata
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from accel_bench.device import DeviceType
+from accel_bench.errors import PluginError, ScenarioError, did_you_mean
+
+if TYPE_CHECKING:
+    from accel_bench.machine.info import Machine
+
+DEVICES = "accel_bench.devices"
+"""Entry points of device types: `name = "package.module:Class"`."""
+
+AUTO = "auto"
+"""Stands for the device type of highest preference that is here."""
+
+HOST = "cpu"
+"""The device type that every machine has."""
+
+OTHERS = {
+    "hpu": "Intel's Gaudi",
+    "musa": "Moore Threads' GPUs",
+    "npu": "Huawei's Ascend",
+    "xla": "Google's TPUs",
+    "xpu": "Intel's GPUs",
+}
+"""Backends of torch that people ask for and for which nothing is in the box."""
+
+
+@lru_cache(maxsize=1)
+def device_types() -> Mapping[str, DeviceType]:
+    """Return the installed device types by name, in the order of their preference.
+
+    A name of the box is the box's. What cannot be imported is left out with a warning: it hides no
+    other. Raises PluginError where none is installed.
+    """
+    found: dict[str, DeviceType] = {}
+    entries = metadata.entry_points(group=DEVICES)
+    for entry in sorted(entries, key=lambda entry: (not _is_own(entry), entry.name)):
+        try:
+            found.setdefault(entry.name, _load(entry))
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            text = f"the device type {entry.name!r} ({entry.value}) is left out: {reason}"
+            warnings.warn(text, stacklevel=2)
+    if HOST not in found:
+        raise PluginError(
+            "the metadata of accel-bench list no device types; install it again "
+            "(in a checkout: pip install --no-deps -e .)"
+        )
+    ordered = sorted(found.items(), key=lambda item: (-item[1].preference, item[0]))
+    return MappingProxyType(dict(ordered))
+
+
+def device_type(name: str) -> DeviceType:
+    """Return the device type that `resources.device` names.
+
+    Raises ScenarioError for one that is not installed, with the nearest name or what is needed.
+    """
+    known = device_types()
+    if name in known:
+        return known[name]
+    if name in OTHERS:
+        listed = ", ".join((AUTO, *sorted(known)))
+        raise ScenarioError(
+            f"the device type {name!r} ({OTHERS[name]}) is not installed; a "
+            f"distribution with an entry point {name!r} of the group {DEVICES} brings it "
+            f"(docs/devices.md). There are {listed}"
+        )
+    hint = did_you_mean(name, (AUTO, *known))
+    raise ScenarioError(f"no device type is called {name!r}{hint}")
+
+
+def best_device(machine: Machine) -> str:
+    """Return what `resources.device: auto` means: the preferred type that torch can use here."""
+    torch = machine.versions.get("torch", "")
+    usable = (n for n, one in device_types().items() if one.find(machine) and not one.lacks(torch))
+    return next(usable, HOST)
+
+
+def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
+    """Return the device type of that name if its devices are of a type of torch, else the first of
+    that type; the host's for one that has none, such as `meta`."""
+    known = device_types()
+    if name in known and known[name].torch_type == torch_type:
+        return known[name]
+    return next((one for one in known.values() if one.torch_type == torch_type), known[HOST])
+
+
+def started_device() -> DeviceType | None:
+    """Return the type of the devices that torch has started in this process; start nothing."""
+    if "torch" not in sys.modules:
+        return None
+    others = (one for one in device_types().values() if not one.on_host)
+    return next((one for one in others if one.is_started()), None)
+
+
+def _load(entry: metadata.EntryPoint) -> DeviceType:
+    kind = entry.load()
+    if not (isinstance(kind, type) and issubclass(kind, DeviceType)):
+        raise PluginError("it is no subclass of accel_bench.DeviceType")
+    return kind()
+
+
+def _is_own(entry: metadata.EntryPoint) -> bool:
+    return entry.module.partition(".")[0] == __name__.partition(".")[0]
