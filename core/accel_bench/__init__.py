@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         model_problems,
         read_config,
     )
-    from accel_bench.device import DeviceType
     from accel_bench.documents.redaction import Redactor
     from accel_bench.engine import Batch, Engine, Loss, Stopwatch, TokenCounts
     from accel_bench.flops.workload import Attention, Matmul, Workload
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from accel_bench.launcher import Allocation, Observer, RankProcess
     from accel_bench.machine import nvml
     from accel_bench.machine.caches import cache_folder
+    from accel_bench.machine.device_type import DeviceType
     from accel_bench.machine.info import (
         Device,
         Machine,
@@ -179,13 +179,13 @@ _HOMES = {
         "model_problems",
         "read_config",
     ),
-    "accel_bench.device": ("DeviceType",),
     "accel_bench.documents.redaction": ("Redactor",),
     "accel_bench.engine": ("Batch", "Engine", "Loss", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
     "accel_bench.job": ("Job",),
     "accel_bench.launcher": ("Allocation", "Observer", "RankProcess"),
     "accel_bench.machine.caches": ("cache_folder",),
+    "accel_bench.machine.device_type": ("DeviceType",),
     "accel_bench.machine.info": (
         "Device",
         "DeviceType",

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from accel_bench.device import DeviceType
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import locked
 from accel_bench.engine import Loss, own_loss
 from accel_bench.flops.workload import Workload
+from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.devices import of_torch_type
 from accel_bench.machine.info import Device
 from accel_bench.machine.process_memory import Trace

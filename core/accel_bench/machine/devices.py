@@ -10,8 +10,8 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from accel_bench.device import DeviceType
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
+from accel_bench.machine.device_type import DeviceType
 
 if TYPE_CHECKING:
     from accel_bench.machine.info import Machine

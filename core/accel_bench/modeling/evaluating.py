@@ -11,6 +11,7 @@ import numpy
 import torch
 
 from accel_bench import Run
+from accel_bench.modeling.random_state import keep_random_state
 
 
 @contextlib.contextmanager
@@ -36,9 +37,8 @@ def evaluating(run: Run) -> Iterator[None]:
 @contextlib.contextmanager
 def _random_state_kept(run: Run) -> Iterator[None]:
     python_state, numpy_state = random.getstate(), numpy.random.get_state()
-    devices = [run.device.index] if run.device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices):
+        with keep_random_state(str(run.device)):
             yield
     finally:
         random.setstate(python_state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from accel_bench.device import DeviceType
+from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.info import Device
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from accel_bench.device import DeviceType
 from accel_bench.machine.clock import perf_counter_ns
+from accel_bench.machine.device_type import DeviceType
 from accel_bench.run_context import Run
 
 

@@ -52,10 +52,8 @@ class LearningSteps(Stage):
         self._run.trace.mark("build_engine")
         self._evaluate(0)
         gc.collect()
-        if self._run.device.type == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
+        if not self._run.device_type.on_host:
+            self._run.device_type.empty_cache()
 
     def start(self) -> bool:
         """Evaluate after the window, while the device is idle; return whether steps follow."""

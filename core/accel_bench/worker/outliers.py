@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from statistics import median
 
-from accel_bench.device import DeviceType
+from accel_bench.machine.device_type import DeviceType
 from accel_bench.result import Sample
 
 JUMP = 5.0

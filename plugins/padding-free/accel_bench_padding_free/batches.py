@@ -75,7 +75,7 @@ class FlatBatches:
         self._accumulation = train.gradient_accumulation
         self._sampler = sampler
         self._attention: Attention = attention
-        self._pin = run.device.type == "cuda"
+        self._pin = run.device_type.pins_memory
         # A dataset without labels of its own learns every token but the first of each sample.
         self._labels = getattr(run.dataset, "labels", run.dataset.sample)
         self._counted = getattr(run.dataset, "supervised_lengths", run.dataset.lengths - 1)

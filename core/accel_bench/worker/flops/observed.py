@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from accel_bench.engine import Batch
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.modeling.kept_elsewhere import shape_of
+from accel_bench.modeling.random_state import keep_random_state
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.matrices import UnknownPartError
@@ -50,9 +51,8 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
     device = torch.device(str(run.device))
     inputs = {name: value.to(device) for name, value in batch.inputs.items()}
     products = Products(batch.tokens.processed)
-    cuda = [device] if device.type == "cuda" else []
     eager = torch.compiler.set_stance("force_eager")
-    with torch.random.fork_rng(cuda), _same_buffers(model), eager, run.autocast(), products:
+    with keep_random_state(device), _same_buffers(model), eager, run.autocast(), products:
         run.loss(model, inputs, batch.supervised_in_step)
     products.check(model)
     recomputed = None if _recomputes(model) else False

@@ -112,6 +112,12 @@ class DeviceType:
         if reset is not None:
             reset()
 
+    def empty_cache(self) -> None:
+        """Give free memory of the allocator back to the device, where it keeps any."""
+        empty = getattr(self.module(), "empty_cache", None)
+        if empty is not None:
+            empty()
+
     def free_memory(self) -> tuple[int, int] | None:
         """Return the free and the total bytes of the current device; None where it says neither."""
         ask = getattr(self.module(), "mem_get_info", None)
