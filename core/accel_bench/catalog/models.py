@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
+from accel_bench.catalog.hub import look_up, looked_up
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.documents.load import Document, load_file
 from accel_bench.documents.presets import find_presets, preset_path
@@ -98,7 +99,10 @@ def list_cards() -> dict[str, ModelCard]:
 
 
 def model_problems(model: ModelUse) -> Iterator[str]:
-    """Yield what is wrong with a model's id, weights and overrides, as far as files tell."""
+    """Yield what is wrong with a model's id, weights and overrides, as far as files tell.
+
+    A hub id is looked up, where there is a network.
+    """
     catalog, directory = find_presets("models"), model_directory(model)
     if model.id in catalog:
         yield from _catalog_problems(model)
@@ -111,6 +115,8 @@ def model_problems(model: ModelUse) -> Iterator[str]:
             f"no model of the catalog is called {model.id!r}{did_you_mean(model.id, catalog)} "
             "(a hub id has the form 'org/name')"
         )
+    elif problem := look_up(model).problem:
+        yield f"model.id {model.id!r}: {problem}"
 
 
 def already_quantized(model: ModelUse, plugin: str) -> list[str]:
@@ -161,14 +167,16 @@ def model_directory(model: ModelUse) -> Path | None:
 def architecture_of(model: ModelUse) -> str | None:
     """Return the model's architecture, such as `LlamaForCausalLM`, without importing torch.
 
-    From the catalog, or from `config.json` of a local directory; None when that does not say, and
-    for a hub id, since nothing is downloaded to find out. Raises ScenarioError for a broken file.
+    From the catalog, from `config.json` of a local directory, or for a hub id from what the hub
+    has said to `model_problems`; None when that does not say. Raises ScenarioError for a broken
+    file.
     """
     if model.id in find_presets("models"):
         return read_card(model.id).architecture
     directory = model_directory(model)
     if directory is None:
-        return None
+        found = looked_up(model)
+        return found.architecture if found else None
     names = read_config(directory).get("architectures")
     return str(names[0]) if isinstance(names, list) and names else None
 

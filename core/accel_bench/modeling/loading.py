@@ -211,7 +211,7 @@ def _pretrained_model(
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         raise _unloadable(use, "weights", error) from error
     # Absent weights would be filled with random ones, with nothing but a warning.
     if missing := sorted(loading["missing_keys"]):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
+from accel_bench.catalog.hub import looked_up
 from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import PluginError, ScenarioError
@@ -163,7 +164,11 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
         file.scenario.baseline_name(),
         planned,
         request,
-        tuple(dict.fromkeys((*notices, *_all_choices(file, points), *left_out))),
+        tuple(
+            dict.fromkeys(
+                (*notices, *_all_choices(file, points), *left_out, *_not_looked_up(planned))
+            )
+        ),
         trackers,
         open_sizes,
     )
@@ -172,6 +177,18 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     if not request.force:
         refuse_needs([(one.experiment, one.need) for one in plan.runnable if one.need])
     return plan
+
+
+def _not_looked_up(planned: Iterable[Planned]) -> Iterator[str]:
+    """Yield a notice of each model of a hub that could not be asked."""
+    for model in {one.experiment.scenario.model.id: one for one in planned}.values():
+        use = model.experiment.scenario.model
+        found = looked_up(use)
+        if found is not None and found.unknown:
+            yield (
+                f"model.id {use.id!r}: whether the hub has it is only known when it is loaded, "
+                f"since {found.unknown}"
+            )
 
 
 def _complete(file: ResolvedFile, request: PlanRequest) -> tuple[ResolvedFile, tuple[str, ...]]:

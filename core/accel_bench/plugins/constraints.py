@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from accel_bench.catalog.models import architecture_of, family_of
+from accel_bench.catalog.models import architecture_of, family_of, model_directory, read_config
 from accel_bench.errors import PluginError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answer
-from accel_bench.plugins.registry import find, unmet_requirement
+from accel_bench.plugins.registry import find, missing_extra, unmet_requirement
+from accel_bench.plugins.shipped import plugin_meant_by
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.settings import MASTER_WEIGHTS
@@ -32,15 +33,16 @@ def unmet_constraints(
     `there` is the interpreter that runs it, where that is another one.
     """
     scenario = experiment.scenario
+    # First of all, since a model that is looked up has an architecture from then on.
+    asked = [*active.call_lists("check_scenario", experiment=experiment, machine=machine)]
     elsewhere = any(plugin.instance.checks_nodes for plugin in active.plugins)
     reasons = [] if elsewhere else [*_devices(scenario, machine)]
     reasons += [*_resources(scenario), *_working_copies(scenario, active)]
+    reasons += _missing_reader(scenario)
     for plugin in active.plugins:
         unmet = [*_requirements(plugin, there), *_declared(scenario, plugin, machine)]
         reasons += [f"{plugin.name}: {reason}" for reason in unmet]
-    for plugin, answers in active.call_lists(
-        "check_scenario", experiment=experiment, machine=machine
-    ):
+    for plugin, answers in asked:
         for reason in answers:
             if not isinstance(reason, str):
                 raise wrong_answer(plugin, "check_scenario", "a list of texts", reason)
@@ -145,6 +147,17 @@ def _requirements(plugin: ActivePlugin, there: Interpreter | None) -> Iterable[s
         yield from filter(None, map(unmet_requirement, requires))
     else:
         yield from find(plugin.name).unmet(requires)
+
+
+def _missing_reader(scenario: Scenario) -> Iterable[str]:
+    """Yield that what reads a quantized checkpoint is not installed, with the extra of it."""
+    model = scenario.model
+    directory = model_directory(model) if model.weights == "pretrained" else None
+    settings = read_config(directory).get("quantization_config") if directory else None
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    plugin = plugin_meant_by(str(method)) if method else None
+    if plugin is not None and (reason := missing_extra(plugin)):
+        yield f"model.id {model.id!r} is a checkpoint that is quantized by {method}; {reason}"
 
 
 def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
