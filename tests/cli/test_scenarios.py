@@ -161,6 +161,6 @@ def test_every_key_is_listed_with_its_values_default_and_meaning() -> None:
     found = {row["key"]: row for row in rows}
     assert {key.partition(".")[0].partition("[")[0] for key in found} == {*schema()["properties"]}
     device = found["resources.device"]
-    assert (device["values"], device["default"]) == ("auto, cpu, cuda", '"auto"')
+    assert (device["values"], device["default"]) == ("text", '"auto"')
     assert found["measure.warmup"]["values"] == "whole number, auto"
     assert {"stacks.NAME.set", "exclude[].when", "adapter.use"} <= found.keys()
