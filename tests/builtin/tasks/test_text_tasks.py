@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.utils.data import IterableDataset
 
 from accel_bench import Batch, Options, Result, Run, Status, TokenCounts
+from accel_bench.analysis.estimates.schema import SimulationRequest
 from accel_bench.builtin.data import catalogues
 from accel_bench.builtin.tasks.masked_lm import MaskedLMOptions
 from accel_bench.builtin.tasks.masked_lm_impl import Masking
@@ -29,6 +30,7 @@ from accel_bench.plugins.manager import ActivePlugins, activate
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import make_run, run_scenario
 from accel_bench.testing.tiny import shrunk
+from accel_bench.worker.estimate.simulate import SimulatedRun
 
 # PEFT asks transformers by a name that is being replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -322,3 +324,11 @@ def test_a_language_without_catalogues_is_skipped_with_the_way_out(locale: Path)
     results = run_scenario("translation-cpu", settings=settings)
     assert {result.status for result in results.values()} == {Status.SKIPPED}
     assert "no translation catalogues of spa" in results["baseline"].reasons[0]
+
+
+def test_a_step_of_pairs_is_not_simulated(tmp_path: Path) -> None:
+    scenario = {"task": "embedding", "model": {"id": "e5-small-v2"}}
+    experiment = make_run(tmp_path, scenario).experiment
+    request = SimulationRequest(experiment=experiment, shapes=(), device="cpu")
+    with pytest.raises(ScenarioError, match="batches of task 'embedding' are not simulated"):
+        SimulatedRun(request)

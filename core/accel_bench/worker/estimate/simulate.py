@@ -22,13 +22,14 @@ from accel_bench.analysis.estimates.schema import (
     SimulationRequest,
 )
 from accel_bench.engine import FOLLOWING, Batch, PhaseName, TokenCounts
+from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.contract import text_config
 from accel_bench.plugins.manager import ActivePlugins, activate, task_of
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.scenario.uses import slot_defaults
+from accel_bench.scenario.uses import TOKENS, slot_defaults
 from accel_bench.worker.answers import require
 from accel_bench.worker.estimate.tracker import StepTracker
 
@@ -115,6 +116,7 @@ def _run_of(request: SimulationRequest) -> Run:
 def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -> None:
     """Call the hooks that make the model and the optimizer, in the order of the contract."""
     run.task = task_of(active)
+    _check_task(run)
     run.model = require(active, "load_model", run)
     if run.task is not None:
         run.task.adjust_model(run.model)
@@ -140,6 +142,15 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
     run.optimizer = require(active, "build_optimizer", run)
     if device == "cuda":
         _use_lists(run.optimizer)
+
+
+def _check_task(run: Run) -> None:
+    """Raise ScenarioError for a task whose batches are not tokens with labels."""
+    if run.task is not None and (run.task.pairs is not None or run.task.counts != TOKENS):
+        raise ScenarioError(
+            f"batches of task {run.scenario.task.use!r} are not simulated, only those of tokens "
+            "with labels; measure it with `accel-bench run`"
+        )
 
 
 def _use_lists(optimizer: Any) -> None:
