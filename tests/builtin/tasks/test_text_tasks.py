@@ -26,7 +26,10 @@ from accel_bench.builtin.tasks.masked_lm import MaskedLMOptions
 from accel_bench.builtin.tasks.masked_lm_impl import Masking
 from accel_bench.builtin.tasks.seq2seq_lm import Seq2SeqLM
 from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.manager import ActivePlugins, activate
+from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import make_run, run_scenario
 from accel_bench.testing.tiny import shrunk
@@ -42,10 +45,10 @@ WORDS = "open close file folder page line word print save edit view help search 
 
 @pytest.fixture(scope="module")
 def locale(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Catalogues of made-up French and German."""
+    """Catalogues of made-up French, German and Spanish."""
     root = tmp_path_factory.mktemp("locale")
     texts = [f"{a} the {b} and {c}" for a in WORDS for b in WORDS for c in WORDS[:5]]
-    for lang, ending in (("fr", "er"), ("de", "en")):
+    for lang, ending in (("fr", "er"), ("de", "en"), ("es", "ar")):
         messages = {text: " ".join(word + ending for word in text.split()) for text in texts}
         write_catalogue(root, lang, "program", {"": "Content-Type: text/plain", **messages})
     return root
@@ -320,10 +323,26 @@ def test_two_other_languages_are_joined_by_what_both_translate(
 
 
 def test_a_language_without_catalogues_is_skipped_with_the_way_out(locale: Path) -> None:
-    settings = {"data.path": str(locale), "data.target_lang": "spa"}
+    settings = {"data.path": str(locale), "data.target_lang": "ita"}
     results = run_scenario("translation-cpu", settings=settings)
     assert {result.status for result in results.values()} == {Status.SKIPPED}
-    assert "no translation catalogues of spa" in results["baseline"].reasons[0]
+    assert "no translation catalogues of ita" in results["baseline"].reasons[0]
+
+
+def test_three_language_pairs_are_a_sweep(tmp_path: Path, locale: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "task: seq2seq-lm\n"
+        "model: {id: nllb-200-600m}\n"
+        f"data: {{use: translations, path: {locale}, source_lang: eng}}\n"
+        "sweep: {data.target_lang: [fra, deu, spa]}\n"
+        "tag: {keys: [data.source_lang, data.target_lang]}\n"
+    )
+    planned = make_plan(read_draft(path), read_machine(), PlanRequest()).planned
+    assert [one.skipped for one in planned] == [()] * 3
+    found = [one.experiment for one in planned]
+    assert [one.sweep["data.target_lang"] for one in found] == ["fra", "deu", "spa"]
+    assert len({one.id for one in found}) == len({one.tag for one in found}) == 3
 
 
 def test_a_step_of_pairs_is_not_simulated(tmp_path: Path) -> None:
