@@ -6,7 +6,5 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def light_workers(request: pytest.FixtureRequest) -> None:
-    """Fork the workers, but for modules with the mark `real_ranks`."""
-    if not request.node.get_closest_marker("real_ranks"):
-        request.getfixturevalue("forked_ranks")
+def light_workers(forked_ranks: None) -> None:
+    """Fork the ranks of programs that run in this process; those that are started start theirs."""

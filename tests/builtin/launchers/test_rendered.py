@@ -14,7 +14,6 @@ from uuid import uuid4
 import pytest
 import yaml
 from cli.program import call
-from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 from launched import Launched, free_port
 
 from accel_bench import Status
@@ -109,6 +108,9 @@ def test_a_train_job_of_kubeflow_runs_on_every_node(program: Launched) -> None:
 
 def check_train_job(job: dict[str, Any]) -> None:
     """Kubeflow's model takes the TrainJob, and knows each of its keys."""
+    # Its models take long to import.
+    from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+
     model = TrainerV1alpha1TrainJob.from_json(json.dumps(job))
     assert model is not None
     assert model.to_dict() == job

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.backends.debugging import aot_eager
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import (
@@ -207,6 +206,8 @@ def test_a_pause_of_a_module_is_idle_time_of_that_module() -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_compiled_module_is_one_and_keeps_its_graph() -> None:
+    from torch._dynamo.backends.debugging import aot_eager
+
     compiled: list[Any] = []
 
     def compiler(graph: Any, inputs: Any) -> Any:
