@@ -193,6 +193,24 @@ def test_where_not_even_one_sample_fits_the_reason_is_said(
         planted(path, 0, monkeypatch)
 
 
+class Estimated(Chooser):
+    """Estimates that the baseline fits with 5 samples, and cannot estimate the other stack."""
+
+    def _largest(self, estimator: Any, planned: Planned, search: int, memory: str) -> int | None:
+        return 5 if planned.experiment.stack.name == "baseline" else None
+
+
+def test_a_stack_that_cannot_be_estimated_is_tried_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, data="{sequence_length: 8}")
+    chooser = Estimated(read_draft(path), read_machine(), PlanRequest(), True)
+    stacks = planned(path).planned
+    value, because = chooser._estimated(stacks, 1024)
+    assert value == 4
+    assert because.startswith("the largest power of two with which every stack that can be")
+    with pytest.raises(ScenarioError, match="no stack can be estimated; give a number"):
+        chooser._estimated(stacks[1:], 1024)
+
+
 def test_powers_of_two() -> None:
     assert [power_of_two(value) for value in (1, 2, 3, 7, 8, 1023)] == [1, 2, 2, 4, 8, 512]
 

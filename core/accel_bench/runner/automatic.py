@@ -161,25 +161,32 @@ class Chooser:
         memory = size(target.memory_bytes or 0)
         with closing(Simulator(self.request.trust_remote_code)) as simulator:
             estimator = MemoryEstimator(simulator, target)
-            found = [self._largest(estimator, planned, search, memory) for planned in stacks]
+            every = [self._largest(estimator, planned, search, memory) for planned in stacks]
+        found = [one for one in every if one is not None]
+        if not found:
+            raise ScenarioError(f"{MICRO_BATCH}: auto: no stack can be estimated; give a number")
         value = power_of_two(min(found))
         if value == search:
-            return value, f"every stack is estimated to fit {memory}, and the search ends here"
+            return (
+                value,
+                f"every stack that can be estimated fits {memory}, and the search ends here",
+            )
         return value, (
-            f"the largest power of two with which every stack is estimated to fit {memory}"
+            f"the largest power of two with which every stack that can be estimated fits {memory}"
         )
 
     def _largest(
         self, estimator: MemoryEstimator, planned: Planned, search: int, memory: str
-    ) -> int:
+    ) -> int | None:
+        """Return the largest micro-batch of one stack; None where only its trial can tell."""
         name, scenario = planned.experiment.stack.name, planned.experiment.scenario
         self.request.notify(f"{MICRO_BATCH}: auto: estimating the memory of {name}")
         try:
             found = estimator.largest_batch(planned, search).value
         except AccelBenchError as error:
-            raise ScenarioError(
-                f"{MICRO_BATCH}: auto: stack {name!r} cannot be estimated: {error}; give a number"
-            ) from error
+            text = f"{MICRO_BATCH}: auto: {name} is only tried, since it cannot be estimated"
+            self.request.notify(f"{text}: {error}")
+            return None
         if found < 1:
             raise ScenarioError(
                 f"{MICRO_BATCH}: auto: not one sample of {scenario.data.sequence_length:,} tokens "
