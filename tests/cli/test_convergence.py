@@ -113,8 +113,8 @@ def test_results_show_the_stages_and_a_report_has_the_section(results: Path) -> 
 
 def test_the_validation_loss_is_a_metric_of_the_run_that_conditions_know(results: Path) -> None:
     chosen = ("results", "list", "--results", str(results), "--format", "json", "--where")
-    assert len(json.loads(call(*chosen, "validation_loss < 4.1").out)) == 2
-    assert json.loads(call(*chosen, "validation_loss < 0.1").out) == []
+    assert len(json.loads(call(*chosen, "metrics.validation_loss < 4.1").out)) == 2
+    assert json.loads(call(*chosen, "metrics.validation_loss < 0.1").out) == []
     with open_store(results, write=False) as store:
         run = next(iter(store.results()))
     assert run.ranks[0].learning is not None

@@ -190,7 +190,14 @@ def test_batches_that_are_used_up_once_are_no_answer(make_run: Any) -> None:
     assert not accepts(iter([1]), make_run())
 
 
-@pytest.mark.parametrize("scenario", ["masked-lm-cpu", "embedding-cpu", "translation-cpu"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "translation-cpu",
+        pytest.param("masked-lm-cpu", marks=pytest.mark.release),
+        pytest.param("embedding-cpu", marks=pytest.mark.release),
+    ],
+)
 def test_other_tasks_are_evaluated_by_their_own_loss(scenario: str) -> None:
     few = {"data.limit_bytes": 100_000} if scenario == "masked-lm-cpu" else {"data.samples": 200}
     measure = {"measure.steps": 6, "measure.phase_steps": 0, "train.learning_rate": 5e-3}
