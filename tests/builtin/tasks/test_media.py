@@ -25,7 +25,7 @@ CHECKPOINTED = {"set": {"train.gradient_checkpointing": True}}
 
 
 def results_of(folder: Path, work: str, **changes: Any) -> dict[str, Result]:
-    """Run a work with its activations kept, and computed again."""
+    """Run a work, once with each of its stacks."""
     written = {
         "name": "media",
         **WORKS[work],
@@ -51,10 +51,12 @@ def losses_of(result: Result) -> list[float]:
 
 @pytest.mark.parametrize("work", WORKS)
 def test_it_learns_and_every_trained_tensor_gets_a_gradient(work: str, tmp_path: Path) -> None:
-    results = results_of(tmp_path, work)
+    stacks = {"baseline": [], "recomputed": CHECKPOINTED, "trainer": ["hf-trainer"]}
+    results = results_of(tmp_path, work, stacks=stacks)
     kept, recomputed = results["baseline"], results["recomputed"]
     assert kept.status is Status.OK, kept.reasons
     losses = losses_of(kept)
+    assert losses_of(results["trainer"]) == pytest.approx(losses, rel=CLOSE)
     assert sum(losses[-4:]) < sum(losses[:4])
     flow = kept.ranks[0].effective.gradient_flow
     assert flow is not None and flow.tensors_with_gradient == flow.trained_tensors > 20
