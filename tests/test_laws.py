@@ -196,7 +196,10 @@ def test_no_command_but_run_imports_a_heavy_package(
     ] == []
 
 
-@pytest.mark.parametrize("command", ["--help", "run --dry-run", "results list"])
+@pytest.mark.parametrize(
+    "command",
+    ["--help", "run --dry-run", pytest.param("results list", marks=pytest.mark.release)],
+)
 def test_a_command_alone_imports_no_heavy_package(
     command: str, results: Path, tmp_path: Path
 ) -> None:

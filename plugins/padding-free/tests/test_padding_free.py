@@ -93,7 +93,10 @@ def test_attention_is_counted_by_each_sequence_s_own_length_and_a_mask_costs_the
         {"adapter": {"use": "lora", "r": 2, "target_modules": ["q_proj", "v_proj"]}},
         {"train": {"micro_batch_size": 2, "gradient_accumulation": 2}},
         {"train": {"micro_batch_size": 4, "gradient_checkpointing": True}},
-        {"train": {"micro_batch_size": 4, "precision": "bf16-autocast"}},
+        pytest.param(
+            {"train": {"micro_batch_size": 4, "precision": "bf16-autocast"}},
+            marks=pytest.mark.release,
+        ),
     ],
     ids=["hf-trainer", "lora", "accumulation", "checkpointing", "autocast"],
 )
