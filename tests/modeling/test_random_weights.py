@@ -237,7 +237,7 @@ def test_the_padding_token_of_tied_embeddings_stays_zero() -> None:
     assert model.lm_head.weight[4].any()
 
 
-def test_of_a_model_with_images_the_blocks_are_those_of_its_decoder_of_text() -> None:
+def test_of_a_model_with_images_the_blocks_of_both_towers_are_offered() -> None:
     from transformers import Gemma3Config
 
     config = Gemma3Config(
@@ -256,8 +256,9 @@ def test_of_a_model_with_images_the_blocks_are_those_of_its_decoder_of_text() ->
     model, _ = random_weights.random_model(config, torch.float32, "cpu", 0, replace=note)
     torch.manual_seed(0)
     theirs = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    assert offered
-    assert all("language_model" in name for name in offered)
+    towers = {"language_model", "vision_tower"}
+    assert {tower for name in offered for tower in towers if tower in name} == towers
+    assert all(any(tower in name for tower in towers) for name in offered)
     for name, parameter in model.named_parameters():
         expected = theirs.get_parameter(name)
         error = 5 * parameter.numel() ** -0.5
