@@ -216,7 +216,7 @@ def test_devices_that_compute_one_batch_together_count_once_in_the_global_batch(
         ({"model": {"dtype": "bf16"}}, "model.dtype"),
         ({"data": {"sequence_length": 0}}, "data.sequence_length"),
         ({"resources": {"devices": 0}}, "resources.devices"),
-        ({"resources": {"device": "tpu"}}, "resources.device"),
+        ({"resources": {"device": 1}}, "resources.device"),
         ({"environment": {"A": [1]}}, "environment.A"),
         ({"slow": "yes"}, "slow"),
         ({"name": "../up"}, "name"),
