@@ -77,8 +77,9 @@ def _fork(job: Job, rank: int) -> int:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))  # not the tests'
+        environment = rank_environment(job, rank)
         os.environ.clear()
-        os.environ.update(rank_environment(job, rank))
+        os.environ.update(environment)
         _work(job, rank)
     except BaseException:
         os.write(2, traceback.format_exc().encode())  # `sys.stderr` may be the tests' own.

@@ -294,7 +294,7 @@ def test_faults_in_other_settings_alone_are_named_with_the_setting(tmp_path: Pat
     text = source(acting=f"if {elsewhere}: {faults}")
     asked = {"dtypes": ("bfloat16",), "archs": ("GPT2LMHeadModel",)}
     found = violations(tmp_path, text, **asked)
-    settings = ("on tiny-llama-cpu in bfloat16 on cpu", "on gpt2 in float32 on cpu")
+    settings = ("on tiny-llama-cpu in bfloat16 on cpu", "on distilgpt2 in float32 on cpu")
     for sentence in (
         "undone at the end: {where}: the environment variable LEFT",
         "evidence: {where}: report_evidence returns nothing but zeros",

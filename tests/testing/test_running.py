@@ -35,7 +35,7 @@ def test_a_run_ends_in_the_result_that_the_product_stores(tmp_path: Path) -> Non
     assert rank.evidence["it"]["modules"] > 20
     assert rank.window is not None
     assert len(rank.window.samples) == 5
-    assert [one.name for one in result.plugins][:2] == ["it", "huggingface"]
+    assert [one.name for one in result.plugins][:3] == ["it", "causal-lm", "huggingface"]
     assert result.exits == ("exit 0",)
     assert Result.model_validate_json(result.model_dump_json()) == result
 

@@ -25,7 +25,10 @@ def list_models(output: Format = "table") -> None:
     columns = ("name", "family", "task", "architecture", "parameters", "description")
     rows = [{"name": name, **card.model_dump()} for name, card in list_cards().items()]
     document = [{key: row[key] for key in columns} for row in rows]
-    table = Table([Column(key, itemgetter(key), form=_text) for key in columns], rows)
+    forms = {"parameters": "{:,}".format}
+    table = Table(
+        [Column(key, itemgetter(key), form=forms.get(key, _text)) for key in columns], rows
+    )
     print_report(Report([Section(tables=[table])], document), output)
 
 

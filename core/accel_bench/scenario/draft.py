@@ -18,6 +18,9 @@ from accel_bench.scenario.models import StackEntry
 MAXIMUM_EXTENDS = 16
 """Files in one chain of `extends`."""
 
+SHORT = {"resources.device": "--device", "measure.timeout_seconds": "--timeout"}
+"""Options of the command line that set a key, where they are not written with `--set`."""
+
 
 @dataclass
 class Draft:
@@ -104,7 +107,7 @@ class Draft:
         )
         for key, value in changes:
             if value is not None or not self._take_back(key):
-                self.set(key, value, f"--set {key}")
+                self.set(key, value, SHORT.get(key, f"--set {key}"))
 
     def _take_back(self, key: str) -> bool:
         """Remove a dotted key; return whether it was there."""
