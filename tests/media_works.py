@@ -89,4 +89,6 @@ def built_run(folder: Path, work: str, train: dict[str, Any] | None = None, **da
     run.model = run.unwrapped_model = load_base_model(run)
     run.loss = run.task.build_loss(run)
     run.batches = plugin.build_batches(run)
+    if run.scenario.evaluates:
+        run.evaluation_batches = plugin.build_evaluation_batches(run)
     return run

@@ -17,6 +17,7 @@ from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.automatic import Chooser, length_choice, plan_with_sizes, power_of_two
 from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.settings import Evaluate
 from accel_bench.testing import run_scenario
 
 LENGTHS = "{use: synthetic, sequence_length: auto, lengths: {median: 20, sigma: 0.5, minimum: 4}}"
@@ -126,6 +127,7 @@ class Planted(Chooser):
 
     fits = 4
     tried: Sequence[tuple[str, int]] = ()
+    evaluations: Sequence[Evaluate] = ()
 
     def _estimated(self, stacks: Sequence[Planned], search: int) -> tuple[int, str]:
         return min(16, search), "planted"
@@ -134,6 +136,7 @@ class Planted(Chooser):
         experiment = planned.experiment
         size = experiment.scenario.train.micro_batch_size
         type(self).tried = (*self.tried, (experiment.stack.name, size))
+        type(self).evaluations = (*self.evaluations, experiment.scenario.evaluate)
         status = Status.OOM if size > self.fits else Status.OK
         return make_result(experiment).model_copy(update={"status": status}), None
 
@@ -142,6 +145,7 @@ def planted(path: Path, fits: int, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """The plan with the micro-batch that planted trials leave."""
     monkeypatch.setattr(Planted, "fits", fits)
     monkeypatch.setattr(Planted, "tried", ())
+    monkeypatch.setattr(Planted, "evaluations", ())
     monkeypatch.setattr("accel_bench.runner.automatic.Chooser", Planted)
     request = PlanRequest(notify=lambda text: None)
     return plan_with_sizes(read_draft(path), read_machine(), request)
@@ -170,6 +174,31 @@ def test_a_global_batch_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     plan = planted(write(tmp_path, data="{sequence_length: 8}", train=train), 64, monkeypatch)
     assert sizes(plan) == {(8, 8)}
     assert {one.experiment.scenario.train.gradient_accumulation for one in plan.planned} == {3}
+
+
+def test_the_size_for_one_global_batch_is_not_taken_for_an_accumulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = "{micro_batch_size: auto, %s: 4}"
+    data = "{sequence_length: 8}"
+    whole = write(tmp_path, data=data, train=given % "global_batch_size")
+    assert sizes(planted(whole, 64, monkeypatch)) == {(8, 4)}
+    accumulated = write(tmp_path, data=data, train=given % "gradient_accumulation")
+    assert sizes(planted(accumulated, 64, monkeypatch)) == {(8, 16)}
+
+
+def test_a_trial_trains_no_learning_curve_and_evaluates_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(
+        tmp_path,
+        data="{sequence_length: 8, held_out: 0.25}",
+        train="{micro_batch_size: auto}",
+        more="evaluate: {steps: 300, every: 10}\n",
+    )
+    plan = planted(path, 64, monkeypatch)
+    assert {(one.steps, one.every, one.batches) for one in Planted.evaluations} == {(0, None, 1)}
+    assert plan.planned[0].experiment.scenario.evaluate.steps == 300
 
 
 def test_each_sweep_point_has_sizes_of_its_own(

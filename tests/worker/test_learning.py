@@ -148,9 +148,12 @@ def test_settings_that_lead_to_no_evaluation_are_refused(
         run_scenario(file, settings=settings)
 
 
-def test_data_that_holds_nothing_out_is_refused_before_it_starts(file: Path) -> None:
+@pytest.mark.parametrize("more", [{}, {"evaluate": {"batches": 0}}], ids=["evaluated", "never"])
+def test_data_that_holds_nothing_out_is_refused_before_it_starts(
+    file: Path, more: Mapping[str, Any]
+) -> None:
     with pytest.raises(PluginError, match="plugin 'null' holds no samples out"):
-        run_scenario(file, settings={"data": {"use": "null", "held_out": 2}})
+        run_scenario(file, settings={"data": {"use": "null", "held_out": 2}, **more})
 
 
 class Noisy(torch.nn.Module):

@@ -410,7 +410,7 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
             continue
         use = getattr(scenario, slot)
         if hook in OF_EVALUATION:
-            if scenario.evaluates:
+            if scenario.data.held_out:
                 raise PluginError(
                     f"data.held_out: plugin {use.use!r} holds no samples out: it has no {hook}"
                 )

@@ -133,10 +133,11 @@ class Chooser:
         """Return the largest micro-batch of all stacks: estimated, and tried with real steps."""
         stacks = _stacks_at(self.plan({point: found}), point)
         identities = [one.experiment.identity for one in stacks]
-        place = _place("micro-batches", [identities, self.machine.memory_bytes])
+        # A global batch size and an accumulation are one experiment with the stand-in of 1.
+        search = range_of(rough, stacks[0])
+        place = _place("micro-batches", [identities, self.machine.memory_bytes, search])
         if (kept := _kept(place, Choice)) or not self.work_out:
             return kept
-        search = range_of(rough, stacks[0])
         estimated, because = self._estimated(stacks, search)
         value = estimated
         while (problem := self._problem(point, found, value)) is not None:
@@ -202,7 +203,7 @@ class Chooser:
         """
         tried = Choice(key=MICRO_BATCH, value=value, because="")
         plan = self.plan({point: {**found, MICRO_BATCH: tried}}, settings=SHORT)
-        for number, planned in enumerate(_stacks_at(plan, point)):
+        for number, planned in enumerate(map(_shortened, _stacks_at(plan, point))):
             name = planned.experiment.stack.name
             self.request.notify(f"{MICRO_BATCH}: auto: trying {value:,} with {name}")
             with tempfile.TemporaryDirectory(prefix="accel-bench-trial-") as folder:
@@ -250,6 +251,17 @@ def length_choice(summary: LengthSummary, scenario: Scenario) -> Choice:
 def _stacks_at(plan: Plan, point: str) -> list[Planned]:
     """Return the experiments of a point that run here."""
     return [one for one in plan.runnable if one.experiment.point == point]
+
+
+def _shortened(planned: Planned) -> Planned:
+    """Return an experiment without a learning curve, that evaluates at most one batch."""
+    scenario = planned.experiment.scenario
+    short = {"steps": 0, "every": None, **({"batches": 1} if scenario.evaluates else {})}
+    evaluate = scenario.evaluate.model_copy(update=short)
+    experiment = planned.experiment.model_copy(
+        update={"scenario": scenario.model_copy(update={"evaluate": evaluate})}
+    )
+    return replace(planned, experiment=experiment)
 
 
 def _of_the_data(planned: Planned) -> Any:

@@ -85,7 +85,8 @@ def make_evaluator(run: Run, synchronize: Callable[[], None]) -> Evaluator | Non
 def _evaluation(
     step: int, seconds: float, done: Sequence[tuple[int, TokenCounts, Any]]
 ) -> Evaluation:
-    loss = math.fsum(float(part) for _, _, part in done)
+    # A rank without a sample left computes another one's, so that all ranks call the model.
+    loss = math.fsum(float(part) for sequences, _, part in done if sequences)
     return Evaluation(
         step=step,
         loss=loss if math.isfinite(loss) else None,

@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.utils.data import IterableDataset
 
 from accel_bench import Batch, Options, Result, Run, Status, TokenCounts
+from accel_bench.analysis.checks.audit import audit
 from accel_bench.analysis.estimates.schema import SimulationRequest
 from accel_bench.builtin.data import catalogues
 from accel_bench.builtin.tasks.masked_lm import MaskedLMOptions
@@ -72,6 +73,7 @@ def test_a_twin_trains_is_counted_and_loses_nothing_by_checkpointing(
     plain, again = results["baseline"], results["activation-checkpointing"]
     for result in (plain, again):
         assert result.status.completed, result.reasons
+        assert not audit(result)
         workload = result.ranks[0].workload
         assert workload is not None
         assert workload.flops_method == "observed"

@@ -68,3 +68,10 @@ class Captions(Plugin[CaptionOptions]):
         from accel_bench.builtin.data import captions_impl
 
         return captions_impl.batches_of(run, self.options)
+
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the images with texts that are held out."""
+        from accel_bench.builtin.data import captions_impl
+
+        return captions_impl.evaluation_batches_of(run, self.options)

@@ -11,10 +11,21 @@ import torch
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.data.captions import CaptionOptions
-from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, BatchPlan, Integers, plan_of
+from accel_bench.builtin.data.dataset_impl import (
+    IGNORED_LABEL,
+    BatchPlan,
+    Integers,
+    evaluation_plan,
+    plan_of,
+)
 from accel_bench.builtin.data.images import fitting_problems
 from accel_bench.builtin.data.images_impl import ImageDataset
-from accel_bench.builtin.data.samples_impl import Collate, batch_of, micro_batches
+from accel_bench.builtin.data.samples_impl import (
+    Collate,
+    SampleEvaluation,
+    batch_of,
+    micro_batches,
+)
 from accel_bench.errors import ScenarioError
 
 BYTES = 256
@@ -76,6 +87,18 @@ class Collator:
 
 def batches_of(run: Run, options: CaptionOptions) -> Iterator[Batch]:
     """Yield micro-batches as the run's task needs them. Raises ScenarioError where they cannot."""
+    plan = plan_of(run, "none")
+    collate = _collate_of(run, options, plan)
+    return micro_batches(len(run.dataset), plan, collate, more_samples="raise data.samples")
+
+
+def evaluation_batches_of(run: Run, options: CaptionOptions) -> SampleEvaluation:
+    """Return the batches of held-out images with texts that the run's rank evaluates."""
+    plan, samples = evaluation_plan(run, "none")
+    return SampleEvaluation(samples, plan, _collate_of(run, options, plan))
+
+
+def _collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
     config = run.unwrapped_model.config
     text, vision = config.get_text_config(), config.vision_config
     for problem in fitting_problems(options, vision.image_size):
@@ -88,11 +111,8 @@ def batches_of(run: Run, options: CaptionOptions) -> Iterator[Batch]:
     rows = [(before, [*name.encode(), special.end]) for name in run.dataset.names]
     ids, labels, mask = texts_of(rows, special.padding, run.scenario.data.sequence_length)
     dtype = getattr(torch, run.scenario.model.dtype)
-    collator = Collator(run.dataset, plan_of(run, "none"), ids, labels, mask, dtype)
-    collate: Collate = collator.answers if asked else collator.pairs
-    return micro_batches(
-        len(run.dataset), collator.plan, collate, more_samples="raise data.samples"
-    )
+    collator = Collator(run.dataset, plan, ids, labels, mask, dtype)
+    return collator.answers if asked else collator.pairs
 
 
 @dataclass(frozen=True)

@@ -162,15 +162,14 @@ def check_vocabulary(run: Run) -> None:
     """Raise ScenarioError when the model, which is only known by now, lacks token ids."""
     model = run.model if run.unwrapped_model is None else run.unwrapped_model
     if hasattr(model, "config"):
-        from accel_bench import check_fit  # which imports torch: see plan_of
+        # Not at the top: a process that only tokenizes would wait for torch longer than it works.
+        from accel_bench import check_fit
 
         check_fit(model.config, run)
 
 
 def plan_of(run: Run, padding: Padding) -> BatchPlan:
     """Return how a run's samples are divided."""
-    # Not at the top: a process that only tokenizes would wait for torch longer than it works.
-
     train = run.scenario.train
     return BatchPlan(
         micro_batch_size=train.micro_batch_size,

@@ -129,6 +129,13 @@ class Images(Plugin[ImageOptions]):
             raise ScenarioError(problem)
         return images_impl.batches_of(run)
 
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the images that are held out."""
+        from accel_bench.builtin.data import images_impl
+
+        return images_impl.evaluation_batches_of(run)
+
 
 def drawing_problems(options: ImageOptions) -> Iterator[str]:
     """Yield why nothing can be drawn here."""

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.dataset_impl import BatchPlan, Integers, plan_of
+from accel_bench.builtin.data.dataset_impl import BatchPlan, Integers, evaluation_plan, plan_of
 from accel_bench.builtin.data.images import ImageOptions
-from accel_bench.builtin.data.samples_impl import batch_of, micro_batches
+from accel_bench.builtin.data.samples_impl import Collate, SampleEvaluation, batch_of, micro_batches
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -135,9 +135,18 @@ def _fill(options: ImageOptions, seed: int, folder: Path) -> None:
 def batches_of(run: Run) -> Iterator[Batch]:
     """Yield micro-batches of images in the dtype of the model's weights, with their labels."""
     plan = plan_of(run, "none")
-    dtype = getattr(torch, run.scenario.model.dtype)
-    collate = partial(_collate, run.dataset, plan, dtype)
+    collate = _collate_of(run, plan)
     return micro_batches(len(run.dataset), plan, collate, more_samples="raise data.samples")
+
+
+def evaluation_batches_of(run: Run) -> SampleEvaluation:
+    """Return the batches of held-out images that the run's rank evaluates."""
+    plan, samples = evaluation_plan(run, "none")
+    return SampleEvaluation(samples, plan, _collate_of(run, plan))
+
+
+def _collate_of(run: Run, plan: BatchPlan) -> Collate:
+    return partial(_collate, run.dataset, plan, getattr(torch, run.scenario.model.dtype))
 
 
 def _collate(

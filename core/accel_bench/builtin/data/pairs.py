@@ -41,7 +41,7 @@ class Pairs(Plugin[OptionsT]):
         from accel_bench.builtin.data import pairs_impl
 
         dataset = self._dataset(run)
-        run.on_evidence(lambda: pairs_impl.evidence(dataset))
+        run.on_evidence(lambda: pairs_impl.evidence(dataset, self.options.padding))
         return dataset
 
     @hookimpl

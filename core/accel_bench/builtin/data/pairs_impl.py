@@ -93,7 +93,6 @@ def batches_of(run: Run, padding: Literal["max_length", "longest"]) -> Iterator[
     form = _form_of(run)
     if hasattr(run.unwrapped_model, "config"):
         check_fit(run.unwrapped_model.config, run)
-    # Pairs are no samples of tokens: what a task makes of those does not count here.
     return _batches(run.dataset, plan_of(run, padding), form)
 
 
@@ -296,7 +295,7 @@ def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
     )
 
 
-def evidence(dataset: PairDataset) -> dict[str, Any]:
+def evidence(dataset: PairDataset, padding: str) -> dict[str, Any]:
     """Return JSON of what is trained on."""
     first, second = dataset.counted()
     return {
@@ -304,5 +303,7 @@ def evidence(dataset: PairDataset) -> dict[str, Any]:
         "first_tokens": first,
         "second_tokens": second,
         "vocab_size": dataset.vocab_size,
+        "sequences_per_sample": 2,
+        "constant_length": padding == "max_length",
         "fingerprint": dataset.fingerprint,
     }

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from accel_bench import Batch, TokenCounts
-from accel_bench.builtin.data.dataset_impl import BatchPlan, Integers, sample_order
+from accel_bench.builtin.data.dataset_impl import (
+    BatchPlan,
+    Integers,
+    sample_order,
+    shares_of,
+    split_samples,
+    without_labels,
+)
 from accel_bench.errors import ScenarioError
 
 Collate: TypeAlias = Callable[[Integers, Integers], Batch]
 """Makes a micro-batch of the samples of the first argument; the second are those of its step."""
 
-Order: TypeAlias = Callable[[int], Integers]
-"""Returns the order of all samples in an epoch."""
+Order: TypeAlias = Callable[[Integers, int], Integers]
+"""Returns the order of samples in an epoch."""
 
 
 def micro_batches(
@@ -29,18 +38,35 @@ def micro_batches(
     """Yield this rank's micro-batches without end, divided as those of tokens are.
 
     `order` is the seeded permutation of `sample_order` unless it is given; `more_samples` says how
-    a user gets more. Raises ScenarioError at once when the samples do not fill one step.
+    a user gets more. Held-out samples are left out. Raises ScenarioError at once when the others
+    do not fill one step.
     """
-    if samples < plan.global_batch_size:
+    training, held_out = split_samples(samples, plan.held_out, plan.seed)
+    if len(training) < plan.global_batch_size:
+        beside = f" beside {len(held_out)} that are held out" if len(held_out) else ""
         raise ScenarioError(
-            f"the data holds {samples} samples, but one optimizer step takes "
+            f"the data holds {len(training)} samples{beside}, but one optimizer step takes "
             f"{plan.global_batch_size} (train.micro_batch_size {plan.micro_batch_size} x "
             f"gradient_accumulation {plan.gradient_accumulation} x {plan.data_parallel} devices): "
             f"{more_samples}, or make the batch smaller"
         )
-    return _collated(
-        plan, collate, order or (lambda epoch: sample_order(samples, plan.seed, epoch))
-    )
+    return _collated(training, plan, collate, order or _shuffled_by(plan.seed))
+
+
+@dataclass(frozen=True)
+class SampleEvaluation:
+    """Batches of held-out samples for one rank, as `build_evaluation_batches` returns them."""
+
+    samples: Integers
+    """Held-out samples that the model is evaluated on, over all ranks, shape (samples,)."""
+
+    plan: BatchPlan
+    collate: Collate
+
+    def __iter__(self) -> Iterator[Batch]:
+        for mine, counts in shares_of(self.samples.tolist(), self.plan):
+            batch = self.collate(np.array(mine, dtype=np.int64), self.samples)
+            yield batch if counts else without_labels(batch)
 
 
 def batch_of(
@@ -50,13 +76,20 @@ def batch_of(
     inputs: dict[str, Any] = tensors
     if plan.pin:
         inputs = {name: tensor.pin_memory() for name, tensor in tensors.items()}
-    return Batch(inputs, plan.micro_batch_size, tokens, supervised)
+    samples = len(next(iter(tensors.values())))
+    return Batch(inputs, samples, tokens, supervised)
 
 
-def _collated(plan: BatchPlan, collate: Collate, order: Order) -> Iterator[Batch]:
+def _shuffled_by(seed: int) -> Order:
+    return lambda samples, epoch: samples[sample_order(len(samples), seed, epoch)]
+
+
+def _collated(
+    training: Integers, plan: BatchPlan, collate: Collate, order: Order
+) -> Iterator[Batch]:
     size, epoch = plan.global_batch_size, 0
     while True:
-        samples = order(epoch)
+        samples = order(training, epoch)
         for first in range(0, len(samples) - size + 1, size):
             step = samples[first : first + size]
             mine = step[plan.rank :: plan.data_parallel]

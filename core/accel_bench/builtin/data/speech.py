@@ -109,6 +109,13 @@ class Speech(Plugin[SpeechOptions]):
 
         return speech_batches_impl.batches_of(run, self.options)
 
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the utterances that are held out."""
+        from accel_bench.builtin.data import speech_batches_impl
+
+        return speech_batches_impl.evaluation_batches_of(run, self.options)
+
 
 def speaker_version() -> str:
     """Return what the program says of its version, without where its data is."""

@@ -16,10 +16,17 @@ from accel_bench.builtin.data.dataset_impl import (
     IGNORED_LABEL,
     BatchPlan,
     Integers,
+    evaluation_plan,
     plan_of,
     sample_order,
 )
-from accel_bench.builtin.data.samples_impl import Collate, Order, batch_of, micro_batches
+from accel_bench.builtin.data.samples_impl import (
+    Collate,
+    Order,
+    SampleEvaluation,
+    batch_of,
+    micro_batches,
+)
 from accel_bench.builtin.data.speech import SpeechOptions
 from accel_bench.builtin.data.speech_impl import SAMPLING_RATE, SpeechDataset
 from accel_bench.errors import ScenarioError
@@ -127,13 +134,13 @@ class Collator:
         counts = TokenCounts(counts.processed, counts.real, supervised)
         return batch_of(tensors, self.plan, counts, in_step)
 
-    def order(self, epoch: int) -> Integers:
-        """Return all utterances such that those of a step have similar lengths.
+    def order(self, utterances: Integers, epoch: int) -> Integers:
+        """Return utterances such that those of a step have similar lengths.
 
         Sorted are those of a few steps, which follow one another in an order of their own.
         """
         size = self.plan.global_batch_size
-        samples = sample_order(len(self.dataset), self.plan.seed, epoch)
+        samples = utterances[sample_order(len(utterances), self.plan.seed, epoch)]
         steps: list[Integers] = []
         for first in range(0, len(samples), size * BUCKET_STEPS):
             some = samples[first : first + size * BUCKET_STEPS]
@@ -181,26 +188,38 @@ def batches_of(run: Run, options: SpeechOptions) -> Iterator[Batch]:
 
     Raises ScenarioError for utterances that the model cannot take.
     """
-    model = run.unwrapped_model
-    config = model.config
-    dtype = getattr(torch, run.scenario.model.dtype)
-    collator = Collator(run.dataset, options, plan_of(run, options.padding), config, dtype)
-    collate: Collate = collator.transcribed
-    if run.scenario.task.use == "ctc":
-        check_frames(run.dataset, config)
-    elif run.scenario.task.use == "speech-pretraining":
-        check_masks(run.dataset, config)
-        collate = collator.masked
-    else:
-        collate = collator.log_mel(feature_extractor(run.dataset, config))
+    collator = _collator_of(run, options, plan_of(run, options.padding))
     order: Order | None = collator.order if options.bucketing else None
     return micro_batches(
         len(run.dataset),
         collator.plan,
-        collate,
+        _collate_of(run, collator),
         more_samples="raise data.samples, or data.max_audio_len",
         order=order,
     )
+
+
+def evaluation_batches_of(run: Run, options: SpeechOptions) -> SampleEvaluation:
+    """Return the batches of held-out utterances that the run's rank evaluates."""
+    plan, samples = evaluation_plan(run, options.padding)
+    return SampleEvaluation(samples, plan, _collate_of(run, _collator_of(run, options, plan)))
+
+
+def _collator_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collator:
+    config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
+    return Collator(run.dataset, options, plan, config, dtype)
+
+
+def _collate_of(run: Run, collator: Collator) -> Collate:
+    """Return what makes batches for the run's task. Raises ScenarioError where it cannot."""
+    config = collator.config
+    if run.scenario.task.use == "ctc":
+        check_frames(run.dataset, config)
+        return collator.transcribed
+    if run.scenario.task.use == "speech-pretraining":
+        check_masks(run.dataset, config)
+        return collator.masked
+    return collator.log_mel(feature_extractor(run.dataset, config))
 
 
 def normalized(waveform: Waveform) -> Waveform:
