@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from preference_training import SCENARIO, our_losses, pairs_of, trl_losses
+from torch import nn
 
+from accel_bench.builtin.tasks.dpo import DPO, DPOOptions
+from accel_bench.builtin.tasks.dpo_impl import PreferenceLoss, turn_dropout_off
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
+from accel_bench.modeling.loading import load_base_model
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.result import Result
 from accel_bench.scenario.draft import read_draft
@@ -62,7 +67,7 @@ def test_an_adapter_s_base_is_the_reference_and_stays_as_it_is(tmp_path: Path) -
     assert first.loss == pytest.approx(math.log(2), rel=1e-6)
     shown = rank.evidence["dpo"]
     assert isinstance(shown, dict)
-    assert shown["reference"] == "the base, without the adapter"
+    assert shown["reference"] == "the base, without the adapter, as the stack accelerates it"
     # A pair is a sample, and tokens are those of both sequences.
     assert first.sequences == 4
     assert first.processed_tokens > 4 * 32
@@ -78,8 +83,6 @@ def test_micro_batches_add_up_to_the_loss_of_the_step(tmp_path: Path) -> None:
 def test_the_loss_is_that_of_the_paper_on_pairs_of_ours(tmp_path: Path) -> None:
     """Computed here from the logits of the model, without any of the task's code."""
     run, pairs = pairs_of(tmp_path)
-    from accel_bench.modeling.loading import load_base_model
-
     torch.manual_seed(1)
     policy = load_base_model(run)
     reference = load_base_model(run)
@@ -95,8 +98,6 @@ def test_the_loss_is_that_of_the_paper_on_pairs_of_ours(tmp_path: Path) -> None:
         return float(found[torch.arange(len(following)), following][prompt - 1 :].sum())
 
     from accel_bench.builtin.data.dataset_impl import batch_of, plan_of
-    from accel_bench.builtin.tasks.dpo import DPOOptions
-    from accel_bench.builtin.tasks.dpo_impl import PreferenceLoss
 
     expected = 0.0
     for pair in pairs[:3]:
@@ -115,8 +116,6 @@ def test_the_loss_is_that_of_the_paper_on_pairs_of_ours(tmp_path: Path) -> None:
 
 
 def test_another_model_can_be_the_reference(tmp_path: Path) -> None:
-    from accel_bench.modeling.loading import load_base_model
-
     run, _ = pairs_of(tmp_path)
     model = load_base_model(run)
     model.save_pretrained(tmp_path / "policy")
@@ -130,6 +129,70 @@ def test_another_model_can_be_the_reference(tmp_path: Path) -> None:
     of_other = our_losses(tmp_path, {"reference_model": str(tmp_path / "reference")}, model=policy)
     assert of_itself == pytest.approx(our_losses(tmp_path, {}, model=policy), rel=1e-6)
     assert of_other[0] != pytest.approx(math.log(2), rel=1e-3)
+
+
+def test_neither_policy_nor_reference_drops_anything_out(tmp_path: Path) -> None:
+    overrides = {"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 400}
+    dropped = {key: 0.3 for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+    model = {"id": "gpt2", "overrides": overrides | dropped}
+    train = {**SCENARIO["train"], "learning_rate": 1e-9}
+    adapter = {"use": "lora", "r": 2, "target_modules": "all-linear"}
+    losses = our_losses(tmp_path, {}, model=model, train=train, adapter=adapter)
+    assert losses == pytest.approx([math.log(2)] * len(losses), rel=1e-6)
+
+
+def test_dropout_that_is_a_number_is_turned_off_too() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    model[0].attention_dropout = 0.2
+    model.config = SimpleNamespace(resid_pdrop=0.1, hidden_size=2, rate=0.3)
+    turn_dropout_off(model)
+    assert (model[1].p, model[0].attention_dropout) == (0.0, 0.0)
+    assert vars(model.config) == {"resid_pdrop": 0.0, "hidden_size": 2, "rate": 0.3}
+
+
+def test_the_copied_reference_is_what_was_loaded_before_any_acceleration(tmp_path: Path) -> None:
+    run, _ = pairs_of(tmp_path)
+    task = DPO(DPOOptions())
+    task.prepare_process(run)
+    run.model = load_base_model(run)
+    task.adjust_model(run.model)
+    loaded = run.model.lm_head.weight.detach().clone()
+    with torch.no_grad():  # As a lossy acceleration would.
+        run.model.lm_head.weight.mul_(1.1)
+    run.unwrapped_model = run.model
+    loss = task.build_loss(run)
+    assert isinstance(loss, PreferenceLoss)
+    assert torch.equal(loss._reference.lm_head.weight, loaded)
+    assert loss.evidence()["reference"] == "a copy of the policy as it was loaded"
+
+
+def test_other_weights_of_the_reference_are_another_experiment(tmp_path: Path) -> None:
+    run, _ = pairs_of(tmp_path)
+    model, folder = load_base_model(run), tmp_path / "reference"
+    task = {"use": "dpo", "reference_model": str(folder)}
+    policy = {**SCENARIO["model"], "id": str(tmp_path / "policy"), "weights": "pretrained"}
+    model.save_pretrained(tmp_path / "policy")
+    found = []
+    for scale in (1.0, 2.0):
+        with torch.no_grad():
+            model.lm_head.weight.mul_(scale)
+        model.save_pretrained(folder)
+        path = write(tmp_path, task=task, model={**policy, "overrides": {}})
+        (one,) = planned(path).planned
+        found.append(one.experiment.id)
+    assert len({*found}) == 2
+
+
+def test_a_reference_that_is_nowhere_is_told_by_the_plan(tmp_path: Path) -> None:
+    task = {"use": "dpo", "reference_model": "./nowhere"}
+    with pytest.raises(ScenarioError, match=r"task\.reference_model: .*nowhere"):
+        planned(write(tmp_path, task=task))
+
+
+def test_a_reference_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, task={"use": "dpo", "reference_model": "gpt2"})
+    result = only_failed(run_scenario(path))
+    assert "the model 'gpt2' has a vocabulary of 50257 tokens" in result.reasons[0]
 
 
 # What cannot be run.
@@ -171,8 +234,9 @@ def test_the_sweep_of_a_preference_recipe_is_planned_in_our_keys(tmp_path: Path)
 
 
 def test_pairs_are_refused_by_other_tasks(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError):
-        raise ScenarioError(planned(write(tmp_path, task="causal-lm")).nothing)
+    plan = planned(write(tmp_path, task="causal-lm"))
+    assert not plan.runnable
+    assert "does not work with task causal-lm; it works with dpo" in plan.nothing
 
 
 @pytest.mark.release

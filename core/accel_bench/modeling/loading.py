@@ -83,9 +83,11 @@ def load_other_model(run: Run, name: str) -> Any:
     ours, theirs = (text_config(one).vocab_size for one in (run.unwrapped_model.config, config))
     if ours != theirs:
         raise ScenarioError(
-            f"inference.assistant {name!r} has a vocabulary of {theirs} tokens, and the model one "
-            f"of {ours}; choose an assistant of the same family"
+            f"the model {name!r} has a vocabulary of {theirs} tokens, and model.id one of {ours}; "
+            "choose another model of the same family"
         )
+    if not run.scenario.generates:
+        check_fit(config, run, name)
     place, dtype = str(run.device), getattr(torch, use.dtype)
     if use.weights == "random":
         seed = run.scenario.train.seed
@@ -243,12 +245,13 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
     )
 
 
-def check_fit(config: Any, run: Run) -> None:
+def check_fit(config: Any, run: Run, name: str | None = None) -> None:
     """Refuse tokens or positions that a model has no embedding for: a GPU would only abort.
 
-    For loaders that do without `load_base_model`. Raises ScenarioError.
+    For loaders that do without `load_base_model`. `name` is the model's, that of the scenario
+    where none is given. Raises ScenarioError.
     """
-    name = run.scenario.model.id
+    name = name or run.scenario.model.id
     published = hasattr(config, "get_text_config")  # as transformers' own have it
     text = text_config(config)
     known = getattr(text, "vocab_size", None)

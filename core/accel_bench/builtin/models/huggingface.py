@@ -44,7 +44,7 @@ class HuggingFace(Plugin[Options]):
         """Return the SHA-256 of the files of the model's local directory; None without one."""
         model = experiment.scenario.model
         directory = model_directory(model)
-        return None if directory is None else _digest_files(directory, model.weights)
+        return None if directory is None else digest_files(directory, model.weights)
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> list[str]:
@@ -103,7 +103,8 @@ def _attention_reasons(scenario: Scenario, machine: Machine) -> Iterator[str]:
             )
 
 
-def _digest_files(directory: Path, weights: str) -> str:
+def digest_files(directory: Path, weights: str) -> str:
+    """Return the SHA-256 of the files that a model's directory is loaded from."""
     patterns = ["config.json", "*.py", *(["*.safetensors*"] if weights == "pretrained" else [])]
     digest = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):

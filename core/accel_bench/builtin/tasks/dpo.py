@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from pydantic import Field
 
-from accel_bench import Batch, Experiment, Held, Loss, Options, Run, Task, held_tokens, hookimpl
+from accel_bench import (
+    Batch,
+    Experiment,
+    Held,
+    Loss,
+    ModelUse,
+    Options,
+    Run,
+    Scenario,
+    Task,
+    held_tokens,
+    hookimpl,
+    model_directory,
+    model_problems,
+)
+from accel_bench.builtin.models.huggingface import digest_files
+from accel_bench.errors import ScenarioError
 
 WHOLE = frozenset({"none", "ddp"})
 """Values of `parallel` with which every device holds the whole model, so that it can be copied."""
@@ -39,18 +56,46 @@ class DPO(Task[DPOOptions]):
     Options = DPOOptions
     families = frozenset({"text-generation"})
 
+    _copies = False
+    """Whether the reference is a copy of the policy."""
+
+    _reference: Any = None
+    """The copy."""
+
+    def fingerprint(self, experiment: Experiment) -> str | None:
+        """Return the SHA-256 of the files of the reference's local directory; None without one."""
+        use = self._reference_use(experiment.scenario)
+        directory = None if use is None else model_directory(use)
+        return None if directory is None or use is None else digest_files(directory, use.weights)
+
+    def adjust_model(self, model: Any) -> None:
+        """Turn dropout off, as TRL does, and copy the policy where the copy is the reference.
+
+        This is before adapters, accelerations and compilation, so that the copy has none of them.
+        """
+        from accel_bench.builtin.tasks import dpo_impl
+
+        dpo_impl.turn_dropout_off(model)
+        if self._copies:
+            self._reference = dpo_impl.copy_of(model)
+
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Refuse a reference that cannot be held as the options say."""
+        """Refuse a reference that cannot be held as the options say.
+
+        Raises ScenarioError for one that is nowhere.
+        """
         options, scenario = self.options, experiment.scenario
+        if use := self._reference_use(scenario):
+            for problem in model_problems(use):
+                raise ScenarioError(f"task.reference_model: {problem}")
         size = options.reference_tensor_parallel_size
         if size != 1:
             yield (
                 f"reference_tensor_parallel_size: {size}: the reference is held whole on each "
                 "device; set 1, and model.dtype or a smaller reference_model where it does not fit"
             )
-        copied = options.reference_model is None and scenario.adapter.use == "none"
-        if copied and scenario.parallel.use not in WHOLE:
+        if self._copied(scenario) and scenario.parallel.use not in WHOLE:
             yield (
                 f"the reference is a copy of the policy, which parallel: {scenario.parallel.use} "
                 "divides; train an adapter, whose base is the reference, or name a reference_model"
@@ -65,11 +110,23 @@ class DPO(Task[DPOOptions]):
         """Import what the loss needs, so that its memory is not that of the model."""
         from accel_bench.builtin.tasks import dpo_impl  # noqa: F401
 
+        self._copies = self._copied(run.scenario)
+
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
         """Return the loss, with the reference that it compares with."""
         from accel_bench.builtin.tasks.dpo_impl import PreferenceLoss
 
-        loss = PreferenceLoss(run, self.options)
+        loss = PreferenceLoss(run, self.options, self._reference)
         run.on_evidence(loss.evidence)
         return loss
+
+    def _copied(self, scenario: Scenario) -> bool:
+        return self.options.reference_model is None and scenario.adapter.use == "none"
+
+    def _reference_use(self, scenario: Scenario) -> ModelUse | None:
+        """Return the reference as the scenario's model is written; None without a name."""
+        name = self.options.reference_model
+        if name is None:
+            return None
+        return scenario.model.model_copy(update={"id": name, "overrides": {}, "revision": None})

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from accel_bench import Run
 from accel_bench.builtin.tasks.dpo import DPOOptions
 from accel_bench.errors import ScenarioError
-from accel_bench.modeling.loading import load_base_model
+from accel_bench.modeling.loading import load_other_model
 from accel_bench.modeling.losses import IGNORED_LABEL
 
 NOT_OF_THE_MODEL = ("labels", "chosen_tokens")
 """Inputs that the loss reads, and the model does not get."""
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+"""Modules that drop something out."""
+
+DROPOUT_WORDS = ("dropout", "pdrop")
+"""Words in the names of configurations' keys, and of attributes, for probabilities of dropout."""
 
 
 class PreferenceLoss:
@@ -28,8 +34,11 @@ class PreferenceLoss:
     `nll_scale` the mean of -log p over the tokens of the step's chosen answers is added.
     """
 
-    def __init__(self, run: Run, options: DPOOptions) -> None:
-        """Keep the reference. Raises ScenarioError for data that holds no pairs."""
+    def __init__(self, run: Run, options: DPOOptions, copied: Any = None) -> None:
+        """Keep the reference, which is `copied` where one is given.
+
+        Raises ScenarioError for data that holds no pairs.
+        """
         if not hasattr(run.dataset, "sequences"):
             use = run.scenario.data.use
             raise ScenarioError(
@@ -38,7 +47,7 @@ class PreferenceLoss:
             )
         self._options = options
         self._policy = run.unwrapped_model
-        self._reference, self._what = reference_of(run, options)
+        self._reference, self._what = reference_of(run, options, copied)
         self._margin: torch.Tensor | None = None
 
     def __call__(
@@ -104,24 +113,40 @@ def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch
     return -losses.view(labels.shape)
 
 
-def reference_of(run: Run, options: DPOOptions) -> tuple[Any, str]:
+def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
     """Return the reference, and what it is in words; None where it is the base of an adapter."""
     if options.reference_model is not None:
-        return frozen(_other_model(run, options.reference_model)), options.reference_model
+        return frozen(load_other_model(run, options.reference_model)), options.reference_model
     if hasattr(run.unwrapped_model, "disable_adapter"):
-        return None, "the base, without the adapter"
-    return frozen(copy.deepcopy(run.unwrapped_model)), "a copy of the first policy"
+        return None, "the base, without the adapter, as the stack accelerates it"
+    if copied is not None:
+        return copied, "a copy of the policy as it was loaded"
+    return copy_of(run.unwrapped_model), "a copy of the first policy"
+
+
+def copy_of(model: Any) -> Any:
+    """Return a copy of a model that is not trained."""
+    return frozen(copy.deepcopy(model))
+
+
+def turn_dropout_off(model: nn.Module) -> None:
+    """Set every probability of dropout of a model to 0: in its modules, and what they read of it
+    as a number or from its configuration."""
+    for module in model.modules():
+        if isinstance(module, DROPOUTS):
+            module.p = 0.0
+        _set_to_zero(module)
+    if (config := getattr(model, "config", None)) is not None:
+        _set_to_zero(config)
+
+
+def _set_to_zero(owner: Any) -> None:
+    """Set the numbers of an object that are named as probabilities of dropout to 0."""
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, float) and any(word in name for word in DROPOUT_WORDS):
+            setattr(owner, name, 0.0)
 
 
 def frozen(model: Any) -> Any:
     """Return a model that is not trained, and drops nothing out."""
     return model.requires_grad_(False).train(False)
-
-
-def _other_model(run: Run, name: str) -> Any:
-    """Load the reference as the scenario's model is loaded."""
-    scenario = run.scenario
-    use = scenario.model.model_copy(update={"id": name, "overrides": {}})
-    changed = scenario.model_copy(update={"model": use})
-    experiment = run.experiment.model_copy(update={"scenario": changed})
-    return load_base_model(replace(run, experiment=experiment))
