@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ class CacheSize:
     """Bytes of all tensors of the cache."""
 
     expected: int | None
-    """2 x layers x heads of keys and values x size of a head x length x requests x bytes of a
-    number; null where layers do not keep the whole length."""
+    """2 x heads of keys and values x size of a head x kept length x requests x bytes of a number,
+    summed over layers; null where the configuration does not tell all of these."""
 
     requests: int
     """Requests that were answered together."""
@@ -58,33 +59,74 @@ def cache_size(cache: Any, run: Run, requests: int) -> CacheSize | None:
     length = asked.prompt_tokens + asked.new_tokens - 1
     return CacheSize(
         bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        expected=expected_bytes(run, requests, length),
+        expected=_expected(run, requests, length, tensors),
         requests=requests,
         length=length,
     )
 
 
-def expected_bytes(run: Run, requests: int, length: int) -> int | None:
-    """Return the bytes of keys and values by the model's configuration.
+def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tensor]) -> int | None:
+    """Return what arithmetic says of a cache; None where it says nothing.
 
-    None for a model whose layers keep less than the whole length, or whose configuration does not
-    say how many heads there are.
+    Under autocast each operation has a dtype of its own: numbers are priced as they are kept.
     """
     config = text_config(getattr(run.unwrapped_model, "config", None))
-    known = all(hasattr(config, name) for name in ("num_hidden_layers", "num_attention_heads"))
-    if not known or _slides(config, length):
+    numbers = expected_numbers(config, length, run.scenario.inference.cache == "static")
+    if numbers is None or not tensors:
         return None
-    layers = config.num_hidden_layers
-    queries = config.num_attention_heads
-    keys = getattr(config, "num_key_value_heads", None) or queries
-    size = getattr(config, "head_dim", None) or config.hidden_size // queries
-    dtype = getattr(torch, run.scenario.compute_dtype)
-    return int(2 * layers * keys * size * length * requests * dtype.itemsize)
+    pair = sum(tensor.element_size() for tensor in tensors[:2])
+    if not run.scenario.train.precision.endswith("-autocast"):
+        dtype: torch.dtype = getattr(torch, run.scenario.compute_dtype)
+        pair = 2 * dtype.itemsize
+    return numbers * requests * pair
 
 
-def _slides(config: Any, length: int) -> bool:
-    """Return whether some layer attends to fewer tokens than there are."""
+def expected_numbers(config: Any, length: int, static: bool) -> int | None:
+    """Return the numbers of the keys of a request by the model's configuration: as many as those of
+    its values.
+
+    None where layers keep something else than keys and values of the last tokens, or where the
+    configuration does not say how many heads there are.
+    """
+    heads, size = key_value_heads(config), head_size(config)
+    kept = kept_lengths(config, length, static)
+    return None if heads is None or size is None or kept is None else heads * size * sum(kept)
+
+
+def key_value_heads(config: Any) -> int | None:
+    """Return the heads of keys and values that a layer keeps for each token; None where it keeps
+    something else, as with latent attention, or the configuration does not say."""
+    queries = getattr(config, "num_attention_heads", None)
+    if queries is None or getattr(config, "kv_lora_rank", None):
+        return None
+    if getattr(config, "new_decoder_architecture", False):
+        return int(queries)  # Falcon's repeats its keys and values before it keeps them.
+    if getattr(config, "multi_query", False):
+        return 1
+    return int(getattr(config, "num_key_value_heads", None) or queries)
+
+
+def head_size(config: Any) -> int | None:
+    """Return the size of a head; None where the configuration does not say."""
+    if size := getattr(config, "head_dim", None):
+        return int(size)
+    width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
+    return int(width) // int(heads) if width and heads else None
+
+
+def kept_lengths(config: Any, length: int, static: bool) -> list[int] | None:
+    """Return how many of so many tokens each layer keeps; None for layers of an unknown kind.
+
+    A window of w tokens leaves w - 1 of them for the next one; a static cache has room for all w.
+    """
     window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or ()
-    other = any(kind != "full_attention" for kind in kinds)
-    return other or (window is not None and not kinds and window <= length)
+    default = "full_attention" if window is None else "sliding_attention"
+    layers = getattr(config, "num_hidden_layers", None)
+    kinds = getattr(config, "layer_types", None) or [default] * (layers or 0)
+    if not kinds or getattr(config, "attention_chunk_size", None) is not None:
+        return None
+    if getattr(config, "kv_sharing_modes", None) or getattr(config, "num_kv_shared_layers", None):
+        return None
+    slid = length if window is None else min(length, window if static else window - 1)
+    known = {"full_attention": length, "sliding_attention": slid}
+    return [known[kind] for kind in kinds] if known.keys() >= {*kinds} else None

@@ -40,6 +40,11 @@ class Generate(Plugin[Options]):
             yield "an assistant drafts for one request at a time: set inference.batch_size to 1"
         if asked.assistant is not None and asked.cache == "static":
             yield "an assistant needs a cache that shrinks: set inference.cache to dynamic"
+        if asked.cache == "static" and scenario.train.precision.endswith("-autocast"):
+            yield (
+                "a static cache has one dtype, and under autocast keys and values may have two: "
+                "set inference.cache to dynamic, or model.dtype in the place of train.precision"
+            )
         if scenario.train.gradient_accumulation > 1:
             yield "nothing is accumulated in mode inference: leave train.gradient_accumulation out"
 

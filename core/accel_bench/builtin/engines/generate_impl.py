@@ -12,7 +12,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
 from accel_bench.modeling.contract import text_config
-from accel_bench.modeling.key_value_cache import CacheSize, cache_size
+from accel_bench.modeling.key_value_cache import CacheSize, cache_size, head_size, key_value_heads
 from accel_bench.modeling.latencies import (
     Arrivals,
     Load,
@@ -101,12 +101,12 @@ class Generator:
     def _static_cache(self, requests: int) -> StaticCache:
         """Return a cache of the whole length. The last token is never fed, so that it has none."""
         config = text_config(self._model.config)
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         length = self._asked.prompt_tokens + self._asked.new_tokens - 1
         cache = StaticCache(config=config, max_cache_len=length)
-        place = torch.device(str(self._run.device))
-        cache.early_initialization(requests, heads, size, self._dtype(), place)
+        heads, size = key_value_heads(config), head_size(config)
+        if heads is not None and size is not None:  # Else each layer sees at its first call.
+            place = torch.device(str(self._run.device))
+            cache.early_initialization(requests, heads, size, self._dtype(), place)
         return cache
 
     def _dtype(self) -> torch.dtype:
