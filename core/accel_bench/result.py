@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Sequence
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -287,6 +289,25 @@ class Answers(Frozen):
     digests: tuple[str, ...] = ()
     """SHA-256 of the ids of each of the others, cut to 16 hexadecimal digits: beyond 65,536 ids
     they are not kept."""
+
+    unit: Literal["tokens", "letters"] = "tokens"
+    """What the ids are: those of tokens, or code points where a server told its text alone."""
+
+    @property
+    def requests(self) -> int:
+        """Requests that were answered."""
+        return len(self.tokens) + len(self.digests)
+
+    def digest(self, request: int) -> str:
+        """Return the digest of a request's answer, whether its ids were kept or not."""
+        if request < len(self.tokens):
+            return digest_of(self.tokens[request])
+        return self.digests[request - len(self.tokens)]
+
+
+def digest_of(answer: Sequence[int]) -> str:
+    """Return 16 hexadecimal digits that differ for other token ids."""
+    return hashlib.sha256(",".join(map(str, answer)).encode()).hexdigest()[:16]
 
 
 class Collective(Frozen):

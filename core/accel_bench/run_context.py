@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
@@ -105,6 +105,9 @@ class Run:
     answers: list[Sequence[int]] = field(default_factory=list)
     """Token ids that were generated for each request so far, in the order of the requests; the
     engine of `mode: inference` adds them, outside of its steps."""
+
+    answer_unit: Literal["tokens", "letters"] = "tokens"
+    """What the numbers in `answers` are: token ids, or code points where only text is known."""
 
     trace: Trace = field(default_factory=Trace)
     """Stages passed so far."""

@@ -20,6 +20,7 @@ from accel_bench.analysis.checks.comparability import (
     comparability,
     of_comparable,
 )
+from accel_bench.analysis.checks.outputs import of_offered_load
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
     compare_training,
@@ -85,8 +86,9 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentCompar
     paired = bool(set(left.speeds) & set(right.speeds))
     steps = shared_steps([left, right])
     training = _training(left, right, allowed, paired)
+    speed = of_same_training(_speed(left, right, allowed, paired), training)
     return ExperimentComparison(
-        **dict(of_same_training(_speed(left, right, allowed, paired), training)),
+        **dict(of_offered_load(speed, right.planned.experiment.scenario)),
         **dict(training),
         a=_operand(left, steps),
         b=_operand(beside_baseline(right, left), steps),

@@ -18,6 +18,7 @@ from accel_bench.analysis.aggregate import (
 )
 from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
 from accel_bench.analysis.checks.noise import load_notes
+from accel_bench.analysis.checks.outputs import of_offered_load
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
     compare_training,
@@ -169,7 +170,9 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
         if base and comparison:
             training = compare_training(base.completed, row.completed)
             both = comparability_of_rounds(base.completed, row.completed)
-            speed = of_comparable(of_same_training(comparison, training), both)
+            judged = of_same_training(comparison, training)
+            judged = of_offered_load(judged, row.planned.experiment.scenario)
+            speed = of_comparable(judged, both)
             summary = _row(beside_baseline(row, base), speed, training, steps)
             slow = _slow_runs(base, row) if speed.verdict == "inconclusive" else ()
             summaries.append(summary.model_copy(update={"slow_runs": slow}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from accel_bench.machine.clock import perf_counter_ns
@@ -72,17 +72,14 @@ class Served:
 
     @property
     def inter_token_seconds(self) -> list[float]:
-        """Seconds between tokens, of every request; those that come together share the wait."""
+        """Seconds between tokens, of every request; those that come together share the wait.
+
+        Tokens that come first have none: that wait is the one for the first token.
+        """
         found: list[float] = []
         for (before, _), (after, count) in itertools.pairwise(self.tokens):
             found += [(after - before) / count] * (count * self.requests)
-        first = self.tokens[0][1]
-        return [*[0.0] * ((first - 1) * self.requests), *found]
-
-    @property
-    def prefill_seconds(self) -> float:
-        """Seconds from the begin of the work to the first token."""
-        return self.tokens[0][0] - self.started
+        return found
 
     def _arrivals(self) -> Sequence[float]:
         return self.arrivals or [self.started] * self.requests
@@ -148,6 +145,53 @@ def load_of(served: Sequence[Served], offered: float) -> Load:
     return Load(offered, answered / whole, busy, busy >= SATURATED)
 
 
+KEEPS_UP = 0.9
+"""Share of the arriving requests that a server which keeps up answers."""
+
+
+def load_of_streams(served: Sequence[Served], offered: float) -> Load:
+    """Return how a server kept up that answers requests side by side, each on its own.
+
+    Requests pile up where each waits longer than those that arrived before it: that is told from
+    the medians of the first and of the last third.
+    """
+    requests = sorted((one.arrivals[0], one.ended) for one in served)
+    ends = sorted(ended for _, ended in requests)
+    span = ends[-1] - ends[0]
+    if not span:
+        return Load(offered, 1 / max(ends[0] - requests[0][0], 1e-9), None, False)
+    achieved = (len(ends) - 1) / span
+    third = max(1, len(requests) // 3)
+    first, last = requests[:third], requests[-third:]
+    between = _middle(last, _arrival) - _middle(first, _arrival)
+    longer = _middle(last, _latency) - _middle(first, _latency)
+    return Load(offered, achieved, None, longer > (1 / KEEPS_UP - 1) * between)
+
+
+def _middle(
+    requests: Sequence[tuple[float, float]], value: Callable[[tuple[float, float]], float]
+) -> float:
+    return statistics.median(map(value, requests))
+
+
+def _arrival(request: tuple[float, float]) -> float:
+    return request[0]
+
+
+def _latency(request: tuple[float, float]) -> float:
+    arrival, ended = request
+    return ended - arrival
+
+
+def spread_evenly(parts: Sequence[tuple[float, int]], tokens: int) -> list[tuple[float, int]]:
+    """Return the parts of a stream with so many tokens in all, as evenly as can be; there are at
+    least as many tokens as parts."""
+    count = len(parts)
+    ends = [-(-number * tokens // count) for number in range(count + 1)]
+    shares = [after - before for before, after in itertools.pairwise(ends)]
+    return [(instant, share) for (instant, _), share in zip(parts, shares, strict=True)]
+
+
 def latency_metrics(
     served: Sequence[Served], load: Load | None, seconds: float
 ) -> Iterator[Metric]:
@@ -163,9 +207,9 @@ def latency_metrics(
     yield from _percentiles("inter_token_latency", tokens)
     yield from _percentiles("request_latency", _all(served, "request_seconds"))
     requests = sum(one.requests for one in served)
-    prefill = sum(one.prefill_seconds for one in served)
+    prefill = covered_seconds([(one.started, one.tokens[0][0]) for one in served])
     prompts = sum(one.prompt_tokens for one in served)
-    yield _rate("prefill_tokens_per_second", prompts / prefill, "tokens/s")
+    yield _rate("prefill_tokens_per_second", prompts / prefill if prefill else None, "tokens/s")
     yield _rate("decode_tokens_per_second", _decode(served), "tokens/s")
     yield _count("measured_requests", requests)
     yield _count("measured_inter_token_latencies", len(tokens))
@@ -180,9 +224,18 @@ def latency_metrics(
 
 def _decode(served: Sequence[Served]) -> float | None:
     """Return the tokens per second after the first ones; None where all came at once."""
-    seconds = sum(one.ended - one.tokens[0][0] for one in served)
+    seconds = covered_seconds([(one.tokens[0][0], one.ended) for one in served])
     tokens = sum(one.new_tokens - one.requests * one.tokens[0][1] for one in served)
     return tokens / seconds if seconds else None
+
+
+def covered_seconds(intervals: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds that intervals cover: what is under way together counts once."""
+    seconds, until = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        seconds += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return seconds
 
 
 def _all(served: Sequence[Served], name: str) -> list[float]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
+from typing import Literal
 
-from accel_bench.result import Answers
+from accel_bench.result import Answers, digest_of
 
 MOST_IDS = 65_536
 """Token ids of one rank that are kept as they are."""
 
 
-def kept_answers(answers: Sequence[Sequence[int]]) -> Answers:
+def kept_answers(
+    answers: Sequence[Sequence[int]], unit: Literal["tokens", "letters"] = "tokens"
+) -> Answers:
     """Return token ids of the first requests, as many as are kept, and digests of the others."""
     room, whole = MOST_IDS, 0
     for answer in answers:
@@ -22,9 +24,5 @@ def kept_answers(answers: Sequence[Sequence[int]]) -> Answers:
     return Answers(
         tokens=tuple(tuple(answer) for answer in answers[:whole]),
         digests=tuple(map(digest_of, answers[whole:])),
+        unit=unit,
     )
-
-
-def digest_of(answer: Sequence[int]) -> str:
-    """Return 16 hexadecimal digits that differ for other token ids."""
-    return hashlib.sha256(",".join(map(str, answer)).encode()).hexdigest()[:16]

@@ -116,11 +116,80 @@ def test_beyond_what_is_kept_digests_tell_answers_apart() -> None:
     assert verdict(answered(long, TEXT), answered(long, TEXT)).output_verdict == "same"
 
 
-def summary_of(fast: tuple[int, ...]) -> Any:
+HALF = {"model": {"dtype": "bfloat16"}}
+LONG = tuple(range(32))
+
+
+def test_answers_that_all_go_wrong_at_one_place_are_another_output_however_long() -> None:
+    wrong = (*LONG[:20], *[99] * 12)
+    found = verdict(answered(*[LONG] * 50), answered(*[wrong] * 50, **HALF))
+    assert found.output_verdict == "different"
+    assert "50 of 50 requests" in found.output_reason
+    assert "20 % of the tokens from 17 to 24 differ" in found.output_reason
+
+
+def test_a_stretch_of_few_tokens_blames_nobody() -> None:
+    wrong = (*LONG[:20], *[99] * 12)
+    found = verdict(answered(*[LONG] * 50), answered(*[LONG] * 48, wrong, wrong, **HALF))
+    assert found.output_verdict == "equivalent"
+    assert found.output_difference == pytest.approx(2 / (48 * 32 + 2 * 21))
+
+
+def test_every_token_that_a_cut_answer_lacks_is_another_token() -> None:
+    found = verdict(answered(*[LONG] * 50), answered(*[LONG[:20]] * 50, **HALF))
+    assert found.output_verdict == "different"
+    assert found.output_difference is not None and found.output_difference > 0.9
+
+
+def in_letters(*answers: tuple[int, ...], **work: Any) -> Result:
+    run = answered(*answers, **work)
+    (rank,) = run.ranks
+    kept = rank.model_copy(update={"answers": kept_answers(answers, "letters")})
+    return run.model_copy(update={"ranks": (kept,)})
+
+
+def test_letters_get_no_tolerance_of_tokens() -> None:
+    assert verdict(in_letters(LONG), in_letters(LONG, **HALF)).output_verdict == "same"
+    found = verdict(in_letters(*[LONG] * 50), in_letters(*[LONG] * 49, LONG[:31], **HALF))
+    assert (found.output_verdict, found.output_tolerance) == ("different", 0.0)
+    assert "letter by letter" in found.output_reason
+
+
+def test_token_ids_are_not_compared_with_letters() -> None:
+    found = verdict(answered(LONG), in_letters(LONG))
+    assert found.output_verdict == "not tested"
+    assert "token ids" in found.output_reason
+
+
+def test_ids_of_one_and_a_digest_of_the_other_decide() -> None:
+    long = tuple(range(MOST_IDS))
+    kept, digests = kept_answers([TEXT]), kept_answers([long, TEXT]).digests
+    ours, theirs = answered(TEXT), answered(TEXT)
+    (rank,) = theirs.ranks
+    for text, expected in ((TEXT, "same"), (OTHER, "different")):
+        only = Answers(digests=kept_answers([long, text]).digests)
+        after = theirs.model_copy(update={"ranks": (rank.model_copy(update={"answers": only}),)})
+        assert verdict(ours, after).output_verdict == expected
+    assert kept.digest(0) == digests[0]
+
+
+def test_empty_answers_show_nothing() -> None:
+    assert verdict(answered(()), answered(())).output_verdict == "not tested"
+
+
+def test_at_a_rate_there_is_no_verdict_on_tokens_per_busy_second() -> None:
+    summary = summary_of(TEXT, rate=4.0)
+    fast = summary.experiments[1]
+    assert (fast.verdict, fast.output_verdict) == ("not tested", "same")
+    assert "compare latencies at this rate" in fast.verdict_reason
+    assert summary_of(TEXT).experiments[1].verdict == "faster"
+
+
+def summary_of(fast: tuple[int, ...], **inference: Any) -> Any:
     """Five rounds of a baseline and of a stack that takes half as long."""
     results, planned = [], []
     for name, seconds, text in (("base", 0.1, TEXT), ("fast", 0.05, fast)):
-        asked = {"prompt_tokens": 100, "new_tokens": 10}
+        asked = {"prompt_tokens": 100, "new_tokens": 10, **inference}
         work = {"mode": "inference", "data": {}, "inference": asked}
         experiment = make_experiment(name, scenario=work)
         planned.append(PlannedSummary(experiment=experiment))

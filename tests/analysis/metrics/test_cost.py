@@ -100,6 +100,18 @@ def test_no_completed_run_is_null_with_the_reason_and_never_zero() -> None:
     assert "asked for 2 GiB" in note
 
 
+def test_requests_at_a_rate_have_no_cost_since_idle_hours_are_paid_for_too() -> None:
+    costs = []
+    for more in ({}, {"rate": 4.0}):
+        work = {"mode": "inference", "data": {}, "inference": {"prompt_tokens": 100, **more}}
+        runs = make_rounds(make_experiment("base", scenario=work), [0.1] * 5)
+        costs += cost_of_results(runs, GIVEN).experiments
+    busy, at_a_rate = costs
+    assert busy.usd_per_million_tokens is not None
+    assert at_a_rate.usd_per_million_tokens is None
+    assert "idle hours are paid for too" in at_a_rate.notes[0]
+
+
 def test_an_invalid_run_has_no_cost() -> None:
     results = [make_result(), make_result(round=1, status=Status.INVALID, reasons=["no gradient"])]
     (row,) = cost_of_results(results, GIVEN).experiments

@@ -42,6 +42,12 @@ class Server(BaseHTTPRequestHandler):
     other: ClassVar[bool] = False
     """Whether it answers otherwise than the model would."""
 
+    boast: ClassVar[int] = 1
+    """How many tokens it counts for each."""
+
+    ids: ClassVar[bool] = False
+    """Whether it sends token ids beside the text."""
+
     alone = threading.Lock()
     """Held while a token is computed: one at a time, as on one device."""
 
@@ -64,8 +70,9 @@ class Server(BaseHTTPRequestHandler):
                     token = self.model(input_ids=ids, use_cache=False).logits[0, -1].argmax()
             ids = torch.cat([ids, token.reshape(1, 1)], dim=1)
             letter = chr(FIRST_LETTER + int(token) + self.other)
-            self._send({"choices": [{"text": letter}], "model": "tiny"})
-        usage = {"completion_tokens": asked["max_tokens"]}
+            more = {"token_ids": [int(token)]} if self.ids else {}
+            self._send({"choices": [{"text": letter, **more}], "model": "tiny"})
+        usage = {"completion_tokens": asked["max_tokens"] * self.boast}
         self._send({"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -139,6 +146,27 @@ def test_a_server_that_answers_otherwise_is_seen(
     monkeypatch.setattr(Server, "other", True)
     other = agreement(first, measured())
     assert other is not None and other.differing == other.requests == 10
+
+
+def test_a_server_is_not_as_fast_as_it_says(
+    measured: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "boast", 2)
+    result = measured()
+    assert result.status.value == "invalid"
+    assert "the server counted 8 tokens, 4 were asked" in result.reasons[0]
+
+
+def test_letters_are_told_from_token_ids(
+    measured: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rank,) = measured().ranks
+    assert rank.answers is not None and rank.answers.unit == "letters"
+    monkeypatch.setattr(Server, "ids", True)
+    (told,) = measured().ranks
+    assert told.answers is not None and told.answers.unit == "tokens"
+    letters = [[letter - FIRST_LETTER for letter in one] for one in rank.answers.tokens]
+    assert [list(one) for one in told.answers.tokens] == letters
 
 
 def test_requests_at_a_rate_do_not_wait_for_answers(measured: Callable[..., Result]) -> None:

@@ -170,7 +170,8 @@ def _row(
     used = devices_used(last)
     device = last.ranks[0].device if last and last.ranks else None
     machines = machines_paid(measured, tariff, instances)
-    speed = None if experiment.scenario.calls_alone else measured.tokens_per_second
+    unpriced = experiment.scenario.calls_alone or at_a_rate(measured)
+    speed = None if unpriced else measured.tokens_per_second
     cost = speed and speed.mapped(
         lambda rate: usd_per_million_tokens(tariff.usd_per_hour, machines, rate)
     )
@@ -207,6 +208,12 @@ def machines_paid(measured: ExperimentRuns, tariff: HourlyRate, instances: int |
     return instances or instances_needed(_devices(measured), nodes, tariff.devices)
 
 
+def at_a_rate(measured: ExperimentRuns) -> bool:
+    """Return whether requests arrived at a rate, so that idle time is no part of the speed."""
+    scenario = measured.planned.experiment.scenario
+    return scenario.generates and scenario.inference.rate is not None
+
+
 def _devices(measured: ExperimentRuns) -> int:
     return devices_used(measured.last) or measured.planned.experiment.scenario.world_size
 
@@ -221,6 +228,11 @@ def cost_notes(
         yield f"no cost, since it {measured.imported}"
     elif measured.planned.experiment.scenario.calls_alone:
         yield "no cost, since calls of an operation were counted, and no tokens"
+    elif at_a_rate(measured):
+        yield (
+            "no cost, since requests arrived at a rate: the speed is that of the busy time, and "
+            "idle hours are paid for too"
+        )
     elif measured.tokens_per_second is None:
         why = "; ".join(measured.ending.reasons) or measured.ending.status.value
         yield f"no cost, since no run completed: {why}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.metrics.cost import hourly_usd, usd_per_million_tokens
+from accel_bench.analysis.metrics.cost import at_a_rate, hourly_usd, usd_per_million_tokens
 from accel_bench.analysis.metrics.memory import MemoryFigure, memory_figures, peak_memory
 from accel_bench.analysis.metrics.named import named_metrics
 from accel_bench.analysis.metrics.rate import Terms
@@ -130,7 +130,8 @@ def _epochs(row: ExperimentRuns, terms: Terms) -> Interval | None:
 
 def _tokens_per_second(row: ExperimentRuns) -> Interval | None:
     """Return the speed where tokens are counted, which have hours and a price."""
-    return None if row.planned.experiment.scenario.calls_alone else row.tokens_per_second
+    unpriced = row.planned.experiment.scenario.calls_alone or at_a_rate(row)
+    return None if unpriced else row.tokens_per_second
 
 
 def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:

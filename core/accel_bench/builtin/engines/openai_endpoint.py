@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from accel_bench import (
     Engine,
@@ -25,6 +25,33 @@ if TYPE_CHECKING:
     from accel_bench.builtin.engines.openai_endpoint_impl import EndpointEngine
 
 
+SET_BY_THE_ENGINE = (
+    "model",
+    "prompt",
+    "max_tokens",
+    "temperature",
+    "seed",
+    "stream",
+    "stream_options",
+)
+"""Fields of a request that say what all stacks are asked alike."""
+
+OTHER_REQUESTS = (
+    "best_of",
+    "echo",
+    "max_completion_tokens",
+    "max_new_tokens",
+    "n",
+    "n_predict",
+    "stop",
+    "suffix",
+    "truncate_prompt_tokens",
+)
+"""Further fields with which other requests are answered."""
+
+LARGEST_PORT = 65_535
+
+
 class OpenAIEndpointOptions(Options):
     """Where the server is, and what else it is to be told."""
 
@@ -39,7 +66,8 @@ class OpenAIEndpointOptions(Options):
 
     extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Fields of the requests beside OpenAI's own, such as vLLM's `{ignore_eos: true}`, without
-    which texts may end before `inference.new_tokens`."""
+    which texts may end before `inference.new_tokens`, and `{return_token_ids: true}`, with which
+    tokens are compared in the place of letters."""
 
     most_waiting: int = Field(256, ge=1, le=10_000)
     """Requests that may be under way at a rate: further ones are sent when earlier ones end, and
@@ -47,6 +75,35 @@ class OpenAIEndpointOptions(Options):
 
     timeout_seconds: float = Field(120.0, gt=0, le=100_000)
     """Longest wait for the next token."""
+
+    answer_seconds: float = Field(3600.0, gt=0, le=1_000_000)
+    """Longest time that one whole answer may take."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        """Refuse what would be dropped, and ports that no machine has."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            raise ValueError(f"{url}: a port is at most {LARGEST_PORT:,}") from None
+        if port == 0 or not parts.hostname:
+            raise ValueError(f"{url}: give a host, and a port from 1 to {LARGEST_PORT:,}")
+        if parts.query or parts.fragment or parts.username is not None:
+            raise ValueError(f"{url}: give no user, no query and no fragment")
+        return url
+
+    @field_validator("extra")
+    @classmethod
+    def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        """Refuse fields by which a stack would be asked for something else."""
+        if own := sorted(extra.keys() & {*SET_BY_THE_ENGINE, *OTHER_REQUESTS}):
+            raise ValueError(
+                f"{', '.join(own)}: all stacks are asked for the same, by `inference` and "
+                "`engine.model`; leave it out of extra"
+            )
+        return extra
 
 
 class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):

@@ -7,14 +7,22 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
 from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
 from accel_bench.errors import InvalidRunError
-from accel_bench.modeling.latencies import Arrivals, Load, Served, latency_metrics, now
+from accel_bench.modeling.latencies import (
+    Arrivals,
+    Load,
+    Served,
+    latency_metrics,
+    load_of_streams,
+    now,
+    spread_evenly,
+)
 from accel_bench.modeling.prompts import Prompts
 
 KEPT_LETTERS = 300
@@ -26,8 +34,17 @@ ENDING_SECONDS = 10.0
 POLL_SECONDS = 0.1
 """How often a full server is looked at for its end."""
 
-KEEPS_UP = 0.9
-"""Share of the arriving requests that a server which keeps up has answered."""
+MOST_BYTES_OF_A_LINE = 1 << 20
+"""Longest line of a stream that is read."""
+
+MOST_LETTERS_OF_A_TOKEN = 1000
+"""Letters that a text may have for each token that was asked for."""
+
+MOST_LINES_OF_A_TOKEN = 8
+"""Lines that a stream may have for each token that was asked for."""
+
+LINES_BESIDE = 1000
+"""Lines that a stream may have beside those of its tokens, such as comments that keep it alive."""
 
 
 @dataclass
@@ -41,6 +58,21 @@ class Completion:
 
     said_tokens: int | None
     """Tokens that the server counted; None where it does not say."""
+
+    ids: list[int] = field(default_factory=list)
+    """Token ids, where the server sends them."""
+
+    has_ids: bool = True
+    """Whether all parts came with their token ids."""
+
+    finished: str = ""
+    """Why the text ended, as the server says."""
+
+    ended: bool = False
+    """Whether the server has ended the stream, and not the connection."""
+
+    parts: int = 0
+    """Parts of the stream with text or tokens."""
 
 
 class EndpointEngine:
@@ -75,8 +107,15 @@ class EndpointEngine:
             stopwatch.lap([self._counted(one) for one in answered], 0.0)
         self.close()
         kept = (self._answers.get(number) for number in range(done))
-        texts = [one.text for one in kept if isinstance(one, Completion)]
-        self._run.answers.extend(tuple(map(ord, text)) for text in texts)
+        self._keep([one for one in kept if isinstance(one, Completion)])
+
+    def _keep(self, answered: Sequence[Completion]) -> None:
+        """Keep what was generated: token ids where all answers have them, else letters."""
+        if all(one.has_ids for one in answered):
+            self._run.answers.extend(one.ids for one in answered)
+            return
+        self._run.answer_unit = "letters"
+        self._run.answers.extend(tuple(map(ord, one.text)) for one in answered)
 
     def close(self) -> None:
         """Send no more requests, and wait for those under way, which end at their next token."""
@@ -93,12 +132,36 @@ class EndpointEngine:
         self._window = [one for one in known if isinstance(one, Completion)]
         served = [one.served for one in self._window]
         yield from latency_metrics(served, self._load(), window.seconds)
+        yield self._whole_answers()
+
+    def _whole_answers(self) -> Metric:
+        """Return the share of requests with as many tokens as were asked for; others are no
+        complete work."""
+        asked, requests = self._asked.new_tokens, len(self._window)
+        other = [one for one in self._window if counted_tokens(one, asked) != asked]
+        reason = ""
+        if other:
+            why = sorted({one.finished for one in other if one.finished})
+            said = f" (finish_reason: {', '.join(why)})" if why else ""
+            reason = (
+                f"{len(other):,} of {requests:,} answers have other than {asked:,} tokens{said}: "
+                "texts end early, or the server does not count its tokens"
+            )
+        return Metric(
+            name="whole_answers",
+            value=1 - len(other) / requests,
+            unit="1",
+            scope="rank",
+            better="higher",
+            reason=reason,
+            degrades=bool(other),
+        )
 
     def evidence(self) -> dict[str, Any]:
         """Return JSON of what the server says, and of the load."""
         load = self._load() if self._window else None
         models = sorted({one.model for one in self._window})
-        parts = sum(one.served.new_tokens for one in self._window)
+        parts = sum(one.parts for one in self._window)
         said = [one.said_tokens for one in self._window if one.said_tokens is not None]
         text = f"{self._options.url} answered as {', '.join(models) or 'nobody'}"
         if said and sum(said) != parts:
@@ -115,13 +178,16 @@ class EndpointEngine:
         """Return how the server kept up with the requests of the window."""
         if self._asked.rate is None:
             return None
-        arrivals = [one.served.arrivals[0] for one in self._window]
-        ended = max(one.served.ended for one in self._window)
-        achieved = len(arrivals) / (ended - arrivals[0])
-        arrived = len(arrivals) / max(arrivals[-1] - arrivals[0], 1 / self._asked.rate)
-        return Load(self._asked.rate, achieved, None, achieved < KEEPS_UP * arrived)
+        return load_of_streams([one.served for one in self._window], self._asked.rate)
 
     def _send_at_rate(self, rate: float) -> None:
+        """Send requests at their times; an error is the answer to the next one."""
+        try:
+            self._send_when_due(rate)
+        except Exception as error:
+            self._answer(self._sent, error)
+
+    def _send_when_due(self, rate: float) -> None:
         """Send requests at their times, whether earlier ones are answered or not."""
         arrivals, began = Arrivals(rate, self._asked.seed + self._run.rank), now()
         while not self._stopped.is_set():
@@ -152,6 +218,10 @@ class EndpointEngine:
         except Exception as error:
             answer = error
         self._room.release()
+        self._answer(number, answer)
+
+    def _answer(self, number: int, answer: Completion | BaseException) -> None:
+        """Hand over what came of a request."""
         with self._changed:
             self._answers[number] = answer
             self._changed.notify_all()
@@ -159,6 +229,7 @@ class EndpointEngine:
     def _body(self, prompt: Sequence[int]) -> dict[str, Any]:
         sampling = self._asked.decoding == "sampling"
         return {
+            **self._options.extra,
             "model": self._options.model or self._run.scenario.model.id,
             "prompt": list(prompt),
             "max_tokens": self._asked.new_tokens,
@@ -166,7 +237,6 @@ class EndpointEngine:
             "seed": self._asked.seed,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **self._options.extra,
         }
 
     def _wait_for(self, number: int) -> Completion:
@@ -185,9 +255,15 @@ class EndpointEngine:
 
     def _counted(self, answer: Completion) -> Batch:
         """Return the counts of one request: padding is the server's own matter."""
-        new = answer.said_tokens or answer.served.new_tokens
+        new = counted_tokens(answer, self._asked.new_tokens)
         counts = TokenCounts(answer.served.prompt_tokens + new, new, 0)
         return Batch({}, 1, counts, 0)
+
+
+def counted_tokens(answer: Completion, asked: int) -> int:
+    """Return the tokens of an answer: never more than were asked for."""
+    said = answer.said_tokens
+    return min(answer.served.new_tokens if said is None else said, asked)
 
 
 def ask(
@@ -217,33 +293,106 @@ def ask(
         connection.request("POST", path, content, {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != http.HTTPStatus.OK:
-            said = response.read().decode(errors="replace")[:KEPT_LETTERS]
+            said = response.read(KEPT_LETTERS).decode(errors="replace")
             raise InvalidRunError([f"{options.url} answered {response.status}: {said}"])
-        return _read_stream(response, served, stopped)
+        limits = Limits(int(body["max_tokens"]), now() + options.answer_seconds)
+        return read_stream(response, served, limits, stopped)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidRunError(
+            [f"{options.url}: a part of the stream is no JSON: {error}"]
+        ) from None
     finally:
         connection.close()
 
 
-def _read_stream(
-    response: http.client.HTTPResponse, served: Served, stopped: Callable[[], bool]
+class Limits(NamedTuple):
+    """What one answer may have."""
+
+    tokens: int
+    """Tokens that were asked for."""
+
+    until: float
+    """When it must have ended."""
+
+
+def read_stream(
+    response: BinaryIO | http.client.HTTPResponse,
+    served: Served,
+    limits: Limits,
+    stopped: Callable[[], bool],
 ) -> Completion:
-    """Read the events of a stream to its end, and note when those with text come."""
+    """Read the events of a stream to its end, and note when those with text come.
+
+    Raises InvalidRunError for a stream that breaks off, says an error, or has no end.
+    """
     completion = Completion(served, "", "", None)
-    for line in response:
-        content = line.strip().removeprefix(b"data:").strip()
-        if content == b"[DONE]" or stopped():
-            break
-        if not content:
-            continue
-        event = json.loads(content)
+    most = LINES_BESIDE + MOST_LINES_OF_A_TOKEN * limits.tokens
+    for _ in range(most):
+        line = response.readline(MOST_BYTES_OF_A_LINE + 1)
         instant = now()
-        completion.model = event.get("model") or completion.model
-        if usage := event.get("usage"):
-            completion.said_tokens = usage.get("completion_tokens")
-        for choice in event.get("choices") or ():
-            if text := choice.get("text"):
-                served.tokens.append((instant, 1))
-                completion.text += text
+        content = line.strip().removeprefix(b"data:").strip()
+        if not line or content == b"[DONE]" or stopped():
+            completion.ended = completion.ended or bool(line)
+            break
+        if len(line) > MOST_BYTES_OF_A_LINE or instant > limits.until:
+            raise InvalidRunError(["the server's answer is too long, or takes too long"])
+        if content.startswith(b"{"):
+            _take_event(completion, json.loads(content), instant, limits)
+    else:
+        raise InvalidRunError([f"the server's stream has not ended after {most:,} lines"])
+    return _checked(completion, limits)
+
+
+def _take_event(
+    completion: Completion, event: dict[str, Any], instant: float, limits: Limits
+) -> None:
+    """Add what an event says. Raises InvalidRunError for an error."""
+    if complaint := event.get("error"):
+        said = json.dumps(complaint)[:KEPT_LETTERS]
+        raise InvalidRunError([f"the server ended its stream with an error: {said}"])
+    completion.model = str(event.get("model") or completion.model)[:KEPT_LETTERS]
+    if usage := event.get("usage"):
+        completion.said_tokens = usage.get("completion_tokens")
+    for choice in event.get("choices") or ():
+        text, ids = choice.get("text") or "", choice.get("token_ids")
+        if text or ids:
+            completion.has_ids = completion.has_ids and _are_ids(ids)
+            completion.ids += ids if _are_ids(ids) else ()
+            completion.served.tokens.append((instant, len(ids) if _are_ids(ids) else 1))
+            completion.text += text
+        if reason := choice.get("finish_reason"):
+            completion.finished, completion.ended = str(reason)[:KEPT_LETTERS], True
+    if len(completion.text) > MOST_LETTERS_OF_A_TOKEN * limits.tokens:
+        raise InvalidRunError([f"the server's text has {len(completion.text):,} letters"])
+
+
+def _are_ids(ids: Any) -> bool:
+    """Return whether this is a list of token ids."""
+    return bool(ids) and isinstance(ids, list) and all(type(one) is int for one in ids)
+
+
+def _checked(completion: Completion, limits: Limits) -> Completion:
+    """Return an answer that was read to its end, its parts with the tokens that came in each.
+
+    Raises InvalidRunError for one that broke off, or that claims more than was asked for.
+    """
+    served, said = completion.served, completion.said_tokens
     if not served.tokens:
         raise InvalidRunError(["the server's answer has no text"])
+    if not completion.ended:
+        raise InvalidRunError(
+            ["the server's stream broke off: it has neither [DONE] nor a finish_reason"]
+        )
+    completion.parts = len(served.tokens)
+    if completion.has_ids and completion.ids:
+        said = len(completion.ids)
+    if said is None:
+        return completion
+    if type(said) is not int or not 1 <= said <= limits.tokens:
+        raise InvalidRunError(
+            [f"the server counted {str(said)[:KEPT_LETTERS]} tokens, {limits.tokens:,} were asked"]
+        )
+    completion.said_tokens = said
+    if not completion.has_ids and said > completion.parts:
+        served.tokens = spread_evenly(served.tokens, said)
     return completion
