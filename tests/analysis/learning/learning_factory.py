@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis_factory import make_experiment, make_rank, make_result, make_sample
@@ -52,6 +52,13 @@ def learned(
     rank = make_rank(step_seconds=(step_seconds, step_seconds))
     rank = rank.model_copy(update={"learning": curve})
     return make_result(experiment, round=round, ranks=(rank,), seconds=step_seconds)
+
+
+def learned_at(losses: Mapping[int, float], experiment: Experiment) -> Result:
+    """A run evaluated after the given steps, the last of which ends its window."""
+    rank = make_rank(warmup=max(losses) - 2)
+    curve = LearningCurve(evaluations=tuple(evaluation(*one) for one in losses.items()))
+    return make_result(experiment, ranks=(rank.model_copy(update={"learning": curve}),))
 
 
 def seeded(stack: str, seed: int, rate: float | None = None) -> Experiment:

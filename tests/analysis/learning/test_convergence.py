@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 
 import pytest
-from analysis.learning.learning_factory import diverged, learned, seeded
+from analysis.learning.learning_factory import diverged, learned, learned_at, seeded
 from analysis_factory import make_experiment
 
 from accel_bench.analysis.learning.convergence import convergence
+from accel_bench.analysis.learning.curves import Amounts
 from accel_bench.analysis.learning.schema import ConvergenceDocument, ExperimentLearning
+from accel_bench.analysis.learning.to_loss import race
 from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
@@ -184,6 +187,102 @@ def test_identical_rates_are_called_best_in_few_cases() -> None:
         losses.sort(key=lambda one: sum(one.values()))
         called += is_best(losses[0], losses[1:])
     assert called <= 0.08 * trials
+
+
+def falling(steps: int) -> float:
+    """A loss that falls faster at the beginning."""
+    return 1 + 4 * 0.99**steps
+
+
+def test_rates_whose_warm_ups_differ_are_compared_after_equally_many_steps() -> None:
+    """With the same learning the rate of the longer warm-up is no worse."""
+    runs = [
+        learned_at({0: falling(0), warm: falling(warm), last: falling(last)}, seeded("l", s, rate))
+        for rate, warm, last in ((1e-3, 30, 230), (1e-2, 43, 243))
+        for s in range(5)
+    ]
+    (best,) = document(runs).learning_rates
+    assert (best.steps, best.verdict) == (230, "could not tell")
+    between = falling(43) + 187 / 200 * (falling(243) - falling(43))
+    assert [one.loss for one in best.rates] == pytest.approx([falling(230), between])
+
+
+def test_a_rate_below_both_points_of_another_is_the_best() -> None:
+    runs = [
+        learned_at({0: 5.0, last: loss + 0.001 * s}, seeded("lora", s, rate))
+        for rate, last, loss in ((1e-3, 30, 2.0), (1e-2, 40, 2.5))
+        for s in range(5)
+    ]
+    (best,) = document(runs).learning_rates
+    assert (best.best, best.verdict) == (1e-3, "best")
+
+
+def test_curve_and_stability_are_those_of_equally_many_steps() -> None:
+    """Of runs on one line, one of which went on for longer."""
+    runs = [
+        learned_at({step: 5.0 - step / 10 for step in steps}, seeded("lora", seed))
+        for seed, steps in enumerate([(0, 10, 20), (0, 15, 30), (0, 12, 24)])
+    ]
+    found = row(document(runs), "lora")
+    assert [(one.steps, one.tokens) for one in found.curve] == [(0, 0), (10, 1000), (20, 2000)]
+    assert [one.loss for one in found.curve] == pytest.approx([5.0, 4.0, 3.0])
+    stability = found.stability
+    assert (stability.lowest, stability.highest) == pytest.approx((3.0, 3.0))
+
+
+def raced(pairs: int, ratio: float, generator: Random) -> str:
+    """The verdict on a stack that takes so many times the baseline's seconds, with 1 % noise."""
+    found = {}
+    for name, factor in (("baseline", 1.0), ("stack", ratio)):
+        runs = {
+            ("monday", number): Amounts(1, 1, factor * math.exp(generator.gauss(0, 0.01)))
+            for number in range(pairs)
+        }
+        found[name] = {"{}": runs}
+    return race(found["baseline"], {"stack": found["stack"]})["stack"].verdict
+
+
+def test_identical_stacks_are_called_sooner_or_later_in_1_percent_of_cases_at_most() -> None:
+    generator = Random(7)
+    words = [raced(5, 1.0, generator) for _ in range(1000)]
+    # 1 % of 1000, and three standard deviations of that count.
+    assert 1000 - words.count("could not tell") <= 10 + 3 * math.sqrt(10)
+
+
+def test_a_stack_is_sooner_or_later_by_what_noise_does_not_explain() -> None:
+    generator = Random(7)
+    assert {raced(8, 0.9, generator) for _ in range(50)} == {"sooner"}
+    assert {raced(8, 1.1, generator) for _ in range(50)} == {"later"}
+
+
+def test_a_difference_below_1_percent_is_not_sooner_however_sure() -> None:
+    slow = [0.100, 0.101, 0.102, 0.100, 0.101]
+    found = document([*rounds(LORA, slow), *rounds(FAST, [one * 0.995 for one in slow])], loss=3.0)
+    to_loss = row(found, "fast").to_loss
+    assert to_loss is not None
+    assert to_loss.verdict == "could not tell"
+    assert to_loss.ratio is not None
+    assert to_loss.ratio.low is not None
+    assert to_loss.ratio.low > 1
+
+
+def test_seeds_are_the_units_where_there_are_several() -> None:
+    """Ten pairs of two seeds are two units."""
+    runs: dict[str, dict[str, dict[tuple[str, int], Amounts]]] = {"baseline": {}, "stack": {}}
+    for seed in range(2):
+        for name, seconds in (("baseline", 1.0), ("stack", 0.5)):
+            runs[name][str(seed)] = {
+                ("monday", number): Amounts(1, 1, seconds + number / 100) for number in range(5)
+            }
+    assert race(runs["baseline"], {"stack": runs["stack"]})["stack"].verdict == "could not tell"
+
+
+def test_a_pair_of_which_one_did_not_get_there_leaves_it_open() -> None:
+    worse = learned((5.0, 4.5, 4.2, 4.1), experiment=LORA, round=5)
+    found = document([*rounds(LORA, [0.1] * 5), worse, *rounds(FAST, [0.05] * 6)], loss=3.0)
+    to_loss = row(found, "fast").to_loss
+    assert to_loss is not None
+    assert to_loss.verdict == "could not tell"
 
 
 def test_the_document_is_read_back_as_it_was() -> None:

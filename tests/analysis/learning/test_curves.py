@@ -15,7 +15,7 @@ from accel_bench.analysis.learning.curves import (
     Reached,
     amounts_to,
     learning_curve,
-    loss_after,
+    reached_after,
     training_curve,
     validation_curve,
 )
@@ -130,6 +130,14 @@ def test_each_point_of_a_falling_curve_is_reached_where_it_stands(curve: list[Re
             assert found.steps == pytest.approx(one.steps)
 
 
-def test_the_loss_after_so_many_steps_is_that_of_the_last_point_until_then() -> None:
-    curve = [Reached(5, 50, 1.0, 4.0), Reached(10, 100, 5.0, 2.0)]
-    assert [loss_after(curve, steps) for steps in (4, 5, 9, 10, 11)] == [None, 4, 4, 2, 2]
+def test_between_two_points_a_curve_is_interpolated_and_outside_of_them_it_has_none() -> None:
+    curve = [Reached(5, 50, 1.0, 4.0), Reached(10, 100, 6.0, 2.0)]
+    assert reached_after(curve, 5) == curve[0]
+    assert reached_after(curve, 9) == Reached(9, 90, 5.0, 2.4)
+    assert reached_after(curve, 10) == curve[1]
+    assert [reached_after(curve, steps) for steps in (4, 11)] == [None, None]
+
+
+def test_next_to_a_loss_that_is_not_finite_there_is_none() -> None:
+    curve = [Reached(0, 0, 0.0, None), Reached(2, 20, 1.0, 2.0)]
+    assert reached_after(curve, 1) == Reached(1, 10, 0.5, None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
-from accel_bench.analysis.learning.curves import Reached
+from accel_bench.analysis.learning.curves import Reached, reached_after
 from accel_bench.analysis.learning.groups import LearningGroup, learning_groups
 from accel_bench.analysis.learning.growth import memory_growth
 from accel_bench.analysis.learning.rates import best_learning_rates
@@ -18,7 +18,7 @@ from accel_bench.analysis.learning.schema import (
     ToLoss,
 )
 from accel_bench.analysis.learning.stability import stability_of
-from accel_bench.analysis.learning.to_loss import Found, amounts_of, to_loss
+from accel_bench.analysis.learning.to_loss import Found, Race, amounts_of, race, to_loss
 from accel_bench.analysis.metrics.cost import machines_paid
 from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.statistics.bootstrap import bootstrap_ends
@@ -52,16 +52,16 @@ def converge(
 ) -> ConvergenceDocument:
     """Return how experiments learned, as `convergence` does."""
     groups = learning_groups(experiments)
-    found = {id(group): amounts_of(group, loss) for group in groups} if loss is not None else {}
-    rows = []
-    for group in groups:
-        base = _baseline_of(group, groups, baselines)
-        usd = _usd_per_hour(group, tariff, instances)
-        reached = None
-        if loss is not None:
-            other = found[id(base)] if base is not None and base is not group else None
-            reached = _to_loss(found[id(group)], loss, usd, other, base)
-        rows.append(_row(group, usd, reached))
+    usd = [_usd_per_hour(group, tariff, instances) for group in groups]
+    reached: Sequence[ToLoss | None] = [None] * len(groups)
+    if loss is not None:
+        found = [amounts_of(group, loss) for group in groups]
+        races = _races(groups, found, baselines)
+        reached = [
+            to_loss(own, loss, price, raced)
+            for own, price, raced in zip(found, usd, races, strict=True)
+        ]
+    rows = [_row(*each) for each in zip(groups, usd, reached, strict=True)]
     return ConvergenceDocument(
         tariff=tariff,
         loss=loss,
@@ -71,17 +71,24 @@ def converge(
 
 
 def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoint, ...]:
-    """Return the curve of all runs of a group, as far as all of them go."""
-    length = min((len(curve) for cluster in group.clusters for curve in cluster), default=0)
-    if not length:
-        return ()
-    places = list(range(length))
-    if length > MOST_POINTS:
-        places = [round(i * (length - 1) / (MOST_POINTS - 1)) for i in range(MOST_POINTS)]
-    return tuple(
-        _point([[curve[place] for curve in cluster] for cluster in group.clusters], usd_per_hour)
-        for place in places
-    )
+    """Return the curve of all runs of a group, as far as all of them go.
+
+    Its steps are those of the points of the run that ends first; others are interpolated there.
+    """
+    curves = [curve for cluster in group.clusters for curve in cluster]
+    first = max((curve[0].steps for curve in curves), default=0)
+    shortest = min(curves, key=lambda curve: curve[-1].steps, default=[])
+    steps = [one.steps for one in shortest if one.steps >= first]
+    if len(steps) > MOST_POINTS:
+        last = len(steps) - 1
+        steps = [steps[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+    return tuple(_point(_reached(group, count), usd_per_hour) for count in steps)
+
+
+def _reached(group: LearningGroup, steps: int) -> list[list[Reached]]:
+    """Return all curves after so many steps, by seed."""
+    clusters = [[reached_after(curve, steps) for curve in cluster] for cluster in group.clusters]
+    return [[one for one in cluster if one is not None] for cluster in clusters]
 
 
 def _point(clusters: Sequence[Sequence[Reached]], usd_per_hour: float | None) -> CurvePoint:
@@ -92,7 +99,7 @@ def _point(clusters: Sequence[Sequence[Reached]], usd_per_hour: float | None) ->
     ends = bootstrap_ends(known, fmean) if whole and len(known) > 1 else None
     low, high = ends or (None, None)
     return CurvePoint(
-        steps=median(one.steps for one in every),
+        steps=every[0].steps,
         tokens=median(one.tokens for one in every),
         seconds=seconds,
         usd=None if usd_per_hour is None else seconds * usd_per_hour / 3600,
@@ -125,15 +132,21 @@ def _notes(group: LearningGroup) -> list[str]:
     return list(dict.fromkeys(f"{row.name} {row.how_it_ended}" for row in rows if not row.usable))
 
 
-def _to_loss(
-    own: Found, loss: float, usd: float | None, other: Found | None, base: LearningGroup | None
-) -> ToLoss:
-    found = to_loss(own, loss, usd, other)
-    if base is None:  # there is no baseline, and so it is none either
-        return found.model_copy(
-            update={"verdict": "could not tell" if found.reached else "not reached"}
-        )
-    return found
+def _races(
+    groups: Sequence[LearningGroup], found: Sequence[Found], baselines: Mapping[str, str]
+) -> list[Race]:
+    """Return how each group compares with its baseline, those of one baseline together."""
+    bases = [_baseline_of(group, groups, baselines) for group in groups]
+    races = [Race(None, "could not tell" if base is None else "baseline") for base in bases]
+    for place, base in enumerate(groups):
+        stacks = {
+            str(number): found[number]
+            for number, group in enumerate(groups)
+            if bases[number] is base and group is not base
+        }
+        for number, raced in race(found[place], stacks).items():
+            races[int(number)] = raced
+    return races
 
 
 def _baseline_of(

@@ -99,9 +99,35 @@ def amounts_to(curve: Sequence[Reached], loss: float) -> Amounts | None:
     return None
 
 
-def loss_after(curve: Sequence[Reached], steps: int) -> float | None:
-    """Return the loss of the last point of at most so many steps; None without one."""
-    return next((one.loss for one in reversed(curve) if one.steps <= steps), None)
+def reached_after(curve: Sequence[Reached], steps: int) -> Reached | None:
+    """Return the curve after so many steps, interpolated linearly between two points.
+
+    None before its first point and after its last.
+    """
+    around = points_around(curve, steps)
+    if around is None:
+        return None
+    before, after = around
+    if before.steps == after.steps:
+        return before
+    part = (steps - before.steps) / (after.steps - before.steps)
+    tokens, seconds = (
+        low + part * (high - low) for low, high in zip(before[1:3], after[1:3], strict=True)
+    )
+    loss = None
+    if before.loss is not None and after.loss is not None:
+        loss = before.loss + part * (after.loss - before.loss)
+    return Reached(steps, round(tokens), seconds, loss)
+
+
+def points_around(curve: Sequence[Reached], steps: int) -> tuple[Reached, Reached] | None:
+    """Return the points next to so many steps, one of them twice where it lies there.
+
+    None before the first point and after the last.
+    """
+    before = next((one for one in reversed(curve) if one.steps <= steps), None)
+    after = next((one for one in curve if one.steps >= steps), None)
+    return None if before is None or after is None else (before, after)
 
 
 def _steps_of(rank: RankResult) -> Mapping[int, Sample]:

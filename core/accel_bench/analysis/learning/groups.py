@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.learning.curves import Reached, learning_curve, validation_curve
+from accel_bench.analysis.learning.curves import (
+    Reached,
+    learning_curve,
+    reached_after,
+    validation_curve,
+)
 from accel_bench.analysis.learning.schema import LossKind
 from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.analysis.statistics.verdict import RoundKey
@@ -112,8 +117,17 @@ def _is_not_finite(run: Result) -> bool:
 
 
 def lasts(group: LearningGroup) -> Iterator[tuple[SeedRuns, float]]:
-    """Yield the loss at the end of each seed that did not diverge."""
-    for one in group.seeds:
-        ends = [curve[-1].loss for curve in one.curves.values()]
-        if ends and not one.diverged and ends[0] is not None:
-            yield one, ends[0]
+    """Yield the loss at the end of each seed that did not diverge.
+
+    The end is the last step that the first curves of all of them have.
+    """
+    curves = [
+        (one, next(iter(one.curves.values())))
+        for one in group.seeds
+        if one.curves and not one.diverged
+    ]
+    steps = min((curve[-1].steps for _, curve in curves), default=0)
+    for one, curve in curves:
+        end = reached_after(curve, steps)
+        if end is not None and end.loss is not None:
+            yield one, end.loss

@@ -1,18 +1,19 @@
 """The learning rate with the lowest loss at the end, and how sure that is.
 
 Rates are compared within experiments that differ in the rate and in seeds alone, after the same
-number of steps. The confidence is the fraction of bootstrap samples, drawn over seeds, in which a
-rate has the lowest mean loss; it is called the best where t bounds on its differences from all
-others, paired by seed, say so too: of few seeds the bootstrap is too sure.
+number of steps: between two points of a curve the loss is interpolated, and such a rate is beaten
+only by one whose loss is below both points. The confidence is the fraction of bootstrap samples,
+drawn over seeds, in which a rate has the lowest mean loss; it is called the best where t bounds on
+its differences from all others, paired by seed, say so too: of few seeds the bootstrap is too sure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.learning.curves import Reached, loss_after
+from accel_bench.analysis.learning.curves import Reached, points_around, reached_after
 from accel_bench.analysis.learning.groups import LearningGroup
 from accel_bench.analysis.learning.schema import BestLearningRate, RateLearning
 from accel_bench.analysis.statistics.bootstrap import bootstrap_ends, resamples
@@ -70,7 +71,7 @@ def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
     )
     trained = [number for number, one in enumerate(rates) if one.loss is not None]
     best = min(trained, key=lambda number: rates[number].loss or 0.0, default=None)
-    others = [losses[number] for number in trained if number != best]
+    others = [_least_losses(ordered[number], steps) for number in trained if number != best]
     first = ordered[0]
     return BestLearningRate(
         scenario=first.scenario,
@@ -102,12 +103,28 @@ def is_best(best: Losses, others: Sequence[Losses]) -> bool:
 def _losses(group: LearningGroup, steps: int) -> dict[str, float]:
     """Return the loss of each seed after so many steps: rounds of one seed share it."""
     found = {}
-    for one in group.seeds:
-        curve: Sequence[Reached] = next(iter(one.curves.values()), ())
-        loss = loss_after(curve, steps)
-        if loss is not None:
-            found[one.seed] = loss
+    for seed, curve in _first_curves(group):
+        reached = reached_after(curve, steps)
+        if reached is not None and reached.loss is not None:
+            found[seed] = reached.loss
     return found
+
+
+def _least_losses(group: LearningGroup, steps: int) -> dict[str, float]:
+    """Return the lower loss of the two points around so many steps, of each seed."""
+    found = {}
+    for seed, curve in _first_curves(group):
+        around = points_around(curve, steps) or ()
+        losses = [one.loss for one in around if one.loss is not None]
+        if losses and len(losses) == len(around):
+            found[seed] = min(losses)
+    return found
+
+
+def _first_curves(group: LearningGroup) -> Iterator[tuple[str, Sequence[Reached]]]:
+    for one in group.seeds:
+        if one.curves:
+            yield one.seed, next(iter(one.curves.values()))
 
 
 def _rate(group: LearningGroup, losses: Losses, confidence: float | None) -> RateLearning:

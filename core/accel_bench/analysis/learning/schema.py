@@ -200,7 +200,7 @@ class BestLearningRate(Frozen):
     """The rate with the lowest mean loss; null where every rate diverged."""
 
     verdict: Literal["best", "could not tell"]
-    """`best` where it is the lowest in 95 % of the bootstrap samples."""
+    """`best` where t bounds on its differences from all others, paired by seed, exclude 0."""
 
     at_end: bool
     """Whether it is the smallest or largest that was tried, so that one beyond may be better."""

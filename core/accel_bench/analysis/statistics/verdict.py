@@ -101,11 +101,21 @@ def compare(
     the stack that was looked at most often.
     """
     logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
-    tested = [name for name in stacks if len(logs[name]) >= MINIMUM_ROUNDS]
+    looks = {name: count_looks(baseline, runs) for name, runs in stacks.items()}
+    return compare_logs(logs, looks, noise_floor, floor)
+
+
+def compare_logs(
+    logs: Mapping[str, Sequence[float]],
+    looks: Mapping[str, int],
+    noise_floor: float | None = None,
+    floor: float = PRACTICAL_FLOOR,
+) -> dict[str, Comparison]:
+    """Judge the paired log-ratios of stacks, positive where one took less, as `compare` does."""
+    tested = [name for name in logs if len(logs[name]) >= MINIMUM_ROUNDS]
     p_values = holm([one_sided_p(logs[name]) for name in tested])
     chances = dict(zip(tested, p_values, strict=True))
     margin = math.log1p(max(SAME_WITHIN, 2 * (noise_floor or 0.0)))
-    looks = {name: count_looks(baseline, runs) for name, runs in stacks.items()}
     rule = _Rule(len(tested), margin, floor, max((looks[name] for name in tested), default=1))
     found = {
         name: _judge(own, chances[name], rule) if name in chances else _too_few(own)
