@@ -20,6 +20,7 @@ from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.uses import ModelUse
 
 KNOWN = {"id": "acme/llama", "config": {"architectures": ["LlamaForCausalLM"]}, "siblings": []}
+"""A model without a file of weights."""
 
 ASKED: list[str] = []
 """Paths that the hub was asked for."""
@@ -31,7 +32,9 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         ASKED.append(self.path)
         place = self.path.partition("?")[0]
-        if place in ("/api/models/acme/llama", "/api/models/acme/llama/revision/v1"):
+        if place == "/api/models/acme/gated":
+            self._answer(200, json.dumps({**KNOWN, "gated": "manual"}))
+        elif place in ("/api/models/acme/llama", "/api/models/acme/llama/revision/v1"):
             self._answer(200, json.dumps(KNOWN))
         elif place.startswith("/api/models/acme/llama/revision/"):
             self._answer(404, "{}", "RevisionNotFound")
@@ -57,6 +60,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what was looked up, and allow to look."""
     ASKED.clear()
     monkeypatch.setattr(hub, "_FOUND", {})
+    monkeypatch.setattr(hub, "_UNREACHED", {})
     for name in hub.OFFLINE:
         monkeypatch.delenv(name, raising=False)
 
@@ -140,3 +144,40 @@ def test_without_a_network_the_plan_is_made_all_the_same(
     monkeypatch.setenv(hub.ENDPOINT, "http://127.0.0.1:9")
     said = notices(plan_of(tmp_path, id="acme/llama"))
     assert "since the hub was not reached: " in said
+
+
+@pytest.mark.usefixtures("served")
+def test_a_gated_model_is_a_notice_where_there_is_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    said = notices(plan_of(tmp_path, id="acme/gated"))
+    assert "model.id 'acme/gated': its files are only for those with access" in said
+    monkeypatch.setenv("HF_TOKEN", "hf_made_up")
+    assert "acme/gated" not in notices(plan_of(tmp_path, id="acme/gated"))
+
+
+@pytest.mark.usefixtures("served")
+def test_a_model_without_weights_that_can_be_loaded_is_a_notice(tmp_path: Path) -> None:
+    said = notices(plan_of(tmp_path, id="acme/llama", weights="pretrained"))
+    assert "model.id 'acme/llama': the hub has no *.safetensors of it" in said
+
+
+def test_a_hub_that_is_not_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked = []
+
+    def ask(self: Any, name: str, **_: Any) -> None:
+        asked.append(name)
+        raise ConnectionError("no route to https://me:secret@hub.acme.org/api")
+
+    monkeypatch.setenv(hub.ENDPOINT, "https://me:secret@hub.acme.org")
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", ask)
+    found = [hub.look_up(ModelUse(id=f"acme/{number}")) for number in range(3)]
+    assert asked == ["acme/0"]
+    assert {one.unknown for one in found} == {
+        "the hub was not reached: no route to https://hub.acme.org/api"
+    }

@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from analysis_factory import make_experiment
 from cli.program import start, surroundings, write_nulls
 
 from accel_bench import DeviceType, Machine, open_store, read_machine
 from accel_bench.builtin.devices import rocm
+from accel_bench.builtin.devices.cpu import CPU
 from accel_bench.builtin.devices.mps import MPS
+from accel_bench.catalog.hardware import peak_flops
 from accel_bench.errors import ScenarioError
+from accel_bench.machine import devices
 from accel_bench.machine.device_type import READINGS
 from accel_bench.machine.devices import (
     best_device,
@@ -25,7 +29,9 @@ from accel_bench.machine.devices import (
     of_torch_type,
     started_device,
 )
+from accel_bench.planning.duration import FLOPS_OF_A_CORE, FRACTION_OF_PEAK, _rate
 from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.runner.estimate_target import target_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_machine, run_scenario
 from accel_bench.worker.clocks import EventClock, HostClock, clock_for
@@ -291,3 +297,46 @@ def test_a_description_in_another_distribution_trains_on_its_device(tmp_path: Pa
     assert [sample.loss for sample in samples] == pytest.approx(
         [sample.loss for sample in here.samples], rel=1e-5
     )
+
+
+class AcmeHost(DeviceType):
+    """Computes in the host's memory under another name."""
+
+    torch_type = "acme"
+    label = "Acme"
+    on_host = True
+
+    def find(self, machine: Machine) -> list[str]:
+        return ["Acme host"]
+
+
+class AcmeGPU(AcmeHost):
+    """An H100 by the name that the table of devices has."""
+
+    on_host = False
+    preference = 99
+
+    def find(self, machine: Machine) -> list[str]:
+        return ["NVIDIA H100 80GB HBM3"]
+
+
+def test_estimates_go_by_what_a_device_type_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = machine("2.13.0+cpu")
+    scenario = make_experiment(scenario={"resources": {"device": "acme"}}).scenario
+    monkeypatch.setattr(devices, "device_types", lambda: {"acme": AcmeHost(), "cpu": CPU()})
+    assert devices.computes_on_host("acme")
+    assert _rate(scenario, here, []).flops == FLOPS_OF_A_CORE * 2
+    assert target_of(here, None).kind == "cpu"
+    monkeypatch.setattr(devices, "device_types", lambda: {"acme": AcmeGPU(), "cpu": CPU()})
+    assert not devices.computes_on_host("acme")
+    peak = peak_flops("NVIDIA H100 80GB HBM3", scenario.compute_dtype)
+    assert _rate(scenario, here, []).flops == FRACTION_OF_PEAK * (peak or 0)
+    target = target_of(here, None)
+    assert (target.kind, target.memory_bytes) == ("cuda", 80 * 2**30)
+    assert target.peaks(scenario) is not None
+
+
+def test_the_driver_of_an_experiment_is_that_of_its_device() -> None:
+    here = machine("2.13.0", driver="580.65.06")
+    drivers = {name: one.driver(here) for name, one in device_types().items()}
+    assert drivers == {"cuda": "580.65.06", "rocm": None, "mps": "s", "cpu": None}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,28 @@ def test_an_evaluation_that_fails_leaves_the_model_in_its_modes(make_run: Any) -
     assert not run.model.inner.training
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.is_grad_enabled()
+
+
+class SlowSamples:
+    """Two batches whose samples are read before the first of them."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.read = seconds, 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.read += 1
+        time.sleep(self.seconds)
+        yield from [Batch({}, 1, TokenCounts(1, 1, 1), 1)] * 2
+
+
+def test_the_speed_of_an_evaluation_is_that_of_its_batches_alone(make_run: Any) -> None:
+    run: Run = make_run()
+    run.model = torch.nn.Linear(1, 1)
+    run.loss = lambda *_: torch.ones(())
+    samples = SlowSamples(0.5)
+    found = Evaluator(run, samples, lambda: None).evaluate(0)
+    assert (found.batches, found.loss, samples.read) == (2, 2.0, 1)
+    assert found.seconds < 0.4
 
 
 def test_batches_that_are_used_up_once_are_no_answer(make_run: Any) -> None:

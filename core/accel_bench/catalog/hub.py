@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from accel_bench.scenario.uses import ModelUse
@@ -17,6 +19,10 @@ ENDPOINT = "HF_ENDPOINT"
 """Variable that names another hub than the public one."""
 
 
+USER_OF_ADDRESS = re.compile(r"//[^/\s]*@")
+"""User and password of an address."""
+
+
 class HubModel(NamedTuple):
     """What a hub says of a model."""
 
@@ -29,8 +35,17 @@ class HubModel(NamedTuple):
     unknown: str = ""
     """Why the hub could not be asked; empty where it was."""
 
+    is_gated: bool = False
+    """Whether its files are only for those to whom its owners give access."""
+
+    has_safetensors: bool = True
+    """Whether there is a file of weights that can be loaded."""
+
 
 _FOUND: dict[tuple[str, str | None, str | None], HubModel] = {}
+
+_UNREACHED: dict[str | None, HubModel] = {}
+"""Hubs that did not answer at all, which are not asked for another model."""
 
 
 def look_up(model: ModelUse) -> HubModel:
@@ -46,6 +61,34 @@ def looked_up(model: ModelUse) -> HubModel | None:
     return _FOUND.get(_key(model))
 
 
+def hub_notices(model: ModelUse) -> Iterator[str]:
+    """Yield what is to be known of a model of a hub that `look_up` has been asked for."""
+    found = looked_up(model)
+    if found is None:
+        return
+    named = f"model.id {model.id!r}: "
+    if found.unknown:
+        yield (
+            f"{named}whether the hub has it is only known when it is loaded, since {found.unknown}"
+        )
+    if found.is_gated and not _has_token():
+        yield (
+            f"{named}its files are only for those with access, and there is no token; unless they "
+            "are in the cache, ask for access on the hub's page and set HF_TOKEN"
+        )
+    if model.weights == "pretrained" and not found.has_safetensors:
+        yield (
+            f"{named}the hub has no *.safetensors of it, and no other weights are loaded; name a "
+            "revision that has them, or weights: random"
+        )
+
+
+def _has_token() -> bool:
+    from huggingface_hub import get_token
+
+    return get_token() is not None
+
+
 def _key(model: ModelUse) -> tuple[str, str | None, str | None]:
     return model.id, model.revision, os.environ.get(ENDPOINT)
 
@@ -53,20 +96,29 @@ def _key(model: ModelUse) -> tuple[str, str | None, str | None]:
 def _ask(model: ModelUse) -> HubModel:
     if name := next((name for name in OFFLINE if _is_on(name)), None):
         return HubModel(unknown=f"{name} is set")
+    endpoint = os.environ.get(ENDPOINT)
+    if endpoint in _UNREACHED:
+        return _UNREACHED[endpoint]
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        hub = HfApi(endpoint=os.environ.get(ENDPOINT))
+        hub = HfApi(endpoint=endpoint)
         found = hub.model_info(model.id, revision=model.revision, timeout=SECONDS)
     except HFValidationError as error:
         return HubModel(problem=f"it is no hub id: {_first_line(error)}")
     except HfHubHTTPError as error:
         return _refused(model, error)
     except Exception as error:  # What carries requests has errors of its own.
-        return HubModel(unknown=f"the hub was not reached: {_first_line(error)}")
+        unreached = HubModel(unknown=f"the hub was not reached: {_first_line(error)}")
+        return _UNREACHED.setdefault(endpoint, unreached)
     names = (found.config or {}).get("architectures") or [None]
-    return HubModel(architecture=names[0])
+    files = [one.rfilename for one in found.siblings or ()]
+    return HubModel(
+        architecture=names[0],
+        is_gated=bool(found.gated),
+        has_safetensors=any(name.endswith(".safetensors") for name in files),
+    )
 
 
 def _refused(model: ModelUse, error: Exception) -> HubModel:
@@ -88,5 +140,6 @@ def _is_on(name: str) -> bool:
 
 
 def _first_line(error: Exception) -> str:
+    """Return it without the user and password of an address."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return USER_OF_ADDRESS.sub("//", lines[0]) if lines else type(error).__name__

@@ -57,6 +57,11 @@ class DeviceType:
         nothing heavy."""
         raise NotImplementedError
 
+    def driver(self, machine: Machine) -> str | None:
+        """Return the version of the driver, which is part of an experiment's id; None where it is
+        not known."""
+        return None
+
     def lacks(self, torch_version: str) -> str:
         """Return why a torch of this version cannot use such devices; empty where it can."""
         return ""

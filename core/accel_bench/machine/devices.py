@@ -95,6 +95,13 @@ def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
     return next((one for one in known.values() if one.torch_type == torch_type), known[HOST])
 
 
+def computes_on_host(torch_type: str) -> bool:
+    """Return whether devices of a type of torch compute in the host's memory; false for a type
+    that nothing installed describes."""
+    known = (one for one in device_types().values() if one.torch_type == torch_type)
+    return torch_type == HOST or any(one.on_host for one in known)
+
+
 def started_device() -> DeviceType | None:
     """Return the type of the devices that torch has started in this process; start nothing."""
     if "torch" not in sys.modules:

@@ -12,6 +12,7 @@ from accel_bench.catalog.estimate import Outline, outline_of
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.errors import StoreError
 from accel_bench.flops.formulas import model_flops
+from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
@@ -117,10 +118,11 @@ def _rate(scenario: Scenario, machine: Machine, recent: list[Result]) -> Rate:
     ]
     if reached:
         return Rate(max(reached), measured=True)
-    if resources.device == "cpu":
+    device = device_type(resources.device)
+    if device.on_host:
         threads = resources.threads or max(1, machine.cores // resources.devices)
         return Rate(FLOPS_OF_A_CORE * min(threads, machine.cores), measured=False)
-    name = machine.gpus[0].name if machine.gpus else ""
+    name = next(iter(device.find(machine)), "")
     peak = peak_flops(name, scenario.compute_dtype, scenario.train.matmul_precision)
     return Rate(FRACTION_OF_PEAK * peak if peak else FLOPS_OF_A_GPU, measured=False)
 

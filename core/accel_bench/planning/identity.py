@@ -26,16 +26,16 @@ def environment_facts(
     Of an environment of the scenario's own that is every package.
     """
     resources = experiment.scenario.resources
-    on_gpu = resources.device == "cuda"
-    devices = list(device_type(resources.device).find(machine)[: resources.devices])
+    device = device_type(resources.device)
+    devices = list(device.find(machine)[: resources.devices])
     measured = [plugin for plugin in active.plugins if plugin.slot != "launcher"]
     fingerprints = {plugin.name: _fingerprint(plugin, experiment) for plugin in measured}
     return {
         "python": machine.python,
         "versions": machine.versions,
         "plugins": [plugin.version.model_dump() for plugin in measured],
-        "cuda": machine.cuda if on_gpu else None,
-        "driver": machine.driver if on_gpu else None,
+        "cuda": machine.cuda if resources.device == "cuda" else None,
+        "driver": device.driver(machine),
         "devices": devices,
         "cores": machine.cores,
         "fingerprints": {name: one for name, one in fingerprints.items() if one is not None},

@@ -9,7 +9,7 @@ from typing import Any
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
-from accel_bench.catalog.hub import looked_up
+from accel_bench.catalog.hub import hub_notices
 from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import PluginError, ScenarioError
@@ -165,9 +165,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
         planned,
         request,
         tuple(
-            dict.fromkeys(
-                (*notices, *_all_choices(file, points), *left_out, *_not_looked_up(planned))
-            )
+            dict.fromkeys((*notices, *_all_choices(file, points), *left_out, *_of_hubs(planned)))
         ),
         trackers,
         open_sizes,
@@ -179,16 +177,10 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     return plan
 
 
-def _not_looked_up(planned: Iterable[Planned]) -> Iterator[str]:
-    """Yield a notice of each model of a hub that could not be asked."""
+def _of_hubs(planned: Iterable[Planned]) -> Iterator[str]:
+    """Yield what is to be known of each model of a hub."""
     for model in {one.experiment.scenario.model.id: one for one in planned}.values():
-        use = model.experiment.scenario.model
-        found = looked_up(use)
-        if found is not None and found.unknown:
-            yield (
-                f"model.id {use.id!r}: whether the hub has it is only known when it is loaded, "
-                f"since {found.unknown}"
-            )
+        yield from hub_notices(model.experiment.scenario.model)
 
 
 def _complete(file: ResolvedFile, request: PlanRequest) -> tuple[ResolvedFile, tuple[str, ...]]:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from accel_bench.analysis.estimates.speed import DevicePeaks, cpu_peaks, gpu_peaks
 from accel_bench.catalog.hardware import NamedHardware, find_hardware
+from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import GPU, Machine
 from accel_bench.scenario.models import Scenario
 
@@ -18,6 +19,8 @@ class Target(NamedTuple):
 
     name: str
     kind: Literal["cpu", "cuda"]
+    """Whose operations are simulated: those of the host, or, for all other devices, of CUDA."""
+
     memory_bytes: int | None
     hardware: NamedHardware | None
     machine: Machine
@@ -38,6 +41,11 @@ def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
     if machine.device == "cuda":
         gpu = machine.gpus[0]
         return Target(gpu.name, "cuda", gpu.memory_bytes, find_hardware(gpu.name), machine)
+    device = device_type(machine.device)
+    if not device.on_host:
+        name = device.find(machine)[0]
+        known = find_hardware(name)
+        return Target(name, "cuda", known.hardware.memory_bytes if known else None, known, machine)
     name = f"{machine.processor} ({machine.cores} cores)"
     return Target(name, "cpu", machine.memory_bytes, None, machine)
 

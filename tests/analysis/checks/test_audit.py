@@ -198,6 +198,16 @@ def test_a_run_on_a_cpu_is_none_on_the_gpu_that_was_asked():
     assert broken(make_result(ON_GPU)) == ["devices"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "used", "names"),
+    [("rocm", "cuda", []), ("rocm", "cpu", ["devices"]), ("acme", "acme-torch", [])],
+)
+def test_a_device_is_held_against_the_type_that_torch_knows_it_by(asked, used, names):
+    experiment = make_experiment(scenario={"resources": {"device": asked}})
+    ranks = [make_rank(device={"type": used, "name": "AMD Instinct MI300X"})]
+    assert broken(make_result(experiment, ranks=ranks)) == names
+
+
 @pytest.mark.parametrize(("forward", "names"), [(0.52, []), (0.6, ["phases"])])
 def test_phases_add_up_to_the_step_within_5_percent(forward, names):
     split = PhaseSplit(steps=3, step_seconds=1.0, seconds={"forward": forward, "backward": 0.5})

@@ -10,7 +10,7 @@ from analysis_factory import with_threads
 from recommendation_factory import BASELINE, experiment, in_turn, runs
 
 from accel_bench.analysis.recommendation.answer import answer_of, others_of
-from accel_bench.analysis.recommendation.candidates import collect_candidates
+from accel_bench.analysis.recommendation.candidates import collect_candidates, device_of
 from accel_bench.analysis.recommendation.ranking import Ranked, break_evens, rank
 from accel_bench.result import Provenance, RankResult, Result, Status
 
@@ -187,3 +187,19 @@ def test_few_or_noisy_rounds_are_not_sure() -> None:
     assert few.best is not None and few.best.name == "fast"
     assert not few.sure
     assert "on 3 rounds it cannot be told for sure" in answer_of(few, None)
+
+
+@pytest.mark.parametrize("torch_type", ["mps", "xpu"])
+def test_another_device_than_cuda_is_no_cpu(torch_type: str) -> None:
+    """Whether or not its type is installed here: its rows are not those of the host's processor."""
+    on_device = runs(experiment("baseline"), device={"type": torch_type, "name": "Acme GPU"})[0]
+    on_host = runs(experiment("baseline"), device={"type": "cpu", "name": "cpu"})[0]
+    found = device_of(on_device)
+    assert found is not None
+    assert (found.name, found.kind, found.host) == ("Acme GPU", torch_type, "")
+    host = device_of(on_host)
+    assert host is not None
+    assert (host.kind, host.name) == (
+        "cpu",
+        on_host.machine.processor if on_host.machine else "cpu",
+    )

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from accel_bench.errors import AccelBenchError
 from accel_bench.micro import Benchmark, ComputeType, find_benchmarks, find_executors
 from accel_bench.micro.benchmarks.attention import attention_flops
-from accel_bench.micro.benchmarks.shapes import SHAPES, find_shape
+from accel_bench.micro.benchmarks.shapes import SHAPES, Shape, find_shape
 from accel_bench.micro.cell import build_cell
 
 BENCHMARKS = {
@@ -96,6 +96,22 @@ def test_experts_that_rounding_chooses_are_those_of_the_reference_too(
 
     check = replace(cell, fn=wrong).check()
     assert check.undecided.startswith("no comparison: eager itself is off from float64 by")
+
+
+@pytest.mark.parametrize("normalizes", [True, False])
+def test_chosen_experts_have_the_weights_that_their_router_gives_them(normalizes: bool) -> None:
+    """OLMoE's routers divide the weights by their sum only where the configuration says so."""
+    from accel_bench.micro.benchmarks.impl import transformers_parts as parts
+
+    config = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    config |= {"num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2}
+    config |= {"num_hidden_layers": 1, "vocab_size": 64, "norm_topk_prob": normalizes}
+    shape = Shape("OlmoeForCausalLM", config, 1, 8)
+    module = parts.Loss(parts.model(shape, "cpu", "float32"))
+    tokens = torch.arange(8).unsqueeze(0)
+    same = parts.in_float64_with_experts_of(module)
+    assert same is not None
+    torch.testing.assert_close(same(tokens), parts.in_float64(module)(tokens))
 
 
 @pytest.mark.filterwarnings("ignore")  # what a compiler's modules say when they are imported

@@ -10,6 +10,7 @@ from statistics import median
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
+from accel_bench.machine.devices import device_types
 from accel_bench.result import Figure, Metric, RankResult, Result, Sample, Status, Window
 from accel_bench.scenario.uses import CALLS, TOKENS
 
@@ -206,8 +207,9 @@ def devices(result: Result) -> Iterator[str]:
     if used is not None and used != scenario.world_size:
         yield f"{used} devices used, {scenario.world_size} asked"
     kind = scenario.resources.device
+    known = device_types().get(kind)  # None of a result from a machine that has other ones
     kinds = {rank.device.type for rank in result.ranks if rank.device}
-    if kind != "auto" and kinds - {kind}:
+    if known is not None and kinds - {known.torch_type}:
         yield f"used {', '.join(sorted(kinds))}, asked {kind}"
 
 

@@ -9,6 +9,7 @@ from accel_bench.analysis.recommendation.answer import memory_of, memory_words
 from accel_bench.analysis.recommendation.candidates import Candidate
 from accel_bench.analysis.recommendation.ranking import Ranked
 from accel_bench.analysis.wording import join_names, percent, significant
+from accel_bench.machine.devices import HOST
 from accel_bench.result import Status
 
 LITTLE_HEADROOM = 0.1
@@ -72,7 +73,7 @@ def _headroom(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[str]
         )
     batches = [one.experiment.scenario.train.micro_batch_size for one in candidates]
     own = best.experiment.scenario.train
-    room = best.device.kind == "cuda" and memory.headroom > MUCH_HEADROOM
+    room = best.device.kind != HOST and memory.headroom > MUCH_HEADROOM
     if room and own.micro_batch_size == max(batches) and own.gradient_accumulation > 1:
         yield (
             f"memory: {percent(memory.headroom)} of the device are free; a larger "

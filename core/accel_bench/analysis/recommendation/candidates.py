@@ -17,6 +17,7 @@ from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import label
 from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.machine.devices import HOST, computes_on_host
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -41,13 +42,13 @@ class DeviceKind(NamedTuple):
     """Short name of the table, or what the device calls itself."""
 
     kind: str
-    """`cpu` or `cuda`."""
+    """`cpu` for the host, else what torch calls such devices."""
 
     devices: int
     nodes: int
 
     host: str
-    """Of a CPU, whose speed its machine decides; empty for a GPU."""
+    """Of a CPU, whose speed its machine decides; empty for another device."""
 
     @property
     def label(self) -> str:
@@ -133,11 +134,11 @@ def device_of(result: Result) -> DeviceKind | None:
         return None
     scenario, machine = result.experiment.scenario, result.machine
     sizes = scenario.world_size, scenario.resources.nodes
-    if device.type == "cuda":
+    if not computes_on_host(device.type):
         known = find_hardware(device.name)
-        return DeviceKind(known.name if known else device.name, "cuda", *sizes, host="")
-    name, host = (machine.processor, machine.host) if machine else ("cpu", "")
-    return DeviceKind(name, "cpu", *sizes, host=host)
+        return DeviceKind(known.name if known else device.name, device.type, *sizes, host="")
+    name, host = (machine.processor, machine.host) if machine else (HOST, "")
+    return DeviceKind(name, HOST, *sizes, host=host)
 
 
 def devices_of(results: Sequence[Result]) -> list[DeviceKind]:

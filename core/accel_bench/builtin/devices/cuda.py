@@ -20,6 +20,10 @@ class CUDA(DeviceType):
         """Return the names that NVML gives."""
         return [gpu.name for gpu in machine.gpus]
 
+    def driver(self, machine: Machine) -> str | None:
+        """Return the version that NVML gives."""
+        return machine.driver
+
     def lacks(self, torch_version: str) -> str:
         """Return that torch was built for something else; wheels say so in their version."""
         if torch_version.endswith("+cpu"):

@@ -23,6 +23,10 @@ class MPS(DeviceType):
         here = machine.system.startswith("Darwin") and platform.machine() == "arm64"
         return [machine.processor] if here else []
 
+    def driver(self, machine: Machine) -> str | None:
+        """Return the version of the system, which Metal is part of."""
+        return machine.system
+
     def use(self, index: int) -> None:
         """Do nothing: there is one."""
 

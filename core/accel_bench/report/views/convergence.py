@@ -85,7 +85,7 @@ def learning_tables(document: ConvergenceDocument) -> Iterator[Table]:
         yield Table(GROWTH, tested, "memory over the steps after the measured window")
     evaluated = [row for row in rows if row.evaluation]
     if evaluated:
-        yield Table(EVALUATION, evaluated, "evaluation of held-out samples")
+        yield Table(EVALUATION, evaluated, "evaluation of held-out samples, not compiled")
 
 
 def curve_tables(document: ConvergenceDocument) -> Iterator[Table]:

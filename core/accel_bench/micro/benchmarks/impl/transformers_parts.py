@@ -124,11 +124,13 @@ def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
         args, kwargs = tree_map_only(torch.Tensor, partial(_as_dtype, dtype=dtype), (args, kwargs))
         chosen[:] = chosen_experts(module, args, kwargs)
 
-    def replaced(_: Any, args: Any, out: Any) -> Any:
+    def replaced(router: Any, args: Any, out: Any) -> Any:
         logits, scores, _ = out
         experts = chosen.pop(0)
         weights = torch.softmax(logits.float(), -1).gather(-1, experts)
-        return logits, (weights / weights.sum(-1, keepdim=True)).to(scores.dtype), experts
+        if getattr(router, "norm_topk_prob", True):
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, weights.to(scores.dtype), experts
 
     found.register_forward_pre_hook(choose, with_kwargs=True)
     for router in routers_of(found):
