@@ -24,7 +24,7 @@ from accel_bench.scenario.layers import AXES
 TAKEN = frozenset(
     """
     name description task mode model adapter data optimizer engine parallel metrics train resources
-    measure environment slow stacks baseline sweep zip environments exclude tag
+    inference evaluate measure environment slow stacks baseline sweep zip environments exclude tag
     """.split()
 )
 """Keys of a scenario that a bundle may have: any other is refused until it is listed here."""

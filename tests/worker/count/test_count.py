@@ -17,6 +17,14 @@ from accel_bench.analysis.ledgers.schema import Entry, Ledger
 SOURCE = Path(__file__).with_name("planted.py").read_text(encoding="utf8").splitlines()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_compiled() -> None:
+    """Forget what other tests have compiled: a worker is a process of its own."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch._dynamo.utils.clear_compilation_metrics()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("count")

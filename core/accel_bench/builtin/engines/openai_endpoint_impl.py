@@ -291,12 +291,12 @@ def ask(
         path = f"{parts.path.rstrip('/')}/completions"
         content = json.dumps(body).encode()
         connection.request("POST", path, content, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        if response.status != http.HTTPStatus.OK:
-            said = response.read(KEPT_LETTERS).decode(errors="replace")
-            raise InvalidRunError([f"{options.url} answered {response.status}: {said}"])
-        limits = Limits(int(body["max_tokens"]), now() + options.answer_seconds)
-        return read_stream(response, served, limits, stopped)
+        with connection.getresponse() as response:  # It owns the socket where none is kept open.
+            if response.status != http.HTTPStatus.OK:
+                said = response.read(KEPT_LETTERS).decode(errors="replace")
+                raise InvalidRunError([f"{options.url} answered {response.status}: {said}"])
+            limits = Limits(int(body["max_tokens"]), now() + options.answer_seconds)
+            return read_stream(response, served, limits, stopped)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidRunError(
             [f"{options.url}: a part of the stream is no JSON: {error}"]

@@ -34,7 +34,7 @@ def count_model(card: ModelCard) -> ModelCount:
     config = CONFIG_MAPPING[card.model_type](**card.config)
     with torch.device("meta"):
         model = getattr(transformers, card.model_class).from_config(config).train()
-    parameters = count_parameters(model)
+    parameters = count_parameters(model, trainable=True)
     if parameters != card.parameters:
         problem = f"the model has {parameters:,} parameters, its card says {card.parameters:,}"
         return ModelCount(problem=problem)
