@@ -15,7 +15,13 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
-from accel_bench.runner.automatic import Chooser, length_choice, plan_with_sizes, power_of_two
+from accel_bench.runner.automatic import (
+    Chooser,
+    length_choice,
+    longest_of,
+    plan_with_sizes,
+    power_of_two,
+)
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.settings import Evaluate
 from accel_bench.testing import run_scenario
@@ -126,6 +132,7 @@ class Planted(Chooser):
     """Works out a micro-batch where the estimate is 16 and trials of more than `fits` run out."""
 
     fits = 4
+    failure = Status.OOM
     tried: Sequence[tuple[str, int]] = ()
     evaluations: Sequence[Evaluate] = ()
 
@@ -137,7 +144,7 @@ class Planted(Chooser):
         size = experiment.scenario.train.micro_batch_size
         type(self).tried = (*self.tried, (experiment.stack.name, size))
         type(self).evaluations = (*self.evaluations, experiment.scenario.evaluate)
-        status = Status.OOM if size > self.fits else Status.OK
+        status = self.failure if size > self.fits else Status.OK
         return make_result(experiment).model_copy(update={"status": status}), None
 
 
@@ -164,7 +171,7 @@ def test_a_micro_batch_that_runs_out_of_memory_in_a_trial_is_halved(
         ("clipped", 4),
     )
     (notice,) = plan.planned[0].experiment.notices
-    assert notice.endswith("planted; 16 was estimated, and a trial of 8 failed")
+    assert notice.endswith("planted; 16 was estimated, and a trial of 8 failed: oom")
     assert sizes(planted(path, 4, monkeypatch)) == {(8, 4)}
     assert Planted.tried == ()  # it is kept
 
@@ -220,6 +227,23 @@ def test_where_not_even_one_sample_fits_the_reason_is_said(
     path = write(tmp_path, data="{sequence_length: 8}", train="{micro_batch_size: auto}")
     with pytest.raises(ScenarioError, match="micro_batch_size: auto: even 1 does not run"):
         planted(path, 0, monkeypatch)
+
+
+def test_a_trial_that_fails_for_another_reason_ends_the_search_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, data="{sequence_length: 8}", train="{micro_batch_size: auto}")
+    monkeypatch.setattr(Planted, "failure", Status.FAILED)
+    with pytest.raises(ScenarioError, match="the trial of 16 with baseline ended with failed"):
+        planted(path, 4, monkeypatch)
+    assert Planted.tried == (("baseline", 16),)
+
+
+def test_positions_are_those_of_the_text_and_behind_padding() -> None:
+    assert longest_of({"text_config": {"max_position_embeddings": 77}}) == 77
+    roberta = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+    assert longest_of(roberta) == 512
+    assert longest_of({"model_type": "vit"}) is None
 
 
 class Estimated(Chooser):

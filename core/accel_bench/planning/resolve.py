@@ -11,8 +11,9 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import known_keys, validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.machine.devices import AUTO, device_type
-from accel_bench.scenario.automatic import STAND_INS, Choice, Choices
+from accel_bench.machine.devices import AUTO as AUTO_DEVICE
+from accel_bench.machine.devices import device_type
+from accel_bench.scenario.automatic import AUTO, STAND_INS, Choice, Choices
 from accel_bench.scenario.batches import fewer_groups
 from accel_bench.scenario.draft import Draft, check_depth
 from accel_bench.scenario.environment import check_environment
@@ -158,7 +159,7 @@ class ResolvedFile:
         here = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
             scenario, provisional = self._work_of(here, name, entry, sweep)
-            if scenario.resources.device != AUTO:
+            if scenario.resources.device != AUTO_DEVICE:
                 self._check_device(scenario.resources.device)
             else:
                 resources = scenario.resources.model_copy(update={"device": device})

@@ -45,6 +45,11 @@ LARGEST = 1024
 POSITIONS = ("max_position_embeddings", "n_positions")
 """Keys of configurations with the longest sequence that a model was made for."""
 
+POSITIONS_BEHIND_PADDING = frozenset(
+    {"camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod"}
+)
+"""Model types whose first position is the one behind the id of padding."""
+
 Settings: TypeAlias = tuple[tuple[str, Any], ...]
 """Values of dotted keys."""
 
@@ -57,6 +62,9 @@ SHORT: Settings = (
     ("measure.rounds", 1),
 )
 """Settings of a trial of a micro-batch: two steps."""
+
+SMALLER_MAY_RUN = frozenset({Status.INVALID, Status.KILLED})
+"""How trials end, beside running out of memory, of which smaller micro-batches may run."""
 
 NOT_OF_THE_DATA = {"sequence_length", "prefetch"}
 """Keys of `data` that change no sample."""
@@ -140,12 +148,15 @@ class Chooser:
             return kept
         estimated, because = self._estimated(stacks, search)
         value = estimated
+        failure = ""
         while (problem := self._problem(point, found, value)) is not None:
             if value == 1:
                 raise ScenarioError(f"{MICRO_BATCH}: auto: even 1 does not run: {problem}")
-            value //= 2
+            value, failure = value // 2, problem
         if value < estimated:
-            because += f"; {estimated:,} was estimated, and a trial of {2 * value:,} failed"
+            because += (
+                f"; {estimated:,} was estimated, and a trial of {2 * value:,} failed: {failure}"
+            )
         choice = Choice(key=MICRO_BATCH, value=value, because=because)
         _keep(place, choice)
         return choice
@@ -198,8 +209,9 @@ class Chooser:
     def _problem(self, point: str, found: Mapping[str, Choice], value: int) -> str | None:
         """Try a micro-batch in every stack; return why one does not fit, None where all do.
 
-        What else fails in the first stack, such as too little data, is a reason too; in another
-        stack the run itself will say it.
+        In the first stack a run that is refused, as where there is too little data, is a reason
+        too, and any other failure ends the search with a ScenarioError; in another stack the run
+        itself will say it.
         """
         tried = Choice(key=MICRO_BATCH, value=value, because="")
         plan = self.plan({point: {**found, MICRO_BATCH: tried}}, settings=SHORT)
@@ -208,8 +220,17 @@ class Chooser:
             self.request.notify(f"{MICRO_BATCH}: auto: trying {value:,} with {name}")
             with tempfile.TemporaryDirectory(prefix="accel-bench-trial-") as folder:
                 result, _ = self._attempt(planned, Path(folder), "measure")
-            if result.status is Status.OOM or not (number or result.status.completed):
-                return "; ".join(result.reasons)
+            problem = "; ".join(result.reasons) or result.status.value
+            if result.status is Status.OOM:
+                return problem
+            if number or result.status.completed:
+                continue
+            if result.status not in SMALLER_MAY_RUN:
+                raise ScenarioError(
+                    f"{MICRO_BATCH}: auto: the trial of {value:,} with {name} ended with "
+                    f"{result.status.value}: {problem}"
+                )
+            return problem
         return None
 
     def _attempt(
@@ -232,20 +253,30 @@ class Chooser:
 
 def length_choice(summary: LengthSummary, scenario: Scenario) -> Choice:
     """Return the sequence length for lengths, at most what the model was made for."""
-    config = model_config(scenario.model) or {}
-    longest = next((config[key] for key in POSITIONS if isinstance(config.get(key), int)), None)
+    longest = longest_of(model_config(scenario.model) or {})
     value = summary.sequence_length
     because = (
         f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens, "
         "rounded up to a multiple of 8"
     )
-    if isinstance(longest, int) and longest < value:
+    if longest is not None and longest < value:
         value = longest
         because = (
             f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens, "
             f"and the model was made for {longest:,}"
         )
     return Choice(key=LENGTH, value=value, because=because)
+
+
+def longest_of(config: Mapping[str, Any]) -> int | None:
+    """Return the longest sequence that a model was made for; None where nothing says it."""
+    for part in (config, config.get("text_config")):
+        known = part if isinstance(part, Mapping) else {}
+        if found := [known[key] for key in POSITIONS if type(known.get(key)) is int]:
+            behind = config.get("model_type") in POSITIONS_BEHIND_PADDING
+            padding = known.get("pad_token_id", 1)
+            return int(found[0]) - (int(padding) + 1 if behind and padding is not None else 0)
+    return None
 
 
 def _stacks_at(plan: Plan, point: str) -> list[Planned]:

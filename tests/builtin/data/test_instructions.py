@@ -235,6 +235,23 @@ def test_a_template_whose_answers_cannot_be_told_is_refused(
     plugin = plugin_of(path, messages="messages", chat_template=str(forgetful))
     with pytest.raises(ScenarioError, match=r"rows.jsonl:1: .* mark answers in the template"):
         load(make_run, plugin)
+    learning_all = plugin_of(
+        path, messages="messages", chat_template=str(forgetful), train_on="all"
+    )
+    assert texts(load(make_run, learning_all), 3)[0] == "Now  we part. "
+
+
+def test_a_template_that_asks_for_the_date_gets_the_same_on_any_day(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    dated = tmp_path / "dated.jinja"
+    date = "{{ strftime_now('%d %b %Y') if strftime_now is defined else 'never' }}\n"
+    dated.write_text("\n" + date + MARKED)
+    path = write_rows(tmp_path / "rows.jsonl", CHATS)
+    plugin = plugin_of(path, messages="messages", chat_template=str(dated))
+    whole, learned = texts(load(make_run, plugin, 256), 3)
+    assert whole.startswith("\n01 Jan 2026\n<|system|>")
+    assert learned == "Hi, 3!<|endoftext|>Now  we part. <|endoftext|>"
 
 
 # What is learned.
@@ -277,6 +294,19 @@ def test_a_sample_whose_answer_is_cut_away_is_left_out_and_counted(
     assert int(dataset.supervised_lengths.min()) > 0
     with pytest.raises(ScenarioError, match=r"no answer begins within data\.sequence_length 2"):
         load(make_run, plugin_of(path), 2)
+
+
+def test_rows_that_the_limit_leaves_out_are_mentioned(make_run: MakeRun, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", PAIRS)
+    found = []
+    for limit in (10_000, 1_000):
+        run = make_run(data={"sequence_length": 64})
+        plugin_of(path, limit_bytes=limit).load_data(run)
+        found.append(evidence_of(run))
+    whole, part = found
+    assert (whole["limited"], part["limited"]) == (False, True)
+    assert part["samples"] < whole["samples"] == len(PAIRS)
+    assert "only what data.limit_bytes 1,000 lets be read" in part["summary"]
 
 
 def test_packed_samples_are_the_row_of_all_tokens(make_run: MakeRun, tmp_path: Path) -> None:

@@ -74,6 +74,39 @@ def test_answers_that_the_prompt_holds_are_no_answers(make_run: MakeRun, tmp_pat
     assert said(dataset, 1)[1] == "No<|endoftext|>"
 
 
+def turn(role: str, content: str) -> dict[str, str]:
+    """A message."""
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize("prompt", ["Q?", [turn("user", "Q?")]], ids=["text", "messages"])
+def test_whole_conversations_do_not_repeat_their_prompt(
+    prompt: Any, make_run: MakeRun, tmp_path: Path
+) -> None:
+    before = [turn("user", "Q?"), turn("assistant", "What?"), turn("user", "Go on.")]
+    row = {
+        "prompt": prompt,
+        "chosen": [*before, turn("assistant", "Yes")],
+        "rejected": [*before, turn("assistant", "No")],
+    }
+    dataset = plugin_of(tmp_path, [row]).load_data(make_run(data={"sequence_length": 128}))
+    whole, learned = said(dataset, 0)
+    assert (whole.count("Q?"), whole.count("Go on."), learned) == (1, 1, "Yes<|endoftext|>")
+    assert said(dataset, 1)[1] == "No<|endoftext|>"
+
+
+def test_answers_that_begin_with_another_prompt_are_refused(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    row = {
+        "prompt": "Q?",
+        "chosen": [turn("user", "Other?"), turn("assistant", "Yes")],
+        "rejected": [turn("user", "Other?"), turn("assistant", "No")],
+    }
+    with pytest.raises(ScenarioError, match=r"pairs\.jsonl:1: the answers begin with a message"):
+        plugin_of(tmp_path, [row]).load_data(make_run(data={"sequence_length": 128}))
+
+
 def test_a_batch_holds_chosen_sequences_before_rejected_ones_and_counts_both(
     make_run: MakeRun, tmp_path: Path
 ) -> None:

@@ -347,9 +347,10 @@ def test_three_language_pairs_are_a_sweep(tmp_path: Path, locale: Path) -> None:
     assert len({one.id for one in found}) == len({one.tag for one in found}) == 3
 
 
-def test_a_step_of_pairs_is_not_simulated(tmp_path: Path) -> None:
-    scenario = {"task": "embedding", "model": {"id": "e5-small-v2"}}
-    experiment = make_run(tmp_path, scenario).experiment
+@pytest.mark.parametrize("task", ["embedding", "dpo", "image-text-to-text"])
+def test_a_step_of_pairs_or_images_is_not_simulated(task: str, tmp_path: Path) -> None:
+    model = {"id": "tiny-llama-cpu", "overrides": shrunk("tiny-llama-cpu")}
+    experiment = make_run(tmp_path, {"task": task, "model": model}).experiment
     request = SimulationRequest(experiment=experiment, shapes=(), device="cpu")
-    with pytest.raises(ScenarioError, match="batches of task 'embedding' are not simulated"):
+    with pytest.raises(ScenarioError, match=f"batches of task '{task}' are not simulated"):
         SimulatedRun(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,6 +34,12 @@ PLAIN = (
 )
 """The template `plain`: each role on a line of its own, so that no token joins it and what it says,
 and the end-of-text token behind each answer."""
+
+TODAY = datetime(2026, 1, 1)
+"""What templates get as the current date: the tokens of an experiment are the same on any day."""
+
+DATE_FORMATS = "aAwdbBmyYHIMSpfjUWcxXGuV"
+"""Letters of `strftime` that templates may ask for."""
 
 TEXTS_AT_ONCE = 256
 """Texts that are tokenized in parallel."""
@@ -64,12 +71,16 @@ class Template:
     special_tokens: dict[str, str]
     """Texts of special tokens by the names that templates use, such as `eos_token`."""
 
-    def render(self, messages: Sequence[Message], where: str) -> Rendered:
+    def render(
+        self, messages: Sequence[Message], where: str, find_answers: bool = True
+    ) -> Rendered:
         """Render messages and find the answers. Raises ScenarioError where that is not possible."""
         if MARKS_ANSWERS.search(self.source):
             text, spans = self._rendered(messages, where, marked=True)
             return Rendered(text, tuple((int(first), int(last)) for first, last in spans))
         text, _ = self._rendered(messages, where)
+        if not find_answers:
+            return Rendered(text, ())
         answers = [n for n, message in enumerate(messages) if message["role"] == ASSISTANT]
         return Rendered(text, tuple(self._span(messages, n, text, where) for n in answers))
 
@@ -83,7 +94,8 @@ class Template:
             raise ScenarioError(
                 f"{where}: the chat template renders message {number + 1} otherwise when more "
                 "messages follow, so its tokens cannot be told apart; mark answers in the "
-                "template with {% generation %} ... {% endgeneration %}, or set `train_on: all`"
+                "template with {% generation %} ... {% endgeneration %}, or let `instructions` "
+                "learn all tokens: data.train_on: all"
             )
         return len(before), len(through)
 
@@ -100,7 +112,7 @@ class Template:
         try:
             texts, spans = render_jinja_template(
                 conversations=[list(messages)],
-                chat_template=self.source,
+                chat_template=with_fixed_date(self.source),
                 return_assistant_tokens_mask=marked,
                 add_generation_prompt=prompts,
                 **self.special_tokens,
@@ -115,16 +127,28 @@ def render(
     prompt: str | list[Message],
     answer: str | list[Message],
     where: str,
+    find_answers: bool = True,
 ) -> Rendered:
     """Return the text of a prompt and an answer; without a template they are joined as they are.
 
     Raises ScenarioError for what the template cannot render, and for messages without one.
     """
     if template is not None:
-        return template.render([*_turns(prompt, "user"), *_turns(answer, ASSISTANT)], where)
+        messages = [*_turns(prompt, "user"), *_turns(answer, ASSISTANT)]
+        return template.render(messages, where, find_answers)
     if not isinstance(prompt, str) or not isinstance(answer, str):
         raise ScenarioError(f"{where}: messages need a template; set data.chat_template: plain")
     return Rendered(prompt + answer, ((len(prompt), len(prompt) + len(answer)),))
+
+
+def with_fixed_date(source: str) -> str:
+    """Return a template in which `strftime_now` is that of `TODAY`."""
+    if "strftime_now" not in source:
+        return source
+    replaced = "".join(
+        f"|replace('%{letter}', '{TODAY.strftime(f'%{letter}')}')" for letter in DATE_FORMATS
+    )
+    return f"{{% macro strftime_now(format) %}}{{{{ format{replaced} }}}}{{% endmacro +%}}{source}"
 
 
 def make_template(options: ConversationOptions, has_messages: bool) -> Template | None:
@@ -214,7 +238,9 @@ def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, st
     from transformers import AutoTokenizer
 
     try:
-        saved = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        saved = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise ScenarioError(f"data.tokenizer {folder}: cannot be loaded: {reason}") from error

@@ -10,6 +10,7 @@ from accel_bench import Run
 from accel_bench.builtin.data import text_sources
 from accel_bench.builtin.data.docstrings import DocstringsOptions
 from accel_bench.builtin.data.pairs_impl import PairDataset, Settings, Texts, load, tokenized
+from accel_bench.errors import ScenarioError
 
 SHORTEST = 3
 """Fewest words of a docstring that says something."""
@@ -38,10 +39,15 @@ def _texts(files: list[text_sources.TextFile], options: DocstringsOptions) -> Te
 
 
 def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
-    """Yield the first paragraph of each docstring of a source, and the function without it."""
+    """Yield the first paragraph of each docstring of a source, and the function without it.
+
+    A source that the limit has cut is left out.
+    """
+    if file.cut:
+        return
     try:
-        tree = ast.parse(file.path.read_text(encoding="utf8"))
-    except (OSError, ValueError, SyntaxError, RecursionError):
+        tree = ast.parse(text_sources.decode(file))
+    except (ScenarioError, ValueError, SyntaxError, RecursionError):
         return
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or len(node.body) < 2:

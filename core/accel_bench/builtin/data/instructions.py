@@ -28,6 +28,7 @@ TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "config.json",
 )
 """Files of a tokenizer's folder, as transformers saves it, that decide on the tokens."""
 
@@ -69,7 +70,8 @@ class ConversationOptions(TokenizerOptions):
     """Read no more samples than this; null reads up to `limit_bytes`."""
 
     limit_bytes: int = Field(4_000_000, ge=1, le=10**13)
-    """Read no more bytes of prompts and answers than this."""
+    """Read no more bytes of prompts and answers than this; the evidence says where there are more
+    (`limited`)."""
 
     @model_validator(mode="after")
     def _path_where_it_is_read(self) -> ConversationOptions:
@@ -92,6 +94,14 @@ class ConversationOptions(TokenizerOptions):
             return text_sources.stdlib_files(WITHOUT_LIMIT)
         return row_sources.row_files(Path(self.path).expanduser(), self.split, self.limit_bytes)
 
+    def leaves_files_out(self) -> bool:
+        """Return whether the files of `path` hold more than `limit_bytes` lets be read."""
+        if self.path is None:
+            return False
+        root = Path(self.path).expanduser()
+        whole = row_sources.row_files(root, self.split, WITHOUT_LIMIT)
+        return sum(file.size for file in whole) > sum(file.size for file in self.files())
+
     def tokenizer_folder(self) -> Path | None:
         """Return the folder of a tokenizer as transformers saves it; None without one."""
         path = Path(self.tokenizer).expanduser()
@@ -111,6 +121,7 @@ class ConversationOptions(TokenizerOptions):
         """Return a digest of the selected rows, the tokenizer and the template, in hexadecimal."""
         folder, template = self.tokenizer_folder(), self.template_path()
         beside = [folder / name for name in TOKENIZER_FILES[1:]] if folder else []
+        beside += sorted(folder.glob("additional_chat_templates/*.jinja")) if folder else []
         beside += [template] if template else []
         files = [
             TextFile(path, path.name, path.stat().st_size, cut=False)

@@ -29,10 +29,10 @@ from accel_bench.builtin.data.instructions import InstructionsOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows
 from accel_bench.errors import ScenarioError
 
-CACHE_FORM = 1
+CACHE_FORM = 2
 """Version of what a cached folder holds; another one is another key."""
 
-NOT_TOKENS = {"packing", "padding", "path", "tokenizer", "chat_template", "train_on"}
+NOT_TOKENS = {"packing", "padding", "path", "tokenizer", "chat_template"}
 """Options that change no token, or whose content is in the fingerprint."""
 
 
@@ -54,8 +54,8 @@ class ConversationFacts:
     tokens: int
     """Tokens of all samples."""
 
-    answer_tokens: int
-    """Those of them that belong to answers."""
+    answer_tokens: int | None
+    """Those of them that belong to answers; null where all are learned, and none are told apart."""
 
     vocab_size: int
     """Every token id is smaller than this."""
@@ -64,6 +64,9 @@ class ConversationFacts:
 
     empty: int
     """Rows that were left out, since they have no answer."""
+
+    limited: bool
+    """Whether `data.limit_bytes` ended the reading before the data did."""
 
 
 class Loaded(NamedTuple):
@@ -87,7 +90,12 @@ class Loaded(NamedTuple):
         left_out = f"; {self.without_answer} samples without an answer left out"
         return {
             "summary": f"{supervised / max(1, real):.0%} of the tokens have a loss"
-            + (left_out if self.without_answer else ""),
+            + (left_out if self.without_answer else "")
+            + (
+                f"; only what data.limit_bytes {options.limit_bytes:,} lets be read"
+                if self.facts.limited
+                else ""
+            ),
             **asdict(self.facts),
             "samples": len(dataset),
             "samples_cut": self.cut,
@@ -102,8 +110,8 @@ class Loaded(NamedTuple):
 def tokenized(run: Run, options: InstructionsOptions) -> Path:
     """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
 
-    It is filled when new. What comes after (sequence length, packing, padding, and which tokens are
-    learned) is no part of the key. Raises ScenarioError when rows, tokenizer or template cannot be
+    It is filled when new. What comes after (sequence length, packing and padding) is no part of the
+    key. Raises ScenarioError when rows, tokenizer or template cannot be
     used.
     """
     templates = ("plain", "tokenizer", None)
@@ -121,7 +129,7 @@ def tokenized(run: Run, options: InstructionsOptions) -> Path:
 
 def fill(folder: Path, options: InstructionsOptions) -> None:
     """Read, render, tokenize and write everything into an empty folder."""
-    read = list(_limited(_samples(options), options))
+    read, limited = _limited(_samples(options), options)
     kept = [one for one in read if one.answer]
     if not kept:
         raise ScenarioError(
@@ -130,7 +138,8 @@ def fill(folder: Path, options: InstructionsOptions) -> None:
             "data.limit_bytes"
         )
     template = make_template(options, options.messages is not None)
-    rendered = [render(template, one.prompt, one.answer, one.where) for one in kept]
+    find = options.train_on == "answers"
+    rendered = [render(template, one.prompt, one.answer, one.where, find) for one in kept]
     codec = Codec(options, template, [one.text for one in rendered])
     encoded = codec.encode(rendered)
     answers = np.concatenate([one.answers for one in encoded])
@@ -138,10 +147,11 @@ def fill(folder: Path, options: InstructionsOptions) -> None:
         samples=len(kept),
         characters=sum(len(one.text) for one in rendered),
         tokens=len(answers),
-        answer_tokens=int(answers.sum()),
+        answer_tokens=int(answers.sum()) if find else None,
         vocab_size=codec.vocab_size,
         pad_token_id=codec.pad_token_id,
         empty=len(read) - len(kept),
+        limited=limited,
     )
     codec.tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
@@ -212,11 +222,12 @@ def _sample(row: Row, options: InstructionsOptions) -> Sample:
     return Sample(row[0], prompt, text_of(row, options.answer, "data.answer"))
 
 
-def _limited(found: Iterator[Sample], options: InstructionsOptions) -> Iterator[Sample]:
-    """Yield samples until their text reaches the limit, without the one that would exceed it."""
-    left = options.limit_bytes
+def _limited(found: Iterator[Sample], options: InstructionsOptions) -> tuple[list[Sample], bool]:
+    """Return the samples whose text does not exceed the limit, and whether there are more."""
+    left, read = options.limit_bytes, list[Sample]()
     for sample in islice(found, options.maximum_samples):
         left -= bytes_of(sample.prompt) + bytes_of(sample.answer)
         if left < 0:
-            return
-        yield sample
+            return read, True
+        read.append(sample)
+    return read, len(read) != options.maximum_samples and options.leaves_files_out()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +12,7 @@ import numpy as np
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from accel_bench import Batch, Run, TokenCounts
+from accel_bench import Batch, Run, TokenCounts, model_config
 from accel_bench.builtin.data.dataset_impl import (
     IGNORED_LABEL,
     BatchPlan,
@@ -27,12 +27,21 @@ from accel_bench.builtin.data.dataset_impl import (
 from accel_bench.errors import ScenarioError
 
 PAD, END = "<|pad|>", "<|endoftext|>"
-"""Tokens of padding, with the id 0, and behind each text, with the id 1."""
+"""Tokens of padding, and behind each text."""
+
+PAD_ID, END_ID = 0, 1
+"""Their ids where the model has none of its own."""
+
+UNUSED = "<|unused {}|>"
+"""Token in a place that the model's ids of these leave free."""
+
+MOST_SPECIAL = 64
+"""Ids of special tokens below this are taken from the model."""
 
 TRAINING_TEXTS = 2000
 """Texts that a tokenizer is trained on, evenly spread over all."""
 
-CACHE_FORM = 1
+CACHE_FORM = 2
 """Version of what a cached folder holds; another one is another key."""
 
 Texts: TypeAlias = Sequence[tuple[str, str]]
@@ -57,6 +66,7 @@ class PairDataset:
 
     pad_token_id: int
     fingerprint: str
+    end_token_id: int = END_ID
     more_samples: str = "bring more data"
     tokenizer_path: Path | None = None
 
@@ -69,15 +79,28 @@ class PairDataset:
         return self._cut(self.bounds[:, 1] - self.bounds[:, 0])
 
     def pair(self, index: int) -> tuple[Tokens, Tokens]:
-        """Return both sequences of a pair, cut to the longest length."""
+        """Return both sequences of a pair. One that is too long keeps its last token, its end."""
         first, end, second, last = self.bounds[index]
-        longest = self.sequence_length
-        return self.tokens[first:end][:longest], self.tokens[second:last][:longest]
+        return self._sequence(first, end), self._sequence(second, last)
 
     def counted(self) -> tuple[int, int]:
         """Return the tokens of the first and of the second of all pairs."""
         second = self._cut(self.bounds[:, 3] - self.bounds[:, 2])
         return int(self.lengths.sum()), int(second.sum())
+
+    def cut(self) -> int:
+        """Return the pairs of which one sequence is too long."""
+        longer = np.maximum(
+            self.bounds[:, 1] - self.bounds[:, 0], self.bounds[:, 3] - self.bounds[:, 2]
+        )
+        return int((longer > self.sequence_length).sum())
+
+    def _sequence(self, start: int, end: int) -> Tokens:
+        if end - start <= self.sequence_length:
+            return self.tokens[start:end]
+        kept = self.tokens[start : start + self.sequence_length].copy()
+        kept[-1] = self.tokens[end - 1]
+        return kept
 
     def _cut(self, lengths: Integers) -> Integers:
         return np.minimum(lengths, self.sequence_length)
@@ -93,6 +116,7 @@ def batches_of(run: Run, padding: Literal["max_length", "longest"]) -> Iterator[
     form = _form_of(run)
     if hasattr(run.unwrapped_model, "config"):
         check_fit(run.unwrapped_model.config, run)
+        _check_special_tokens(run.unwrapped_model.config, run.dataset, form)
     return _batches(run.dataset, plan_of(run, padding), form)
 
 
@@ -132,6 +156,27 @@ def _form_of(run: Run) -> str:
             "does not read; choose a task such as seq2seq-lm or embedding, or other data"
         )
     return str(form)
+
+
+def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
+    """Raise ScenarioError for a model that takes tokens of texts for its padding or its end.
+
+    A decoder begins with the token that its configuration names, and embeddings of padding get no
+    gradient.
+    """
+    if form != "labels" or dataset.tokenizer_path is None:
+        return
+    ids = {"pad_token_id": dataset.pad_token_id, "eos_token_id": dataset.end_token_id}
+    own = {name: getattr(config, name, None) for name in ids}
+    other = {name: one for name, one in own.items() if one is not None and one != ids[name]}
+    if other:
+        named = ", ".join(f"{name} {one}" for name, one in other.items())
+        raise ScenarioError(
+            f"the model has {named}, but these pairs have padding with the id "
+            f"{dataset.pad_token_id} and end with the id {dataset.end_token_id}: set "
+            f"model.overrides to {{pad_token_id: {PAD_ID}, bos_token_id: {END_ID}, eos_token_id: "
+            f"{END_ID}, decoder_start_token_id: {END_ID}}}"
+        )
 
 
 def _supervised(pairs: Sequence[tuple[Tokens, Tokens]], form: str) -> int:
@@ -204,6 +249,7 @@ def tokenized(
 
     `key` is everything that the texts depend on.
     """
+    settings = replace(settings, ids=special_ids(model_config(run.scenario.model) or {}))
     whole = {
         "form": CACHE_FORM,
         "settings": settings.key(),
@@ -223,9 +269,24 @@ class Settings:
     before: tuple[str, str] = ("", "")
     """Token before each first, and before each second; empty for none."""
 
+    ids: tuple[int, int] = (PAD_ID, END_ID)
+    """Ids of padding and of the token behind each text."""
+
     def key(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"vocab_size": self.vocab_size, "before": list(self.before)}
+        return {
+            "vocab_size": self.vocab_size,
+            "before": list(self.before),
+            "ids": list(self.ids),
+        }
+
+
+def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the ids of padding and end of a model's configuration, else 0 and 1."""
+    pad, end = config.get("pad_token_id"), config.get("eos_token_id")
+    if type(pad) is not int or type(end) is not int or pad == end:
+        return PAD_ID, END_ID
+    return (pad, end) if 0 <= min(pad, end) and max(pad, end) < MOST_SPECIAL else (PAD_ID, END_ID)
 
 
 def _fill(folder: Path, texts: Texts, settings: Settings) -> None:
@@ -253,7 +314,12 @@ def _fill(folder: Path, texts: Texts, settings: Settings) -> None:
     np.save(folder / "tokens.npy", tokens, allow_pickle=False)
     np.save(folder / "bounds.npy", bounds, allow_pickle=False)
     tokenizer.save(str(folder / "tokenizer.json"))
-    facts = {"vocab_size": max(tokenizer.get_vocab().values()) + 1}
+    pad, end = settings.ids
+    facts = {
+        "vocab_size": max(tokenizer.get_vocab().values()) + 1,
+        "pad_token_id": pad,
+        "end_token_id": end,
+    }
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf8")
 
 
@@ -261,7 +327,9 @@ def _train(texts: Texts, settings: Settings) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = dict.fromkeys((PAD, END, *filter(None, settings.before)))
+    placed = dict(zip(settings.ids, (PAD, END), strict=True))
+    numbered = [placed.get(number, UNUSED.format(number)) for number in range(max(placed) + 1)]
+    special = dict.fromkeys((*numbered, *filter(None, settings.before)))
     trainer = trainers.BpeTrainer(
         vocab_size=settings.vocab_size,
         special_tokens=[*special],
@@ -288,7 +356,8 @@ def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
         bounds=np.load(folder / "bounds.npy", allow_pickle=False),
         sequence_length=sequence_length,
         vocab_size=facts["vocab_size"],
-        pad_token_id=0,
+        pad_token_id=facts["pad_token_id"],
+        end_token_id=facts["end_token_id"],
         fingerprint=folder.name,
         more_samples=more_samples,
         tokenizer_path=folder / "tokenizer.json",
@@ -300,6 +369,7 @@ def evidence(dataset: PairDataset, padding: str) -> dict[str, Any]:
     first, second = dataset.counted()
     return {
         "pairs": len(dataset),
+        "samples_cut": dataset.cut(),
         "first_tokens": first,
         "second_tokens": second,
         "vocab_size": dataset.vocab_size,

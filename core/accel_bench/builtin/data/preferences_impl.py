@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from accel_bench.builtin.data.preferences import PreferencesOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows, value_of
 from accel_bench.errors import ScenarioError
 
-CACHE_FORM = 1
+CACHE_FORM = 2
 """Version of what a cached folder holds; another one is another key."""
 
 NOT_TOKENS = {"padding", "path", "tokenizer", "chat_template"}
@@ -64,6 +64,9 @@ class PairFacts:
 
     empty: int
     """Rows that were left out, since an answer is missing."""
+
+    limited: bool
+    """Whether `data.limit_bytes` ended the reading before the data did."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,12 @@ class Loaded(NamedTuple):
         left_out = f"; {self.without_answer} pairs without an answer left out"
         return {
             "summary": f"{len(self.dataset)} pairs, {share:.0%} of the tokens are of answers"
-            + (left_out if self.without_answer else ""),
+            + (left_out if self.without_answer else "")
+            + (
+                f"; only what data.limit_bytes {self.options.limit_bytes:,} lets be read"
+                if self.facts.limited
+                else ""
+            ),
             **asdict(self.facts),
             "samples": len(self.dataset),
             "sequences_cut": self.cut,
@@ -151,7 +159,7 @@ def tokenized(run: Run, options: PreferencesOptions) -> Path:
 
 def fill(folder: Path, options: PreferencesOptions) -> None:
     """Read, render, tokenize and write everything into an empty folder."""
-    read = list(_limited(_pairs(options), options))
+    read, limited = _limited(_pairs(options), options)
     kept = [one for one in read if one.chosen and one.rejected]
     if not kept:
         raise ScenarioError(
@@ -173,6 +181,7 @@ def fill(folder: Path, options: PreferencesOptions) -> None:
         vocab_size=codec.vocab_size,
         pad_token_id=codec.pad_token_id,
         empty=len(read) - len(kept),
+        limited=limited,
     )
     codec.tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
@@ -281,7 +290,38 @@ def _pairs(options: PreferencesOptions) -> Iterator[Pair]:
     for row in read_rows(options.files(), options.fields):
         chosen = _said(row, options.chosen, "data.chosen")
         rejected = _said(row, options.rejected, "data.rejected")
-        yield Pair(row[0], _prompt(row, options), chosen, rejected)
+        yield without_repeated_prompt(Pair(row[0], _prompt(row, options), chosen, rejected))
+
+
+def without_repeated_prompt(pair: Pair) -> Pair:
+    """Return a pair whose answers do not repeat the prompt, as whole conversations do.
+
+    Messages that both answers begin with are the prompt. Raises ScenarioError where answers begin
+    with messages that the prompt does not hold.
+    """
+    chosen, rejected = pair.chosen, pair.rejected
+    if isinstance(chosen, str) or isinstance(rejected, str):
+        return pair
+    if not chosen or not rejected or chosen[0]["role"] == rejected[0]["role"] == ASSISTANT:
+        return pair
+    prompt = pair.prompt
+    both = zip(chosen, rejected, strict=False)
+    shared = sum(1 for _ in takewhile(lambda two: two[0] == two[1], both))
+    while shared and chosen[shared - 1]["role"] == ASSISTANT:
+        shared -= 1  # Equal answers are answers.
+    turns = chosen[:shared]
+    repeated = (
+        any(one.get("content") == prompt for one in turns)
+        if isinstance(prompt, str)
+        else turns[: len(prompt)] == prompt
+    )
+    if not turns or not repeated:
+        raise ScenarioError(
+            f"{pair.where}: the answers begin with a message of {chosen[0]['role']!r}, and what "
+            "both begin with is not the prompt: leave all turns before the answer out of both, or "
+            "let both begin with the prompt"
+        )
+    return Pair(pair.where, turns, chosen[shared:], rejected[shared:])
 
 
 def _prompt(row: Row, options: PreferencesOptions) -> str | list[Message]:
@@ -297,11 +337,12 @@ def _said(row: Row, field: str, option: str) -> str | list[Message]:
     return messages_of(row, field, option) if is_list else text_of(row, field, option)
 
 
-def _limited(found: Iterator[Pair], options: PreferencesOptions) -> Iterator[Pair]:
-    """Yield pairs until their text reaches the limit, without the one that would exceed it."""
-    left = options.limit_bytes
+def _limited(found: Iterator[Pair], options: PreferencesOptions) -> tuple[list[Pair], bool]:
+    """Return the pairs whose text does not exceed the limit, and whether there are more."""
+    left, read = options.limit_bytes, list[Pair]()
     for pair in islice(found, options.maximum_samples):
         left -= sum(map(bytes_of, (pair.prompt, pair.chosen, pair.rejected)))
         if left < 0:
-            return
-        yield pair
+            return read, True
+        read.append(pair)
+    return read, len(read) != options.maximum_samples and options.leaves_files_out()

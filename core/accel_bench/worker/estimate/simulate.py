@@ -36,6 +36,9 @@ from accel_bench.worker.estimate.tracker import StepTracker
 FINDS_PACKED = "find_packed_sequence_indices"
 """What transformers looks for packed samples with."""
 
+OF_TEXT_ALONE = frozenset({"AutoModelForCausalLM", "AutoModelForMaskedLM"})
+"""Classes of models whose inputs are tokens with labels, and nothing else."""
+
 QUANTIZED = (torch.uint8, torch.int8, torch.int16, torch.int32)
 """Dtypes in which weights are packed."""
 
@@ -127,7 +130,7 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
     for _, changed in active.call_all("accelerate_model", run=run):
         run.model = run.model if changed is None else changed
     run.unwrapped_model = run.model
-    run.loss = require(active, "build_loss", run)
+    run.loss = _loss_of(active, run)
     weights = [*run.model.parameters(), *run.model.buffers()]
     tracker.vocabulary = getattr(
         text_config(getattr(run.model, "config", None)), "vocab_size", None
@@ -146,11 +149,26 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
 
 def _check_task(run: Run) -> None:
     """Raise ScenarioError for a task whose batches are not tokens with labels."""
-    if run.task is not None and (run.task.pairs is not None or run.task.counts != TOKENS):
-        raise ScenarioError(
-            f"batches of task {run.scenario.task.use!r} are not simulated, only those of tokens "
-            "with labels; measure it with `accel-bench run`"
-        )
+    task = run.task
+    if task is not None and (
+        task.pairs is not None or task.counts != TOKENS or task.model_class not in OF_TEXT_ALONE
+    ):
+        raise _not_simulated(run)
+
+
+def _loss_of(active: ActivePlugins, run: Run) -> Any:
+    """Return the task's loss. Raises ScenarioError where it asks for the data."""
+    try:
+        return require(active, "build_loss", run)
+    except ScenarioError as error:
+        raise _not_simulated(run) from error
+
+
+def _not_simulated(run: Run) -> ScenarioError:
+    return ScenarioError(
+        f"batches of task {run.scenario.task.use!r} are not simulated, only those of tokens "
+        "with labels; measure it with `accel-bench run`"
+    )
 
 
 def _use_lists(optimizer: Any) -> None:
