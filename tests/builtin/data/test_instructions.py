@@ -205,6 +205,31 @@ def test_a_tokenizer_s_template_gives_the_tokens_and_answers_that_transformers_g
     assert dataset.pad_token_id == theirs.convert_tokens_to_ids("</s>")
 
 
+def test_a_tokenizer_with_code_of_its_own_is_refused_and_nobody_is_asked(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tokenizer_folder(tmp_path, MARKED)
+    path = write_rows(tmp_path / "rows.jsonl", CHATS)
+    config = folder / "tokenizer_config.json"
+    found = json.loads(config.read_text())
+    found |= {"auto_map": {"AutoTokenizer": [None, "own.Own"]}, "tokenizer_class": "Own"}
+    config.write_text(json.dumps(found))
+    monkeypatch.setattr("builtins.input", lambda text="": pytest.fail(f"asked: {text}"))
+    plugin = plugin_of(path, messages="messages", tokenizer=str(folder))
+    with pytest.raises(ScenarioError, match=r"cannot be loaded: .*trust_remote_code"):
+        load(make_run, plugin)
+
+
+def test_other_templates_of_a_tokenizer_are_in_the_fingerprint(tmp_path: Path) -> None:
+    folder = tokenizer_folder(tmp_path, MARKED)
+    path = write_rows(tmp_path / "rows.jsonl", CHATS)
+    options = plugin_of(path, messages="messages", tokenizer=str(folder)).options
+    before = options.content_fingerprint()
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "default.jinja").write_text(UNMARKED)
+    assert options.content_fingerprint() != before
+
+
 def test_plain_turns_are_lines_with_their_roles(make_run: MakeRun, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", CHATS)
     dataset = load(make_run, plugin_of(path, messages="messages"), 256)
