@@ -30,7 +30,7 @@ WORKS: dict[str, dict[str, Any]] = {
     },
     "wav2vec2 without transcripts": {
         "task": {"use": "speech-pretraining"},
-        "model": {"id": "tiny-wav2vec2-cpu", "overrides": {"mask_time_prob": 0.5}},
+        "model": {"id": "tiny-wav2vec2-cpu", "overrides": {"mask_time_prob": 0.05}},
         "data": {
             "use": "speech",
             "min_audio_len": 4_000,
@@ -87,6 +87,7 @@ def built_run(folder: Path, work: str, train: dict[str, Any] | None = None, **da
     plugin = kind(kind.Options.model_validate_json(json.dumps(use.options)), use.use)
     run.dataset = plugin.load_data(run)
     run.model = run.unwrapped_model = load_base_model(run)
+    run.task.adjust_model(run.model)
     run.loss = run.task.build_loss(run)
     run.batches = plugin.build_batches(run)
     if run.scenario.evaluates:

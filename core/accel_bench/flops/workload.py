@@ -92,6 +92,12 @@ class Workload(Frozen):
     """What the task counts, padding included, in the observed batch; other batches have other
     FLOPs."""
 
+    observed_samples: int | None = None
+    """Samples of the observed batch."""
+
+    observed_pairs: int | None = None
+    """Its pairs of tokens, padding included, where they were counted."""
+
     @property
     def matmul_parameters(self) -> int:
         """Number of weights in matmuls: no embedding, no norm, no bias."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy
 import torch
 
 from accel_bench import Run
@@ -26,23 +24,12 @@ def evaluating(run: Run) -> Iterator[None]:
     run.model.eval()
     eager = torch.compiler.set_stance("force_eager")
     try:
-        with _random_state_kept(run), torch.no_grad(), eager, run.autocast():
+        with keep_random_state(str(run.device)), torch.no_grad(), eager, run.autocast():
             yield
     finally:
         for module, training in modes.items():
             module.training = training
         _divide_again(run.model)
-
-
-@contextlib.contextmanager
-def _random_state_kept(run: Run) -> Iterator[None]:
-    python_state, numpy_state = random.getstate(), numpy.random.get_state()
-    try:
-        with keep_random_state(str(run.device)):
-            yield
-    finally:
-        random.setstate(python_state)
-        numpy.random.set_state(numpy_state)
 
 
 def _divide_again(model: Any) -> None:

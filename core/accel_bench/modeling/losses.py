@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional
 
 from accel_bench.task import IGNORED_LABEL
 
-__all__ = ["IGNORED_LABEL", "token_loss"]
+__all__ = ["IGNORED_LABEL", "repeated_rows", "token_loss"]
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, supervised_in_step: int) -> Any:
@@ -22,3 +23,19 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, supervised_in_step: i
         flat, labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
     )
     return total / supervised_in_step
+
+
+def repeated_rows(ids: torch.Tensor) -> torch.Tensor:
+    """Return which rows of token ids equal which other ones, shape (rows, rows); none is itself.
+
+    Rows are told apart by a 64-bit hash, so that memory grows with the rows alone.
+    """
+    hashes = (ids * _multipliers(ids.shape[1]).to(ids.device)).sum(-1)
+    equal = hashes[:, None] == hashes
+    return equal & ~torch.eye(len(ids), dtype=torch.bool, device=ids.device)
+
+
+@lru_cache(maxsize=256)
+def _multipliers(width: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(-(2**63), 2**63 - 1, (width,), generator=generator)

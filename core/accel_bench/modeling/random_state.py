@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterable, Iterator
 
+import numpy
 import torch
 
 from accel_bench.machine.devices import of_torch_type
@@ -12,10 +14,16 @@ from accel_bench.machine.devices import of_torch_type
 
 @contextlib.contextmanager
 def keep_random_state(places: Iterable[torch.device] | torch.device | str) -> Iterator[None]:
-    """Put the random state of the host, and of these devices, back after the block."""
+    """Put the random state of the host, and of these devices, back after the block.
+
+    That of the host is torch's, numpy's global one, from which SpecAugment draws, and Python's.
+    """
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
     given = [torch.device(places)] if isinstance(places, str | torch.device) else [*places]
     with contextlib.ExitStack() as stack:
         for place in given or [torch.device("cpu")]:
             kept = of_torch_type(place.type).keep_random_state(place.index or 0)
             stack.enter_context(kept)
+        stack.callback(random.setstate, python_state)
+        stack.callback(numpy.random.set_state, numpy_state)
         yield

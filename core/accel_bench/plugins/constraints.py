@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from accel_bench.catalog.models import architecture_of, family_of, model_directory, read_config
 from accel_bench.errors import PluginError
@@ -10,7 +10,7 @@ from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.plugins.interpreter import Interpreter
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answer
+from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, task_of, wrong_answer
 from accel_bench.plugins.registry import find, missing_extra, unmet_requirement
 from accel_bench.plugins.shipped import plugin_meant_by
 from accel_bench.scenario.experiment import Experiment
@@ -20,6 +20,16 @@ from accel_bench.scenario.uses import NO_PLUGIN
 
 PRECISION_OF = {"bfloat16": "bf16-autocast", "float16": "fp16-autocast"}
 """Values of `train.precision` by the dtype that they compute in."""
+
+MICRO_BATCH = frozenset(
+    {
+        "evaluate.micro_batch_size",
+        "train.global_batch_size",
+        "train.gradient_accumulation",
+        "train.micro_batch_size",
+    }
+)
+"""Settings that size micro-batches: of those of `train` any two give the third."""
 
 
 def unmet_constraints(
@@ -39,6 +49,7 @@ def unmet_constraints(
     reasons = [] if elsewhere else [*_devices(scenario, machine)]
     reasons += [*_resources(scenario), *_working_copies(scenario, active)]
     reasons += _missing_reader(scenario)
+    reasons += _other_training(experiment, active)
     for plugin in active.plugins:
         unmet = [*_requirements(plugin, there), *_declared(scenario, plugin, machine)]
         reasons += [f"{plugin.name}: {reason}" for reason in unmet]
@@ -48,6 +59,17 @@ def unmet_constraints(
                 raise wrong_answer(plugin, "check_scenario", "a list of texts", reason)
             reasons.append(reason if plugin.name in reason else f"{plugin.name}: {reason}")
     return tuple(dict.fromkeys(reasons))
+
+
+def _other_training(experiment: Experiment, active: ActivePlugins) -> Iterator[str]:
+    """Yield what of the batch one stack alone changes where the loss depends on the micro-batch."""
+    task, changed = task_of(active), sorted({*experiment.stack.settings} & MICRO_BATCH)
+    if task is not None and task.batch_dependent and changed:
+        yield (
+            f"task {experiment.scenario.task.use!r}: the loss of a sample depends on its "
+            f"micro-batch, so that {', '.join(changed)} of one stack is another training; "
+            "set it for all stacks, or sweep it"
+        )
 
 
 def refuse_architecture(active: ActivePlugins, architecture: str) -> None:

@@ -137,6 +137,18 @@ def test_rates_are_per_device_and_the_slowest_rank_makes_the_window() -> None:
     assert found.model_flops_per_second.non_causal == pytest.approx(20 * 1200 / 4)
 
 
+def test_batches_of_another_shape_than_the_observed_one_have_no_utilization() -> None:
+    shape = {"observed_elements": 20, "observed_samples": 2, "observed_pairs": 200}
+    observed = WORKLOAD.model_copy(update={"flops_method": "observed", **shape})
+    same = sample(samples=4, processed=40, real=40)
+    wider = sample(samples=2, processed=40, real=40)
+    uneven = same.model_copy(update={"processed_pairs": 4 * 5**2 + 4 * 15**2})
+    used(one(same, workload=observed))
+    used(one(same.model_copy(update={"processed_pairs": 400}), workload=observed))
+    assert utilization(one(wider, workload=observed), None) is None
+    assert utilization(one(uneven, workload=observed), None) is None
+
+
 def test_an_unknown_peak_gives_null() -> None:
     found = used(one())
     assert found.mfu is None

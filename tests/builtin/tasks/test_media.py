@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from media_works import TRAIN, WORKS, built_run
+from media_works import SAMPLES, TRAIN, WORKS, built_run
 from transformers import Trainer, TrainingArguments
 
 from accel_bench import Result, Status
+from accel_bench.builtin.tasks.image_text_impl import contrastive_loss
 from accel_bench.errors import ScenarioError
 from accel_bench.flops.formulas import model_flops
 from accel_bench.testing import run_scenario
@@ -69,6 +71,33 @@ def test_it_learns_and_every_trained_tensor_gets_a_gradient(work: str, tmp_path:
     assert blocks is not None and blocks.checkpointed == blocks.blocks > 0
 
 
+def test_an_image_with_the_same_caption_is_no_negative() -> None:
+    scores = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": torch.tensor([[1, 2], [3, 4], [1, 2]])}
+    loss = contrastive_loss(lambda **_: SimpleNamespace(logits_per_text=scores), inputs, 1)
+    kept = [[0, 1], [0, 1, 2], [1, 2]]
+    both = [
+        each[row, columns].logsumexp(0) - each[row, row]
+        for each in (scores, scores.T)
+        for row, columns in enumerate(kept)
+    ]
+    assert loss.item() == pytest.approx(float(sum(both)) / 2, rel=CLOSE)
+
+
+def test_pretraining_hides_about_half_of_an_utterance(tmp_path: Path) -> None:
+    run = built_run(tmp_path, "wav2vec2 without transcripts")
+    hidden = [batch.inputs["mask_time_indices"].float().mean() for batch in islice(run.batches, 4)]
+    assert 0.35 < float(sum(hidden)) / 4 < 0.65
+
+
+def test_a_model_without_an_embedding_of_hidden_frames_is_refused(tmp_path: Path) -> None:
+    work = "wav2vec2 without transcripts"
+    model = {**WORKS[work]["model"], "overrides": {"mask_time_prob": 0.0}}
+    found = results_of(tmp_path, work, model=model, stacks={"baseline": []})["baseline"]
+    assert found.status is Status.SKIPPED
+    assert "model.overrides.mask_time_prob: 0.05" in found.reasons[0]
+
+
 def own_loss_of(model: Any, inputs: dict[str, Any], work: str) -> torch.Tensor:
     """Return the loss of a micro-batch that transformers computes, of all of its elements."""
     if work == "clip":
@@ -82,7 +111,9 @@ def own_loss_of(model: Any, inputs: dict[str, Any], work: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("work", WORKS)
 def test_the_loss_is_that_of_transformers(work: str, tmp_path: Path) -> None:
-    run = built_run(tmp_path, work)
+    # A caption each: transformers takes equal ones for negatives.
+    distinct = {"classes": SAMPLES} if work == "clip" else {}
+    run = built_run(tmp_path, work, **distinct)
     for batch in islice(run.batches, 3):
         inputs = dict(batch.inputs)
         torch.manual_seed(0)

@@ -23,11 +23,14 @@ from accel_bench import Batch, Options, Result, Run, Status, TokenCounts
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.analysis.estimates.schema import SimulationRequest
 from accel_bench.builtin.data import catalogues
+from accel_bench.builtin.tasks.embedding import EmbeddingOptions
+from accel_bench.builtin.tasks.embedding_impl import InfoNCE
 from accel_bench.builtin.tasks.masked_lm import MaskedLMOptions
 from accel_bench.builtin.tasks.masked_lm_impl import Masking
 from accel_bench.builtin.tasks.seq2seq_lm import Seq2SeqLM
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
+from accel_bench.modeling.losses import repeated_rows
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.plugins.manager import ActivePlugins, activate
 from accel_bench.scenario.draft import read_draft
@@ -285,6 +288,91 @@ def test_masks_are_those_of_bert_and_their_place_alone_decides() -> None:
     assert (again == inputs).all()
     assert not (other == inputs).all()
     assert (masking(tokens[:1], place=9)[1] != -100).all()
+
+
+def test_special_tokens_are_neither_predicted_nor_put_in_the_place_of_others(
+    tmp_path: Path,
+) -> None:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    tokenizer.add_special_tokens(["<|pad|>", "[MASK]"])
+    special = [tokenizer.token_to_id(name) for name in ("<|pad|>", "[MASK]")]
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    path = tmp_path / "tokenizer.json"
+    dataset = SimpleNamespace(vocab_size=4, tokenizer_path=path)
+    scenario = SimpleNamespace(data=SimpleNamespace(seed=3), model=SimpleNamespace(id="any"))
+    run: Any = SimpleNamespace(dataset=dataset, scenario=scenario, unwrapped_model=None)
+    masking = Masking(run, MaskedLMOptions(masked=0.9, replaced=0.0, random=1.0))
+    tokens = np.array([0, 1, special[0]] * 200)
+    inputs, labels = masking(tokens, place=0)
+    assert (labels[2::3] == -100).all()
+    assert (inputs[2::3] == special[0]).all()
+    assert not np.isin(np.delete(inputs, np.s_[2::3]), special).any()
+    assert (labels != -100).sum() > 300
+    assert (masking(tokens[2:3], place=1)[1] != -100).all()
+
+
+def test_evidence_of_masks_is_of_what_is_trained_on_alone(tmp_path: Path) -> None:
+    data = {"use": "synthetic", **SMALL["masked-lm"]["data"], "held_out": 8}
+    run, active = built("masked-lm", tmp_path, data=data, evaluate={"batches": 2})
+    shown = [report for _, report in run.evidence_callbacks]
+    list(islice(run.batches, 3))
+    assert len(list(active.require("build_evaluation_batches", run=run))) == 2
+    (masked,) = (found for report in shown if "masked_share" in (found := report()))
+    assert masked["samples"] == 3 * 4
+
+
+# InfoNCE.
+
+
+def infonce(hidden: torch.Tensor, ids: torch.Tensor, **options: Any) -> tuple[float, InfoNCE]:
+    """The loss of hidden states of texts of one token, and what computes it."""
+    loss = InfoNCE(EmbeddingOptions(**options))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    output = SimpleNamespace(last_hidden_state=hidden)
+    return float(loss(lambda **_: output, inputs, 1)), loss
+
+
+def test_cosines_of_bfloat16_states_are_those_of_float32() -> None:
+    hidden = torch.randn(64, 3, 48, generator=torch.Generator().manual_seed(0)).bfloat16()
+    ids = torch.arange(64 * 3).view(64, 3)
+    for pooling in ("mean", "first"):
+        exact, _ = infonce(hidden.float(), ids, pooling=pooling)
+        assert infonce(hidden, ids, pooling=pooling)[0] == pytest.approx(exact, rel=1e-6)
+
+
+def test_an_equal_text_is_no_negative() -> None:
+    hidden = torch.randn(6, 2, 8, generator=torch.Generator().manual_seed(0))
+    # The first and the third pair have the same second text.
+    ids = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8], [9, 9], [7, 8]])
+    found, loss = infonce(hidden, ids, temperature=0.5)
+    vectors = functional.normalize(hidden.mean(1), dim=-1)
+    scores = vectors[:3] @ vectors[3:].T / 0.5
+    kept = [[0, 1], [0, 1, 2], [1, 2]]
+    expected = sum(
+        scores[row, columns].logsumexp(0) - scores[row, row] for row, columns in enumerate(kept)
+    )
+    assert found == pytest.approx(float(expected), rel=1e-5)
+    assert loss.evidence()["left_out_in_last_batch"] == 2
+
+
+def test_a_micro_batch_of_one_stack_alone_is_another_training(tmp_path: Path) -> None:
+    path = tmp_path / "stacks.yaml"
+    work = {"task": "embedding", **SMALL["embedding"], "resources": {"device": "cpu"}}
+    smaller = {"set": {"train.micro_batch_size": 2, "train.gradient_accumulation": 4}}
+    train = {"micro_batch_size": 8}
+    path.write_text(json.dumps({**work, "train": train, "stacks": {"all": [], "few": smaller}}))
+    whole, few = make_plan(read_draft(path), read_machine(), PlanRequest()).planned
+    assert whole.skipped == ()
+    assert few.skipped[0].startswith("task 'embedding': the loss of a sample depends on its")
+    assert "train.gradient_accumulation, train.micro_batch_size of one stack" in few.skipped[0]
+
+
+def test_wide_rows_are_equal_where_all_of_their_ids_are() -> None:
+    ids = torch.randint(0, 50_000, (40, 300), generator=torch.Generator().manual_seed(0))
+    ids[7] = ids[3]
+    ids[9] = ids[3]
+    ids[9, 299] += 1
+    assert torch.nonzero(repeated_rows(ids)).tolist() == [[3, 7], [7, 3]]
 
 
 # Translations.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -170,6 +172,35 @@ def test_what_a_pass_leaves_behind_is_nothing(tmp_path: Path) -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
     assert model.count == 0
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_that_draws_from_numpy_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
+    model = nn.Linear(3, 3)
+    run = observed(tmp_path, model, {"x": torch.ones(2, 3)}, 2)
+    run.loss = lambda model, inputs, count: model(inputs["x"]).sum() * np.random.rand()
+    batch = next(run.batches)
+    state, python_state = np.random.get_state(), random.getstate()
+    observe_workload(run, batch)
+    assert (np.random.get_state()[1] == state[1]).all()
+    assert np.random.get_state()[2] == state[2]
+    assert random.getstate() == python_state
+
+
+def test_products_without_gradients_cost_a_forward_pass(tmp_path: Path) -> None:
+    model = nn.Linear(3, 5)
+    run = observed(tmp_path, model, {"x": torch.ones(2, 3)}, 2)
+
+    def loss(model: Any, inputs: Any, count: int) -> torch.Tensor:
+        with torch.no_grad():
+            query = model(inputs["x"])[None]
+            nn.functional.scaled_dot_product_attention(query, query, query)
+        return model(inputs["x"]).sum()
+
+    run.loss = loss
+    workload = observe_workload(run, next(run.batches))
+    linear = 2 * 3 * 5
+    attention = 2 * (2 * 2 * 5)
+    assert model_flops(workload, 1).non_causal == linear + attention + 2 * linear
 
 
 class Hidden(nn.Module):

@@ -81,9 +81,20 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
 
 def _as_observed(steps: list[tuple[Sample, Workload]]) -> bool:
     """Return whether the steps have the shapes that an observed workload was observed with."""
-    return all(
-        load.observed_elements is None or sample.processed_tokens % load.observed_elements == 0
-        for sample, load in steps
+    return all(_is_multiple(sample, load) for sample, load in steps)
+
+
+def _is_multiple(sample: Sample, load: Workload) -> bool:
+    """Return whether a step can be made of batches such as the observed one alone."""
+    elements = load.observed_elements
+    if elements is None:
+        return True
+    batches, rest = divmod(sample.processed_tokens, elements)
+    counted = ((sample.sequences, load.observed_samples),
+               (sample.processed_pairs, load.observed_pairs))  # fmt: skip
+    return not rest and all(
+        found is None or observed is None or found == batches * observed
+        for found, observed in counted
     )
 
 

@@ -8,13 +8,19 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
+from accel_bench.modeling.losses import repeated_rows
+
 
 def contrastive_loss(
     model: Any, inputs: Mapping[str, torch.Tensor], supervised_in_step: int
 ) -> torch.Tensor:
     """Return the losses of a micro-batch's pairs, the mean of both directions, over the pairs of
-    the step."""
+    the step.
+
+    An image with the same caption is no negative.
+    """
     logits = model(**inputs).logits_per_text.float()
+    logits = logits.masked_fill(repeated_rows(inputs["input_ids"]), -torch.inf)
     pairs = torch.arange(len(logits), device=logits.device)
     texts = cross_entropy(logits, pairs, reduction="sum")
     images = cross_entropy(logits.t(), pairs, reduction="sum")

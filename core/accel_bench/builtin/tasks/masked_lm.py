@@ -49,8 +49,10 @@ class MaskedLM(Task[MaskedLMOptions]):
         """Return what masks the samples of the run's dataset."""
         from accel_bench.builtin.tasks.masked_lm_impl import Masking
 
-        self._masking = Masking(run, self.options)
-        return self._masking
+        found = Masking(run, self.options)
+        # Batches of the training are built first: what else is masked trains nothing.
+        self._masking = self._masking or found
+        return found
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:

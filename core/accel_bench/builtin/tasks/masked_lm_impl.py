@@ -34,21 +34,27 @@ class Masking:
         self._options = options
         self._seed = run.scenario.data.seed
         self._vocabulary: int = dataset.vocab_size
-        self._mask = _mask_id(run, options)
+        tokenizer = _tokenizer(getattr(dataset, "tokenizer_path", None))
+        self._mask = _mask_id(run, options, tokenizer)
+        self._special = _special_ids(tokenizer)
+        self._words = np.setdiff1d(np.arange(self._vocabulary, dtype=np.int64), self._special)
         self.samples = self.masked = self.tokens = 0
 
     def __call__(self, tokens: Integers, place: int) -> tuple[Integers, Integers]:
         """Return the inputs and labels of a sample, each of the shape of its tokens.
 
-        `place` counts samples from the first step on.
+        Special tokens are neither predicted, but where a sample holds nothing else, nor put in the
+        place of others. `place` counts samples from the first step on.
         """
         options = self._options
         generator = np.random.default_rng((self._seed, MASKING_STREAM, place))
-        chosen = generator.random(len(tokens)) < options.masked
+        special = np.isin(tokens, self._special)
+        chosen = (generator.random(len(tokens)) < options.masked) & ~special
         if not chosen.any():
-            chosen[generator.integers(len(tokens))] = True
+            (open_places,) = np.nonzero(special.all() | ~special)
+            chosen[open_places[generator.integers(len(open_places))]] = True
         how = generator.random(len(tokens))
-        random = generator.integers(self._vocabulary, size=len(tokens), dtype=np.int64)
+        random = self._words[generator.integers(len(self._words), size=len(tokens))]
         inputs = tokens.astype(np.int64)
         labels = np.where(chosen, inputs, IGNORED_LABEL)
         inputs[chosen & (how < options.replaced)] = self._mask
@@ -69,11 +75,11 @@ class Masking:
         }
 
 
-def _mask_id(run: Run, options: MaskedLMOptions) -> int:
+def _mask_id(run: Run, options: MaskedLMOptions, tokenizer: Any) -> int:
     """Return the id of the mask. Raises ScenarioError where the model has no embedding for it."""
     found = options.mask_token_id
     if found is None:
-        found = _of_tokenizer(getattr(run.dataset, "tokenizer_path", None))
+        found = _of_tokenizer(tokenizer)
     if found is None:
         found = run.dataset.vocab_size
     config = getattr(run.unwrapped_model, "config", None)
@@ -86,11 +92,22 @@ def _mask_id(run: Run, options: MaskedLMOptions) -> int:
     return found
 
 
-def _of_tokenizer(path: Any) -> int | None:
+def _of_tokenizer(tokenizer: Any) -> int | None:
+    if tokenizer is None:
+        return None
+    ids = (tokenizer.token_to_id(name) for name in MASKS)
+    return next((int(one) for one in ids if one is not None), None)
+
+
+def _special_ids(tokenizer: Any) -> Integers:
+    """Return the ids of the special tokens; none where the tokens are made up."""
+    added = {} if tokenizer is None else tokenizer.get_added_tokens_decoder()
+    return np.array([number for number, token in added.items() if token.special], dtype=np.int64)
+
+
+def _tokenizer(path: Any) -> Any:
     if path is None:
         return None
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(path))
-    ids = (tokenizer.token_to_id(name) for name in MASKS)
-    return next((int(one) for one in ids if one is not None), None)
+    return Tokenizer.from_file(str(path))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import Field
+
 from accel_bench import Batch, Experiment, Held, Loss, Options, Run, Task, hookimpl, model_config
 from accel_bench.builtin.tasks.speech import (
     AUDIO_SAMPLES,
@@ -12,19 +14,38 @@ from accel_bench.builtin.tasks.speech import (
     held_waveforms,
     refuse_dropped_layers,
 )
+from accel_bench.errors import ScenarioError
 
 
-class SpeechPretraining(Task[Options]):
+class SpeechPretrainingOptions(Options):
+    """How much of an utterance is hidden."""
+
+    masked: float = Field(0.65, gt=0, le=1)
+    """Frames in the spans that are hidden / frames. Spans may overlap, so that with 0.65 about half
+    of an utterance is hidden, as in Baevski et al."""
+
+
+class SpeechPretraining(Task[SpeechPretrainingOptions]):
     """Trains wav2vec 2.0 without transcripts (Baevski et al. 2020, arXiv:2006.11477).
 
     The loss, contrastive and of diversity, is over the hidden frames. What is counted are audio
     samples.
     """
 
+    Options = SpeechPretrainingOptions
     counts = AUDIO_SAMPLES
     model_class = "AutoModelForPreTraining"
     families = frozenset({"audio"})
     batch_dependent = True
+
+    def adjust_model(self, model: Any) -> None:
+        """Set how much is hidden: published configurations have SpecAugment's share instead.
+
+        Raises ScenarioError for a model that cannot hide anything.
+        """
+        for problem in without_embedding(model.config.to_dict()):
+            raise ScenarioError(problem)
+        model.config.mask_time_prob = self.options.masked
 
     def held(self, batch: Batch) -> Held:
         """Return the audio samples of a batch; hidden frames are supervised."""
@@ -32,8 +53,10 @@ class SpeechPretraining(Task[Options]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Refuse layers that are left out by chance."""
-        yield from dropped_layers(model_config(experiment.scenario.model) or {})
+        """Refuse layers that are left out by chance, and a model that cannot hide anything."""
+        config = model_config(experiment.scenario.model) or {}
+        yield from dropped_layers(config)
+        yield from without_embedding(config)
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
@@ -44,6 +67,15 @@ class SpeechPretraining(Task[Options]):
     def build_loss(self, run: Run) -> Loss:
         """Return the model's own loss over the hidden frames of the step."""
         return hidden_loss
+
+
+def without_embedding(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield that a model has no embedding to put in the place of hidden frames."""
+    if config.get("mask_time_prob") == 0 and not config.get("mask_feature_prob"):
+        yield (
+            "with mask_time_prob 0 the model has no embedding of hidden frames: set "
+            "model.overrides.mask_time_prob: 0.05; how many are hidden says task.masked"
+        )
 
 
 def hidden_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:

@@ -61,6 +61,8 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
         matmuls=tuple(matmuls),
         flops_method="observed",
         observed_elements=batch.tokens.processed,
+        observed_samples=batch.sequences,
+        observed_pairs=batch.tokens.processed_pairs,
     )
 
 
@@ -177,13 +179,13 @@ class Products(TorchFunctionMode):
         length, size = key.shape[-2], query.shape[-1]
         count = query.numel() / size
         hidden = HIDDEN_BY_CAUSALITY if is_causal else 0.0
-        dtype, needed = _dtype(query), query.requires_grad or key.requires_grad
+        dtype, needed = _dtype(query), _needs_gradient(query) or _needs_gradient(key)
         scores = Matmul(
             name="scores",
             rows=length,
             columns=size,
-            trains=key.requires_grad,
-            input_needs_gradient=query.requires_grad,
+            trains=_needs_gradient(key),
+            input_needs_gradient=_needs_gradient(query),
             dtype=dtype,
             weight=False,
             hidden=hidden,
@@ -193,7 +195,7 @@ class Products(TorchFunctionMode):
                 "name": "values",
                 "rows": value.shape[-1],
                 "columns": length,
-                "trains": value.requires_grad,
+                "trains": _needs_gradient(value),
                 "input_needs_gradient": needed,
             }
         )
@@ -207,8 +209,8 @@ class Products(TorchFunctionMode):
             name=name,
             rows=sizes[0],
             columns=sizes[1],
-            trains=weight.requires_grad,
-            input_needs_gradient=inputs.requires_grad,
+            trains=_needs_gradient(weight),
+            input_needs_gradient=_needs_gradient(inputs),
             dtype=_dtype(inputs),
             weight=name in WITH_WEIGHTS or any(isinstance(one, nn.Parameter) for one in operands),
         )
@@ -221,6 +223,11 @@ class Products(TorchFunctionMode):
         self._weights.add(id(weight))
         if not isinstance(weight, nn.Parameter):
             self._shapes.add(tuple(weight.shape))
+
+
+def _needs_gradient(tensor: Any) -> bool:
+    """Return whether the backward pass reaches an operand of the call that is seen now."""
+    return bool(tensor.requires_grad) and torch.is_grad_enabled()
 
 
 def _dtype(inputs: Any) -> str:
