@@ -34,6 +34,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.planning.resolve import resolve
 from accel_bench.result import Result, Status
 from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.models import ScenarioFile
 from accel_bench.testing import run_scenario
 from benchmarks.flops_ratio import flops_ratio
 
@@ -115,8 +116,9 @@ class Support(Frozen):
 
 
 def task_scenarios() -> list[str]:
-    """Return the names of the shipped scenarios that stand for a task."""
-    return sorted(name for name in find_presets("scenarios") if name.endswith(SUFFIX))
+    """Return the names of the shipped scenarios that stand for the training of a task."""
+    names = sorted(name for name in find_presets("scenarios") if name.endswith(SUFFIX))
+    return [name for name in names if _read_scenario(name).mode == "train"]
 
 
 def stacks_here() -> list[str]:
@@ -174,13 +176,17 @@ def _row(scenario: str, stack: str, runs: dict[str, Result] | AccelBenchError) -
 
 def _names(scenario: str) -> dict[str, Any]:
     """Return what a scenario is made of."""
-    file = resolve(read_draft(preset_path("scenarios", scenario))).scenario
+    file = _read_scenario(scenario)
     return {
         "scenario": scenario,
         "task": file.task.use,
         "model": file.model.id,
         "data": file.data.use,
     }
+
+
+def _read_scenario(name: str) -> ScenarioFile:
+    return resolve(read_draft(preset_path("scenarios", name))).scenario
 
 
 def _trained(result: Result) -> dict[str, Any]:
