@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from accel_bench.builtin.engines.openai_endpoint_impl import (
     Completion,
     EndpointEngine,
     Limits,
+    ask,
     counted_tokens,
     read_stream,
 )
@@ -152,3 +154,26 @@ def test_an_error_of_the_data_at_a_rate_is_told_at_once(
     engine._start(engine._send_at_rate, 100.0)
     with pytest.raises(InvalidRunError, match="the data is broken"):
         engine._wait_for(0)
+
+
+def test_of_a_complaint_only_what_is_shown_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = Refusal(b"x" * 1_000_000)
+    monkeypatch.setattr(HTTPConnection, "request", lambda *_: None)
+    monkeypatch.setattr(HTTPConnection, "getresponse", lambda _: content)
+    with pytest.raises(InvalidRunError, match=r"answered 500: x+$") as refused:
+        ask(OpenAIEndpointOptions(), {"max_tokens": 4}, 8, None)
+    assert len(str(refused.value)) < 1000
+    assert content.most_read <= 300
+    assert content.closed
+
+
+class Refusal(io.BytesIO):
+    """A reply that is an error, and how much of it was read."""
+
+    status = 500
+    most_read = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self.most_read += len(found)
+        return found

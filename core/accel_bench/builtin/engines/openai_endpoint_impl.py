@@ -291,11 +291,11 @@ def ask(
         path = f"{parts.path.rstrip('/')}/completions"
         content = json.dumps(body).encode()
         connection.request("POST", path, content, {"Content-Type": "application/json"})
-        with connection.getresponse() as response:  # It owns the socket where none is kept open.
+        limits = Limits(int(body["max_tokens"]), now() + options.answer_seconds)
+        with connection.getresponse() as response:
             if response.status != http.HTTPStatus.OK:
                 said = response.read(KEPT_LETTERS).decode(errors="replace")
                 raise InvalidRunError([f"{options.url} answered {response.status}: {said}"])
-            limits = Limits(int(body["max_tokens"]), now() + options.answer_seconds)
             return read_stream(response, served, limits, stopped)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidRunError(

@@ -40,6 +40,7 @@ RATES = (
     ("requests_per_second", "requests", "requests/s", partial(significant, digits=3)),
     ("busy", "at work", "of the time", "{:.0%}".format),
     ("kv_cache_bytes", "cache", "keys and values", size),
+    ("whole_answers", "whole", "of the answers", "{:.0%}".format),
     ("measured_requests", "measured", "requests", "{:,.0f}".format),
     ("measured_inter_token_latencies", "gaps", "between tokens", "{:,.0f}".format),
 )
