@@ -66,6 +66,11 @@ class DeviceType:
         """Return why a torch of this version cannot use such devices; empty where it can."""
         return ""
 
+    def peak_flops(self, name: str, dtype: str) -> float | None:
+        """Return the dense peak of a device in FLOP/s, by its maker's name, for operands of a dtype
+        of torch such as `bfloat16`; None where the table of devices is to be asked."""
+        return None
+
     # In a worker, when torch has been imported.
 
     def prepare(self) -> None:

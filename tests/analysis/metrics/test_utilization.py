@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result
 
-from accel_bench.analysis.metrics.utilization import Utilization, utilization
+from accel_bench import DeviceType
+from accel_bench.analysis.metrics.utilization import Utilization, peak_flops_of, utilization
+from accel_bench.builtin.devices.cpu import CPU
+from accel_bench.catalog.hardware import peak_flops
 from accel_bench.catalog.models import read_card
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Attention, Matmul, Workload
+from accel_bench.machine import devices
 from accel_bench.result import Metric, RankResult, Result, Sample, Window
 from accel_bench.worker.flops.__main__ import count_model
 
@@ -184,3 +189,24 @@ def test_the_fraction_of_matmul_roofline_is_the_slowest_ranks_and_null_where_one
     )
     lacking = [ranks[0], rank(number=1)]
     assert used(make_result(experiment, ranks=lacking)).fraction_of_matmul_roofline is None
+
+
+class AcmeGPU(DeviceType):
+    """A device that the table does not have."""
+
+    torch_type = "acme"
+    label = "Acme"
+
+    def peak_flops(self, name: str, dtype: str) -> float | None:
+        return 4e14 if (name, dtype) == ("Acme A1", "bfloat16") else None
+
+
+def test_a_device_type_gives_the_peaks_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "device_types", lambda: {"acme": AcmeGPU(), "cpu": CPU()})
+    effective = EffectiveConfiguration(matmul_dtype="bfloat16")
+    peaks = []
+    for name in ("Acme A1", "Acme A2", "NVIDIA H100 80GB HBM3"):
+        on_it = make_rank(device={"type": "acme", "name": name})
+        ranks = [on_it.model_copy(update={"effective": effective})]
+        peaks.append(peak_flops_of(make_result(ranks=ranks)))
+    assert peaks == [4e14, None, peak_flops("NVIDIA H100 80GB HBM3", "bfloat16")]

@@ -7,6 +7,7 @@ from accel_bench.catalog.hardware import peak_flops
 from accel_bench.documents.base import Frozen
 from accel_bench.flops.formulas import ByConvention, hardware_flops, model_flops
 from accel_bench.flops.workload import Workload
+from accel_bench.machine.devices import of_torch_type
 from accel_bench.result import Result, Sample, Window
 
 
@@ -188,5 +189,10 @@ def peak_flops_of(result: Result) -> float | None:
         device, dtype = rank.device, rank.effective.matmul_dtype
         if device is None or device.type == "cpu" or not device.name or not dtype:
             return None
-        kinds.add((device.name, dtype, rank.effective.float32_matmul_precision or "highest"))
-    return peak_flops(*kinds.pop()) if len(kinds) == 1 else None
+        precision = rank.effective.float32_matmul_precision or "highest"
+        kinds.add((device.type, device.name, dtype, precision))
+    if len(kinds) != 1:
+        return None
+    ((torch_type, name, dtype, precision),) = kinds
+    described = of_torch_type(torch_type, result.experiment.scenario.resources.device)
+    return described.peak_flops(name, dtype) or peak_flops(name, dtype, precision)
