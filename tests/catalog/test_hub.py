@@ -23,15 +23,16 @@ KNOWN = {"id": "acme/llama", "config": {"architectures": ["LlamaForCausalLM"]}, 
 """A model without a file of weights."""
 
 ASKED: list[str] = []
-"""Paths that the hub was asked for."""
+"""Paths of models that the hub was asked for."""
 
 
 class Hub(BaseHTTPRequestHandler):
     """Answers as the public hub does, for one model with one revision."""
 
     def do_GET(self) -> None:
-        ASKED.append(self.path)
         place = self.path.partition("?")[0]
+        if place.startswith("/api/models/"):  # huggingface_hub asks for other things of its own
+            ASKED.append(place)
         if place == "/api/models/acme/gated":
             self._answer(200, json.dumps({**KNOWN, "gated": "manual"}))
         elif place in ("/api/models/acme/llama", "/api/models/acme/llama/revision/v1"):
