@@ -116,9 +116,14 @@ class Support(Frozen):
 
 
 def task_scenarios() -> list[str]:
-    """Return the names of the shipped scenarios that stand for the training of a task."""
+    """Return the names of the shipped scenarios that train on one device of any machine."""
     names = sorted(name for name in find_presets("scenarios") if name.endswith(SUFFIX))
-    return [name for name in names if _read_scenario(name).mode == "train"]
+    found = {name: _read_scenario(name) for name in names}
+    return [
+        name
+        for name, file in found.items()
+        if file.mode == "train" and file.resources.devices == 1 and not file.ladder
+    ]
 
 
 def stacks_here() -> list[str]:

@@ -74,9 +74,10 @@ class DPO(Task[DPOOptions]):
         This is before adapters, accelerations and compilation, so that the copy has none of them.
         """
         from accel_bench.builtin.tasks import dpo_impl
+        from accel_bench.modeling.tensors import is_simulated
 
         dpo_impl.turn_dropout_off(model)
-        if self._copies:
+        if self._copies and not is_simulated():
             self._reference = dpo_impl.copy_of(model)
 
     @hookimpl

@@ -61,7 +61,8 @@ class PreferenceLoss:
         policy = self._per_answer(log_probabilities, labels)
         chosen, rejected = (policy - reference).chunk(2)
         margin = options.beta * (chosen - rejected)
-        self._margin = margin.detach()
+        if torch.is_grad_enabled():  # An evaluation is no evidence of training.
+            self._margin = margin.detach()
         loss: torch.Tensor = -functional.logsigmoid(margin).sum() / supervised_in_step
         if options.nll_scale:
             of_chosen = log_probabilities.chunk(2)[0].sum()

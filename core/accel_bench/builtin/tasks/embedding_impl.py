@@ -36,7 +36,8 @@ class InfoNCE:
         loss = functional.cross_entropy(scores, wanted, reduction="sum")
         if self._options.symmetric:
             loss = (loss + functional.cross_entropy(scores.T, wanted, reduction="sum")) / 2
-        self._last = scores.detach()
+        if torch.is_grad_enabled():  # An evaluation is no evidence of training.
+            self._last = scores.detach()
         return loss / supervised_in_step
 
     def evidence(self) -> dict[str, Any]:
