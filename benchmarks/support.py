@@ -238,8 +238,10 @@ def table(rows: Sequence[Row]) -> str:
     """Return the rows as a page of Markdown."""
     trained = [row for row in rows if row.stack == BASELINE]
     others = [row for row in rows if row.stack != BASELINE]
-    return PAGE.format(
-        baselines="\n".join(map(_baseline_line, trained)),
+    page = TASKS.format(baselines="\n".join(map(_baseline_line, trained)))
+    if not others:
+        return page
+    return page + STACKS.format(
         stacks=" | ".join(_short(row.scenario) for row in trained),
         ruler=" | ".join("---" for _ in trained),
         matrix="\n".join(_matrix(trained, others)),
@@ -247,7 +249,7 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-PAGE = """# What trains, what is counted, what accelerates
+TASKS = """# What trains, what is counted, what accelerates
 
 Made by `python -m benchmarks.support`: each shipped scenario of a task is run for a few steps, once
 with each named stack. Nothing here says how fast a stack is: it says whether the same is trained.
@@ -260,7 +262,9 @@ trained tensors that one reached; *FLOPs* are ours over those of torch's own cou
 | scenario | task | model | data | loss | gradient | FLOPs |
 | --- | --- | --- | --- | --- | --- | --- |
 {baselines}
+"""
 
+STACKS = """
 ## Stacks
 
 `=` equivalent training, `~` different by design, `≠` different, `?` not decided, `-` refused, `!`
