@@ -16,7 +16,7 @@ KNOWN = Anonymizer(users=("alice",), hosts=("bench-1.lan", "bench-1", "gpu7"))
 @pytest.mark.parametrize(
     ("text", "anonymous"),
     [
-        (f"{HOME}/work/train.txt", "[path]/train.txt"),
+        (f"{HOME}/texts/train.txt", "[path]/train.txt"),
         ("--data=/mnt/team/x.txt,/srv/data/y.txt", "--data=[path]/x.txt,[path]/y.txt"),
         ('File "/opt/venv/lib/torch/x.py", line 3', 'File "[path]/x.py", line 3'),
         ("~/corpus.txt and ~bob/corpus.txt", "[path]/corpus.txt and [path]/corpus.txt"),

@@ -21,7 +21,7 @@ def evaluating(run: Run) -> Iterator[None]:
     they compile for an evaluation would be compiled again for training, for shapes that vary.
     """
     modes = {module: module.training for module in run.model.modules()}
-    run.model.eval()
+    run.model.train(False)
     eager = torch.compiler.set_stance("force_eager")
     try:
         with keep_random_state(str(run.device)), torch.no_grad(), eager, run.autocast():

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from accel_bench import Run
 from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL
 from accel_bench.builtin.data.preferences import Preferences, PreferencesOptions
-from accel_bench.builtin.data.preferences_impl import PairDataset
+from accel_bench.builtin.data.preferences_impl import PreferenceDataset
 from accel_bench.errors import ScenarioError
 from accel_bench.testing import evidence_of
 
@@ -35,13 +35,13 @@ def plugin_of(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Prefe
     return Preferences(PreferencesOptions.model_validate(chosen))
 
 
-def text(dataset: PairDataset, ids: list[int]) -> str:
+def text(dataset: PreferenceDataset, ids: list[int]) -> str:
     """What tokens say."""
     tokenizer = Tokenizer.from_file(str(dataset.tokenizer_path))
     return str(tokenizer.decode(ids, skip_special_tokens=False))
 
 
-def said(dataset: PairDataset, sequence: int) -> tuple[str, str]:
+def said(dataset: PreferenceDataset, sequence: int) -> tuple[str, str]:
     """The text of a sequence, and what of it is an answer."""
     ids = dataset.sequences.sample(sequence).tolist()
     labels = dataset.sequences.labels(sequence).tolist()

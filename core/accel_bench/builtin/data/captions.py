@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from accel_bench import Batch, Experiment, Plugin, Run, hookimpl, model_config
-from accel_bench.builtin.data.images import ImageOptions, drawing_problems, fitting_problems
+from accel_bench import Batch, Experiment, Run, hookimpl, model_config
+from accel_bench.builtin.data.images import (
+    ImageOptions,
+    Pictures,
+    drawing_problems,
+    fitting_problems,
+)
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.images_impl import ImageDataset
+    pass
 
 
 class CaptionOptions(ImageOptions):
@@ -21,7 +26,7 @@ class CaptionOptions(ImageOptions):
     """What a model that generates text is asked about every image; it answers with the caption."""
 
 
-class Captions(Plugin[CaptionOptions]):
+class Captions(Pictures[CaptionOptions]):
     """Seeded images with their names as captions: patterns, characters or words.
 
     A token is a byte of the text, so that any vocabulary is large enough; `data.sequence_length` is
@@ -31,10 +36,6 @@ class Captions(Plugin[CaptionOptions]):
     Options = CaptionOptions
     tasks = frozenset({"image-text", "image-text-to-text"})
 
-    def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of the fonts that are drawn with; None where nothing is drawn."""
-        return None if self.options.source == "synthetic" else self.options.fonts_digest()
-
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
         """Return why the images cannot be drawn, or do not fit the model."""
@@ -43,23 +44,6 @@ class Captions(Plugin[CaptionOptions]):
         vision = config.get("vision_config")
         if isinstance(vision, dict):
             yield from fitting_problems(self.options, vision.get("image_size"))
-
-    @hookimpl
-    def prepare_experiment(self, run: Run) -> None:
-        """Draw in a process that is not measured."""
-        from accel_bench.builtin.data import images_impl
-
-        if self.options.source != "synthetic":
-            images_impl.drawn(run, self.options)
-
-    @hookimpl
-    def load_data(self, run: Run) -> ImageDataset:
-        """Make up the images from `data.seed`, or map what was drawn into memory."""
-        from accel_bench.builtin.data import images_impl
-
-        dataset = images_impl.load(run, self.options)
-        run.on_evidence(dataset.evidence)
-        return dataset
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:

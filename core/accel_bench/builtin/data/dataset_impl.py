@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,9 @@ Padding = Literal["none", "max_length", "longest"]
 Tokens: TypeAlias = npt.NDArray[np.uint32]
 Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
+
+Order: TypeAlias = Callable[[Integers, int], Integers]
+"""Returns the order of samples in an epoch."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,20 @@ def kept_lengths(folder: Path) -> list[int]:
     ends = np.load(folder / "ends.npy", allow_pickle=False)
     found: list[int] = np.diff(ends, prepend=0).tolist()
     return found
+
+
+def windows(ends: Integers, sequence_length: int, packing: bool) -> tuple[Integers, Integers]:
+    """Return where samples begin in a row of documents, and their lengths; `ends` are where
+    documents end.
+
+    With `packing` samples are full, and what fills no whole one is left out; else each document is
+    one, cut at its end.
+    """
+    if packing:
+        full = np.arange(int(ends[-1]) // sequence_length, dtype=np.int64) * sequence_length
+        return full, np.full(len(full), sequence_length, dtype=np.int64)
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    return starts, np.minimum(ends - starts, sequence_length)
 
 
 def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
@@ -307,22 +325,32 @@ def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
 
     Raises ScenarioError at once when the samples do not fill one step, or teach nothing.
     """
-    training, held_out = split_samples(len(dataset), plan.held_out, plan.seed)
-    if len(training) < plan.global_batch_size:
-        beside = f" beside {len(held_out)} that are held out" if len(held_out) else ""
-        raise ScenarioError(
-            f"the data holds {len(training)} samples of {dataset.sequence_length} "
-            f"tokens{beside}, but one optimizer step takes {plan.global_batch_size} "
-            f"(train.micro_batch_size {plan.micro_batch_size} x gradient_accumulation "
-            f"{plan.gradient_accumulation} x {plan.data_parallel} devices): "
-            f"{dataset.more_samples}, or make the batch smaller"
-        )
+    samples = f"samples of {dataset.sequence_length} tokens"
+    training = training_samples(len(dataset), plan, samples, dataset.more_samples)
     if plan.labels_of is None and int(dataset.lengths.max()) < 2:
         raise ScenarioError(
             "a causal model learns from the second token on, so that samples of one token teach "
             "nothing: set data.sequence_length to 2 or more"
         )
-    return _endless(training, plan)
+    return endless(training, plan)
+
+
+def training_samples(count: int, plan: BatchPlan, samples: str, more_samples: str) -> Integers:
+    """Return the numbers of the samples to train on, of `count`: those that are not held out.
+
+    `samples` is what an error calls them, `more_samples` how a user gets more. Raises ScenarioError
+    when they do not fill one step.
+    """
+    training, held_out = split_samples(count, plan.held_out, plan.seed)
+    if len(training) < plan.global_batch_size:
+        beside = f" beside {len(held_out)} that are held out" if len(held_out) else ""
+        raise ScenarioError(
+            f"the data holds {len(training)} {samples}{beside}, but one optimizer step takes "
+            f"{plan.global_batch_size} (train.micro_batch_size {plan.micro_batch_size} x "
+            f"gradient_accumulation {plan.gradient_accumulation} x {plan.data_parallel} devices): "
+            f"{more_samples}, or make the batch smaller"
+        )
+    return training
 
 
 def sample_order(samples: int, seed: int, epoch: int) -> Integers:
@@ -330,15 +358,19 @@ def sample_order(samples: int, seed: int, epoch: int) -> Integers:
     return np.random.default_rng((seed, epoch)).permutation(samples)
 
 
-def _endless(samples: Integers, plan: BatchPlan) -> Iterator[Integers]:
-    """Walk through epoch after epoch; what does not fill a whole step is left for another epoch."""
+def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> Iterator[Integers]:
+    """Walk through epoch after epoch; what does not fill a whole step is left for another epoch.
+
+    `order` is the seeded permutation of `sample_order` unless it is given.
+    """
     size = plan.global_batch_size
-    epoch = 0
-    while True:
-        order = samples[sample_order(len(samples), plan.seed, epoch)]
-        for first in range(0, len(order) - size + 1, size):
-            yield order[first : first + size]
-        epoch += 1
+    for epoch in itertools.count():
+        if order is None:
+            ordered = samples[sample_order(len(samples), plan.seed, epoch)]
+        else:
+            ordered = order(samples, epoch)
+        for first in range(0, len(ordered) - size + 1, size):
+            yield ordered[first : first + size]
 
 
 def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]) -> Iterator[Batch]:
@@ -408,7 +440,7 @@ def _collate(
         arrays["attention_mask"] = real.astype(np.int64)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     return Batch(
-        inputs={name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors,
+        inputs=pinned(tensors, plan),
         sequences=len(rows),
         tokens=TokenCounts(
             processed=ids.size,
@@ -419,3 +451,8 @@ def _collate(
         ),
         supervised_in_step=supervised,
     )
+
+
+def pinned(tensors: dict[str, Any], plan: BatchPlan) -> dict[str, Any]:
+    """Return tensors in page-locked memory, where the plan has them there."""
+    return {name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -80,23 +80,15 @@ class ImageOptions(Options):
         return digest.hexdigest()
 
 
-class Images(Plugin[ImageOptions]):
-    """Seeded images of classes that a model can tell apart; nothing is augmented or downloaded."""
+ImageOptionsT = TypeVar("ImageOptionsT", bound=ImageOptions)
 
-    Options = ImageOptions
-    tasks = frozenset({"image-classification"})
+
+class Pictures(Plugin[ImageOptionsT]):
+    """Base of data plugins of images that are drawn, or made up."""
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of the fonts that are drawn with; None where nothing is drawn."""
         return None if self.options.source == "synthetic" else self.options.fonts_digest()
-
-    @hookimpl
-    def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Return why the images cannot be drawn, or do not fit the model."""
-        yield from drawing_problems(self.options)
-        config = model_config(experiment.scenario.model) or {}
-        yield from fitting_problems(self.options, config.get("image_size"))
-        yield from label_problems(self.options, config.get("num_labels"))
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
@@ -114,6 +106,21 @@ class Images(Plugin[ImageOptions]):
         dataset = images_impl.load(run, self.options)
         run.on_evidence(dataset.evidence)
         return dataset
+
+
+class Images(Pictures[ImageOptions]):
+    """Seeded images of classes that a model can tell apart; nothing is augmented or downloaded."""
+
+    Options = ImageOptions
+    tasks = frozenset({"image-classification"})
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment) -> Iterable[str]:
+        """Return why the images cannot be drawn, or do not fit the model."""
+        yield from drawing_problems(self.options)
+        config = model_config(experiment.scenario.model) or {}
+        yield from fitting_problems(self.options, config.get("image_size"))
+        yield from label_problems(self.options, config.get("num_labels"))
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -173,11 +173,11 @@ class InstructionsOptions(ConversationOptions):
         return (*self.prompts, self.answer) if self.messages is None else (self.messages,)
 
 
-class Instructions(Plugin[InstructionsOptions]):
-    """Prompts with answers, or conversations by a chat template; the loss on the answers."""
+ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions)
 
-    Options = InstructionsOptions
-    tasks = frozenset({"causal-lm"})
+
+class Conversations(Plugin[ConversationOptionsT]):
+    """Base of data plugins of prompts and answers."""
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of rows, tokenizer and template; None when they cannot be read."""
@@ -187,6 +187,13 @@ class Instructions(Plugin[InstructionsOptions]):
     def check_scenario(self) -> Iterable[str]:
         """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
         return self.options.check_files()
+
+
+class Instructions(Conversations[InstructionsOptions]):
+    """Prompts with answers, or conversations by a chat template; the loss on the answers."""
+
+    Options = InstructionsOptions
+    tasks = frozenset({"causal-lm"})
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:

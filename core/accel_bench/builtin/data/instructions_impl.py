@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tokenizers
-import transformers
 
 from accel_bench import Run
+from accel_bench.builtin.data.conversations_cache_impl import (
+    cached,
+    limit_note,
+    save,
+    within_limit,
+)
 from accel_bench.builtin.data.conversations_impl import (
     Codec,
     Message,
@@ -23,17 +26,11 @@ from accel_bench.builtin.data.conversations_impl import (
     render,
     text_of,
 )
-from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, supervised_lengths
+from accel_bench.builtin.data.dataset_impl import TokenDataset, supervised_lengths, windows
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.instructions import InstructionsOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows
 from accel_bench.errors import ScenarioError
-
-CACHE_FORM = 2
-"""Version of what a cached folder holds; another one is another key."""
-
-NOT_TOKENS = {"packing", "padding", "path", "tokenizer", "chat_template"}
-"""Options that change no token, or whose content is in the fingerprint."""
 
 
 class Sample(NamedTuple):
@@ -91,11 +88,7 @@ class Loaded(NamedTuple):
         return {
             "summary": f"{supervised / max(1, real):.0%} of the tokens have a loss"
             + (left_out if self.without_answer else "")
-            + (
-                f"; only what data.limit_bytes {options.limit_bytes:,} lets be read"
-                if self.facts.limited
-                else ""
-            ),
+            + limit_note(options, self.facts.limited),
             **asdict(self.facts),
             "samples": len(dataset),
             "samples_cut": self.cut,
@@ -108,28 +101,18 @@ class Loaded(NamedTuple):
 
 
 def tokenized(run: Run, options: InstructionsOptions) -> Path:
-    """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
+    """Return the cached folder, as `conversations_cache_impl.cached` says; fill it when it is new.
 
-    It is filled when new. What comes after (sequence length, packing and padding) is no part of the
-    key. Raises ScenarioError when rows, tokenizer or template cannot be
-    used.
+    Raises ScenarioError when rows, tokenizer or template cannot be used.
     """
-    templates = ("plain", "tokenizer", None)
-    named = options.chat_template if options.chat_template in templates else "file"
-    key: dict[str, Any] = {
-        "form": CACHE_FORM,
-        "options": options.model_dump(mode="json", exclude=NOT_TOKENS),
-        "chat_template": named,
-        "content": options.content_fingerprint(),
-        "tokenizers": tokenizers.__version__,
-        "transformers": transformers.__version__,
-    }
-    return run.cache("instructions", key, lambda folder: fill(folder, options))
+    return cached(run, "instructions", options, lambda folder: fill(folder, options))
 
 
 def fill(folder: Path, options: InstructionsOptions) -> None:
     """Read, render, tokenize and write everything into an empty folder."""
-    read, limited = _limited(_samples(options), options)
+    read, limited = within_limit(
+        _samples(options), options, lambda one: bytes_of(one.prompt) + bytes_of(one.answer)
+    )
     kept = [one for one in read if one.answer]
     if not kept:
         raise ScenarioError(
@@ -142,22 +125,17 @@ def fill(folder: Path, options: InstructionsOptions) -> None:
     rendered = [render(template, one.prompt, one.answer, one.where, find) for one in kept]
     codec = Codec(options, template, [one.text for one in rendered])
     encoded = codec.encode(rendered)
-    answers = np.concatenate([one.answers for one in encoded])
     facts = ConversationFacts(
         samples=len(kept),
         characters=sum(len(one.text) for one in rendered),
-        tokens=len(answers),
-        answer_tokens=int(answers.sum()) if find else None,
+        tokens=sum(len(one.tokens) for one in encoded),
+        answer_tokens=sum(int(one.answers.sum()) for one in encoded) if find else None,
         vocab_size=codec.vocab_size,
         pad_token_id=codec.pad_token_id,
         empty=len(read) - len(kept),
         limited=limited,
     )
-    codec.tokenizer.save(str(folder / "tokenizer.json"))
-    np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
-    np.save(folder / "answers.npy", answers)
-    np.save(folder / "ends.npy", np.cumsum([len(one.tokens) for one in encoded], dtype=np.int64))
-    (folder / "facts.json").write_text(json.dumps(asdict(facts)), encoding="utf8")
+    save(folder, codec, encoded, asdict(facts))
 
 
 def load(folder: Path, options: InstructionsOptions, sequence_length: int) -> Loaded:
@@ -170,7 +148,7 @@ def load(folder: Path, options: InstructionsOptions, sequence_length: int) -> Lo
     tokens = np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
     answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
     ends = np.load(folder / "ends.npy", allow_pickle=False)
-    starts, lengths = _windows(ends, options.packing, sequence_length)
+    starts, lengths = windows(ends, sequence_length, options.packing)
     cut = 0 if options.packing else int((np.diff(ends, prepend=0) > sequence_length).sum())
     learned = answers if options.train_on == "answers" else None
     taught = (lengths - 1 if learned is None else supervised_lengths(learned, starts, lengths)) > 0
@@ -194,17 +172,6 @@ def load(folder: Path, options: InstructionsOptions, sequence_length: int) -> Lo
     return Loaded(dataset, facts, options, cut, int((~taught).sum()))
 
 
-def _windows(ends: Integers, packing: bool, sequence_length: int) -> tuple[Integers, Integers]:
-    """Return where samples begin in the row of all tokens, and their lengths."""
-    if packing:  # What fills no whole sample is left out.
-        starts: Integers = (
-            np.arange(int(ends[-1]) // sequence_length, dtype=np.int64) * sequence_length
-        )
-        return starts, np.full(len(starts), sequence_length, dtype=np.int64)
-    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
-    return starts, np.minimum(ends - starts, sequence_length)
-
-
 def _samples(options: InstructionsOptions) -> Iterator[Sample]:
     if options.path is None:
         for function in documented_functions(options.files()):
@@ -220,14 +187,3 @@ def _sample(row: Row, options: InstructionsOptions) -> Sample:
     parts = [text_of(row, field, "data.prompt") for field in options.prompts]
     prompt = "\n\n".join(part for part in parts if part)
     return Sample(row[0], prompt, text_of(row, options.answer, "data.answer"))
-
-
-def _limited(found: Iterator[Sample], options: InstructionsOptions) -> tuple[list[Sample], bool]:
-    """Return the samples whose text does not exceed the limit, and whether there are more."""
-    left, read = options.limit_bytes, list[Sample]()
-    for sample in islice(found, options.maximum_samples):
-        left -= bytes_of(sample.prompt) + bytes_of(sample.answer)
-        if left < 0:
-            return read, True
-        read.append(sample)
-    return read, len(read) != options.maximum_samples and options.leaves_files_out()

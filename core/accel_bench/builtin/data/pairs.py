@@ -12,14 +12,14 @@ from accel_bench import Batch, Options, Plugin, Run, hookimpl
 if TYPE_CHECKING:
     from accel_bench.builtin.data.pairs_impl import PairDataset
 
-FUSED_PADDING = Literal["max_length", "longest"]
+PairPadding = Literal["max_length", "longest"]
 """To `data.sequence_length`, or to the longest of the micro-batch."""
 
 
 class PairOptions(Options):
     """Options that all data of pairs have."""
 
-    padding: FUSED_PADDING = "max_length"
+    padding: PairPadding = "max_length"
     """Pad to `data.sequence_length`, or to the longest of the micro-batch."""
 
     vocab_size: int = Field(2048, ge=262, le=10_000_000)

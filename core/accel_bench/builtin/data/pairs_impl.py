@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import tokenizers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from accel_bench import Batch, Run, TokenCounts, model_config
 from accel_bench.builtin.data.dataset_impl import (
@@ -18,12 +18,15 @@ from accel_bench.builtin.data.dataset_impl import (
     BatchPlan,
     Integers,
     Tokens,
+    check_vocabulary,
     evaluation_plan,
+    pinned,
     plan_of,
     shares_of,
     steps,
     without_labels,
 )
+from accel_bench.builtin.data.tokenizer_impl import train_bpe
 from accel_bench.errors import ScenarioError
 
 PAD, END = "<|pad|>", "<|endoftext|>"
@@ -111,11 +114,9 @@ def batches_of(run: Run, padding: Literal["max_length", "longest"]) -> Iterator[
 
     Raises ScenarioError at once where the task reads no pairs, or the model lacks token ids.
     """
-    from accel_bench import check_fit  # which imports torch
-
     form = _form_of(run)
+    check_vocabulary(run)
     if hasattr(run.unwrapped_model, "config"):
-        check_fit(run.unwrapped_model.config, run)
         _check_special_tokens(run.unwrapped_model.config, run.dataset, form)
     return _batches(run.dataset, plan_of(run, padding), form)
 
@@ -238,8 +239,7 @@ def _batch(
     import torch
 
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    inputs = {name: each.pin_memory() for name, each in tensors.items()} if plan.pin else tensors
-    return Batch(inputs, pairs, counts, supervised)
+    return Batch(pinned(tensors, plan), pairs, counts, supervised)
 
 
 def tokenized(
@@ -324,20 +324,11 @@ def _fill(folder: Path, texts: Texts, settings: Settings) -> None:
 
 
 def _train(texts: Texts, settings: Settings) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     placed = dict(zip(settings.ids, (PAD, END), strict=True))
     numbered = [placed.get(number, UNUSED.format(number)) for number in range(max(placed) + 1)]
     special = dict.fromkeys((*numbered, *filter(None, settings.before)))
-    trainer = trainers.BpeTrainer(
-        vocab_size=settings.vocab_size,
-        special_tokens=[*special],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
     chosen = texts[:: max(1, len(texts) // TRAINING_TEXTS)]
-    tokenizer.train_from_iterator((text for pair in chosen for text in pair), trainer)
+    tokenizer = train_bpe((text for pair in chosen for text in pair), settings.vocab_size, special)
     # The name of a special token inside a text is text like any other.
     tokenizer.encode_special_tokens = True
     return tokenizer

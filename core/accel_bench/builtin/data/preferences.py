@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
-from accel_bench.builtin.data.instructions import ConversationOptions
+from accel_bench import Batch, Run, hookimpl
+from accel_bench.builtin.data.instructions import ConversationOptions, Conversations
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.preferences_impl import PairDataset
+    from accel_bench.builtin.data.preferences_impl import PreferenceDataset
 
 
 class PreferencesOptions(ConversationOptions):
@@ -29,20 +29,11 @@ class PreferencesOptions(ConversationOptions):
         return (*self.prompts, self.chosen, self.rejected)
 
 
-class Preferences(Plugin[PreferencesOptions]):
+class Preferences(Conversations[PreferencesOptions]):
     """Pairs of answers to a prompt, of which one is preferred; a pair is a sample."""
 
     Options = PreferencesOptions
     tasks = frozenset({"dpo"})
-
-    def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of rows, tokenizer and template; None when they cannot be read."""
-        return None if list(self.check_scenario()) else self.options.content_fingerprint()
-
-    @hookimpl
-    def check_scenario(self) -> Iterable[str]:
-        """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
-        return self.options.check_files()
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
@@ -59,7 +50,7 @@ class Preferences(Plugin[PreferencesOptions]):
         return preferences_impl.kept_lengths(preferences_impl.tokenized(run, self.options))
 
     @hookimpl
-    def load_data(self, run: Run) -> PairDataset:
+    def load_data(self, run: Run) -> PreferenceDataset:
         """Map the tokens into memory; tokenize first where that was not prepared."""
         from accel_bench.builtin.data import preferences_impl
 

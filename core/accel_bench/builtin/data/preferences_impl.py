@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tokenizers
-import transformers
 
 from accel_bench import Batch, Run
 from accel_bench.builtin.data import dataset_impl
+from accel_bench.builtin.data.conversations_cache_impl import (
+    cached,
+    limit_note,
+    save,
+    within_limit,
+)
 from accel_bench.builtin.data.conversations_impl import (
     ASSISTANT,
     Codec,
@@ -32,12 +36,6 @@ from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.preferences import PreferencesOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows, value_of
 from accel_bench.errors import ScenarioError
-
-CACHE_FORM = 2
-"""Version of what a cached folder holds; another one is another key."""
-
-NOT_TOKENS = {"padding", "path", "tokenizer", "chat_template"}
-"""Options that change no token, or whose content is in the fingerprint."""
 
 
 class Pair(NamedTuple):
@@ -70,7 +68,7 @@ class PairFacts:
 
 
 @dataclass(frozen=True)
-class PairDataset:
+class PreferenceDataset:
     """Pairs of sequences with the same prompt."""
 
     sequences: TokenDataset
@@ -81,6 +79,16 @@ class PairDataset:
         """Tokens of the longer sequence of each pair, shape (pairs,)."""
         longer: Integers = self.sequences.lengths.reshape(-1, 2).max(axis=1)
         return longer
+
+    @property
+    def sequence_length(self) -> int:
+        """Longest length that a sequence may have."""
+        return self.sequences.sequence_length
+
+    @property
+    def more_samples(self) -> str:
+        """How a user gets more pairs, as part of a sentence."""
+        return self.sequences.more_samples
 
     @property
     def vocab_size(self) -> int:
@@ -104,7 +112,7 @@ class PairDataset:
 class Loaded(NamedTuple):
     """A dataset, and what cutting has cost."""
 
-    dataset: PairDataset
+    dataset: PreferenceDataset
     facts: PairFacts
     options: PreferencesOptions
 
@@ -123,11 +131,7 @@ class Loaded(NamedTuple):
         return {
             "summary": f"{len(self.dataset)} pairs, {share:.0%} of the tokens are of answers"
             + (left_out if self.without_answer else "")
-            + (
-                f"; only what data.limit_bytes {self.options.limit_bytes:,} lets be read"
-                if self.facts.limited
-                else ""
-            ),
+            + limit_note(self.options, self.facts.limited),
             **asdict(self.facts),
             "samples": len(self.dataset),
             "sequences_cut": self.cut,
@@ -140,26 +144,16 @@ class Loaded(NamedTuple):
 
 
 def tokenized(run: Run, options: PreferencesOptions) -> Path:
-    """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
+    """Return the cached folder, as `conversations_cache_impl.cached` says; fill it when it is new.
 
-    It is filled when new. Raises ScenarioError when rows, tokenizer or template cannot be used.
+    Raises ScenarioError when rows, tokenizer or template cannot be used.
     """
-    templates = ("plain", "tokenizer", None)
-    named = options.chat_template if options.chat_template in templates else "file"
-    key: dict[str, Any] = {
-        "form": CACHE_FORM,
-        "options": options.model_dump(mode="json", exclude=NOT_TOKENS),
-        "chat_template": named,
-        "content": options.content_fingerprint(),
-        "tokenizers": tokenizers.__version__,
-        "transformers": transformers.__version__,
-    }
-    return run.cache("preferences", key, lambda folder: fill(folder, options))
+    return cached(run, "preferences", options, lambda folder: fill(folder, options))
 
 
 def fill(folder: Path, options: PreferencesOptions) -> None:
     """Read, render, tokenize and write everything into an empty folder."""
-    read, limited = _limited(_pairs(options), options)
+    read, limited = within_limit(_pairs(options), options, _size)
     kept = [one for one in read if one.chosen and one.rejected]
     if not kept:
         raise ScenarioError(
@@ -174,20 +168,15 @@ def fill(folder: Path, options: PreferencesOptions) -> None:
     ]
     codec = Codec(options, template, [one.text for one in rendered])
     encoded = codec.encode(rendered)
-    ends = np.cumsum([len(one.tokens) for one in encoded], dtype=np.int64)
     facts = PairFacts(
         pairs=len(kept),
-        tokens=int(ends[-1]),
+        tokens=sum(len(one.tokens) for one in encoded),
         vocab_size=codec.vocab_size,
         pad_token_id=codec.pad_token_id,
         empty=len(read) - len(kept),
         limited=limited,
     )
-    codec.tokenizer.save(str(folder / "tokenizer.json"))
-    np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
-    np.save(folder / "answers.npy", np.concatenate([one.answers for one in encoded]))
-    np.save(folder / "ends.npy", ends)
-    (folder / "facts.json").write_text(json.dumps(asdict(facts)), encoding="utf8")
+    save(folder, codec, encoded, asdict(facts))
 
 
 def kept_lengths(folder: Path) -> list[int]:
@@ -206,8 +195,7 @@ def load(folder: Path, options: PreferencesOptions, sequence_length: int) -> Loa
     facts = PairFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
     answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
     ends = np.load(folder / "ends.npy", allow_pickle=False)
-    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
-    lengths = np.minimum(ends - starts, sequence_length)
+    starts, lengths = dataset_impl.windows(ends, sequence_length, packing=False)
     left = dataset_impl.supervised_lengths(answers, starts, lengths).reshape(-1, 2).min(axis=1) > 0
     if not left.any():
         raise ScenarioError(
@@ -228,7 +216,7 @@ def load(folder: Path, options: PreferencesOptions, sequence_length: int) -> Loa
         supervised=answers,
     )
     cut = int((ends - starts > sequence_length).sum())
-    return Loaded(PairDataset(sequences), facts, options, cut, int((~left).sum()))
+    return Loaded(PreferenceDataset(sequences), facts, options, cut, int((~left).sum()))
 
 
 def pair_batches(run: Run, padding: Padding) -> Iterator[Batch]:
@@ -239,10 +227,10 @@ def pair_batches(run: Run, padding: Padding) -> Iterator[Batch]:
     are divided, and `chosen_tokens` of shape (1,) that of tokens of its chosen answers. Raises
     ScenarioError at once when the model lacks token ids, or when pairs do not fill one step.
     """
-    dataset: PairDataset = run.dataset
+    dataset: PreferenceDataset = run.dataset
     dataset_impl.check_vocabulary(run)
     plan = dataset_impl.plan_of(run, padding)
-    steps = dataset_impl.steps(_by_pairs(dataset), plan)
+    steps = dataset_impl.steps(dataset, plan)
     return _batches(dataset.sequences, plan, steps)
 
 
@@ -260,12 +248,6 @@ def _batches(
             batch = dataset_impl.batch_of(sequences, rows, plan, len(step))
             inputs = {**batch.inputs, "chosen_tokens": chosen}
             yield replace(batch, inputs=inputs, sequences=len(pairs))
-
-
-def _by_pairs(dataset: PairDataset) -> TokenDataset:
-    """Return the sequences as samples of which there are as many as pairs, for their order."""
-    chosen = dataset.sequences.starts[::2]
-    return replace(dataset.sequences, starts=chosen, lengths=dataset.lengths, supervised=None)
 
 
 def _rendered(template: Template | None, pair: Pair, answer: str | list[Message]) -> Rendered:
@@ -337,12 +319,5 @@ def _said(row: Row, field: str, option: str) -> str | list[Message]:
     return messages_of(row, field, option) if is_list else text_of(row, field, option)
 
 
-def _limited(found: Iterator[Pair], options: PreferencesOptions) -> tuple[list[Pair], bool]:
-    """Return the pairs whose text does not exceed the limit, and whether there are more."""
-    left, read = options.limit_bytes, list[Pair]()
-    for pair in islice(found, options.maximum_samples):
-        left -= sum(map(bytes_of, (pair.prompt, pair.chosen, pair.rejected)))
-        if left < 0:
-            return read, True
-        read.append(pair)
-    return read, len(read) != options.maximum_samples and options.leaves_files_out()
+def _size(pair: Pair) -> int:
+    return sum(map(bytes_of, (pair.prompt, pair.chosen, pair.rejected)))

@@ -16,13 +16,13 @@ from accel_bench.builtin.data.dataset_impl import (
     IGNORED_LABEL,
     BatchPlan,
     Integers,
+    Order,
     evaluation_plan,
     plan_of,
     sample_order,
 )
 from accel_bench.builtin.data.samples_impl import (
     Collate,
-    Order,
     SampleEvaluation,
     batch_of,
     micro_batches,

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from accel_bench import Run
 from accel_bench.builtin.data import tokenizer_impl
-from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, Tokens
+from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, Tokens, windows
 from accel_bench.builtin.data.text import TextOptions, content_fingerprint
 from accel_bench.builtin.data.text_sources import read_documents
 from accel_bench.errors import ScenarioError
@@ -83,14 +83,10 @@ def load(folder: Path, options: TextOptions, sequence_length: int) -> TokenDatas
     """Map cached tokens into memory as samples of at most `sequence_length` tokens."""
     tokens = np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False)
     ends = np.load(folder / "ends.npy", allow_pickle=False)
+    starts, lengths = windows(ends, sequence_length, options.packing)
     if options.packing:
-        # What fills no whole sample is left out.
-        starts = np.arange(len(tokens) // sequence_length, dtype=np.int64) * sequence_length
-        lengths = np.full(len(starts), sequence_length, dtype=np.int64)
         more = "raise data.limit_bytes, bring more text, or shorten data.sequence_length"
     else:
-        starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
-        lengths = np.minimum(ends - starts, sequence_length)
         more = "raise data.limit_bytes, bring more documents, or set data.packing: true"
     facts = _facts(folder)
     return TokenDataset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -25,18 +26,23 @@ def make_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer
 
 def train_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer:
     """Train a byte-level BPE on documents that are evenly spread over all."""
+    count = min(len(documents), options.tokenizer_files)
+    chosen = (documents[index * len(documents) // count] for index in range(count))
+    return train_bpe(chosen, options.vocab_size, (options.end_of_text, PAD))
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Iterable[str]) -> Tokenizer:
+    """Train a byte-level BPE; special tokens have the first ids, in their order."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=options.vocab_size,
-        special_tokens=[options.end_of_text, PAD],
+        vocab_size=vocab_size,
+        special_tokens=[*special_tokens],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    count = min(len(documents), options.tokenizer_files)
-    chosen = (documents[index * len(documents) // count] for index in range(count))
-    tokenizer.train_from_iterator(chosen, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 

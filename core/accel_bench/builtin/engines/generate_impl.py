@@ -52,7 +52,7 @@ class Generator:
         self._run = run
         self._asked = run.scenario.inference
         self._model = run.model
-        self._model.eval()
+        self._model.train(False)
         self._config = self._configuration()
         self._caches: dict[int, StaticCache] = {}
         self._assistant = None if self._asked.assistant is None else self._load_assistant()
@@ -144,7 +144,7 @@ class Generator:
         from accel_bench.modeling.loading import load_other_model
 
         assert self._asked.assistant is not None
-        assistant = load_other_model(self._run, self._asked.assistant).eval()
+        assistant = load_other_model(self._run, self._asked.assistant).train(False)
         assistant.generation_config = GenerationConfig(
             num_assistant_tokens=DRAFTED_TOKENS,
             num_assistant_tokens_schedule="constant",
