@@ -13,7 +13,7 @@ from recommendation_factory import LOSSES, experiment, in_turn, runs
 
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
-from accel_bench.store.records import SessionRecord
+from accel_bench.store.sessions import SessionRecord
 
 MODEL = ("--model", "tiny-llama-cpu")
 

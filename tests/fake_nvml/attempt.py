@@ -23,7 +23,7 @@ from runner.job_factory import LineProcess, make_job
 
 from accel_bench import Metric, Options, Plugin, hookimpl
 from accel_bench.builtin.metrics.nvml import NVML, NVMLOptions
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.runner.attempt import Attempt, run_attempt
 
 

@@ -16,7 +16,8 @@ from faults.program import null_scenario
 from accel_bench import Options, Plugin, hookimpl
 from accel_bench.errors import HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate, load_class
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
+from accel_bench.plugins.manager import activate, load_class
 from accel_bench.plugins.registry import find, installed, overview, unmet_requirement
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.scenario.models import Scenario, Stack

@@ -11,7 +11,7 @@ from runner.job_factory import make_job
 
 from accel_bench import Metric, Options, Plugin, hookimpl
 from accel_bench.errors import HookError
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.runner import observers as observe
 from accel_bench.runner.observers import Observation
 

@@ -10,7 +10,7 @@ import pytest
 from runner.job_factory import make_job, write_rank
 
 from accel_bench import Options, Plugin, hookimpl
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.result import PhaseSplit, RankResult, Sample, Status, Window
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.outcome import describe_exit, judge, read_ranks

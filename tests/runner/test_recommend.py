@@ -15,7 +15,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.report.views.recommend import recommend_report
 from accel_bench.result import Provenance, Result, Status
 from accel_bench.runner.recommend import Recommender, Stored, check_request
-from accel_bench.store.records import SessionRecord
+from accel_bench.store.sessions import SessionRecord
 
 H100 = {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-9"}
 TOKENS = 8e8

@@ -17,7 +17,7 @@ from accel_bench.runner.bundling import scenario_of_session
 from accel_bench.runner.reproducing import OWN, TAKEN, draft_of, repeats, request_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.store.records import SessionRecord
+from accel_bench.store.sessions import SessionRecord
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import accel_bench
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.runner import trackers
 from accel_bench.scenario.find import find_drafts
 

@@ -24,7 +24,7 @@ from launcher import Forked
 
 from accel_bench import Options
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.result import Result
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.scenario.draft import read_draft

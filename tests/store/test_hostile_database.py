@@ -18,9 +18,9 @@ from store.store_factory import make_result, make_session
 from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.errors import StoreError
 from accel_bench.store import records
+from accel_bench.store.checksums import content_checksum, with_checksum
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
-from accel_bench.store.records import content_checksum, with_checksum
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES, RUNS
 
 DEEP = "[" * 1000 + "]" * 1000

@@ -21,8 +21,8 @@ from accel_bench.store import records
 from accel_bench.store.audit import audit_store
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
-from accel_bench.store.records import session_columns
 from accel_bench.store.schema import METADATA
+from accel_bench.store.sessions import session_columns
 
 OLD_TABLES = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL, written_by TEXT NOT NULL);

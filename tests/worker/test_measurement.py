@@ -10,7 +10,7 @@ import pytest
 
 from accel_bench import Options, Plugin, Run, hookimpl
 from accel_bench.errors import HookError
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import close
 from accel_bench.worker.record import RankRecord, collect_evidence

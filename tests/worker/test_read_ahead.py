@@ -15,7 +15,7 @@ import pytest
 from accel_bench import Batch, TokenCounts, hookimpl
 from accel_bench.errors import HookError, ScenarioError
 from accel_bench.plugin import Options, Plugin
-from accel_bench.plugins.manager import ActivePlugin
+from accel_bench.plugins.active import ActivePlugin
 from accel_bench.testing import close_run, make_run, run_scenario
 from accel_bench.worker.read_ahead import ReadAhead, read_ahead
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from cli.program import write_nulls
 
 from accel_bench import Metric, Options, Plugin, hookimpl
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.testing import run_scenario
 from accel_bench.worker.record import RankRecord, collect_metrics
 

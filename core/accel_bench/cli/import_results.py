@@ -95,7 +95,7 @@ def results_of_file(file: ImportedFile, now: str) -> list[Result]:
 
 def _store(store: Store, file: ImportedFile, found: Sequence[Result]) -> dict[str, object]:
     """Store those of a file's rows that are not there, as one session; return what to print."""
-    from accel_bench.store.records import SessionRecord
+    from accel_bench.store.sessions import SessionRecord
 
     first, session = found[0], found[0].session
     there = set(store.present([result.run_id for result in found]))

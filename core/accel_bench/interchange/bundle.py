@@ -22,8 +22,10 @@ from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.interchange.archive import unpack
 from accel_bench.result import Result
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.store.records import SHA256_DIGITS, SessionRecord, parse_result
+from accel_bench.store.checksums import SHA256_DIGITS
+from accel_bench.store.records import parse_result
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
+from accel_bench.store.sessions import SessionRecord
 
 MANIFEST, SCENARIO, SESSIONS, RUNS = "manifest.json", "scenario.yaml", "sessions.json", "runs.gz"
 CONCLUSION, REPORT, SUMMARY = "conclusion.md", "report.html", "summary.json"

@@ -30,7 +30,8 @@ from accel_bench.interchange.bundle import (
 )
 from accel_bench.machine.measurer import pseudonym
 from accel_bench.result import Result
-from accel_bench.store.records import SessionRecord, redact_result
+from accel_bench.store.records import redact_result
+from accel_bench.store.sessions import SessionRecord
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
 from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import (
-    ActivePlugin,
-    ActivePlugins,
-    activate,
-    attribute_errors_to,
-    task_of,
-    try_in_copy,
-)
+from accel_bench.plugins.manager import activate, try_in_copy
 from accel_bench.plugins.registry import missing_extra
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.sweep import Point

@@ -9,8 +9,8 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.plugins.interpreter import Interpreter
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment
 

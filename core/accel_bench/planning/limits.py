@@ -10,7 +10,7 @@ from accel_bench.catalog.estimate import outline_of
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, attribute_errors_to
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.uses import NO_PLUGIN

@@ -34,10 +34,11 @@ from accel_bench.planning.request import (
 )
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.planning.trackers import make_trackers
+from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import ActivePlugins, try_in_copy
+from accel_bench.plugins.manager import try_in_copy
 from accel_bench.result import Result
 from accel_bench.scenario.automatic import STAND_INS
 from accel_bench.scenario.draft import Draft

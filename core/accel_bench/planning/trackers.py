@@ -7,14 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.plugins.describe import implemented
-from accel_bench.plugins.manager import (
-    TRACKING,
-    ActivePlugin,
-    ActivePlugins,
-    activate_use,
-    load_class,
-)
+from accel_bench.plugins.manager import TRACKING, activate_use, load_class
 from accel_bench.plugins.registry import find, missing_extra
 from accel_bench.scenario.draft import Draft
 

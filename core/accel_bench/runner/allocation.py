@@ -13,7 +13,8 @@ from accel_bench.machine.info import Machine
 from accel_bench.machine.placement import read_placement
 from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
-from accel_bench.plugins.manager import ActivePlugins, activate_slot
+from accel_bench.plugins.active import ActivePlugins
+from accel_bench.plugins.manager import activate_slot
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.sweep import Point

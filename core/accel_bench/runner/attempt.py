@@ -21,8 +21,8 @@ from accel_bench.machine.clock import monotonic
 from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_settled_state, read_state
 from accel_bench.machine.state import MachineState
+from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import ActivePlugins
 from accel_bench.result import Metric, Node, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
 from accel_bench.runner.heartbeats import Progress, seen_windows

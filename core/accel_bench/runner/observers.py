@@ -11,7 +11,7 @@ from typing import Any
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import Observer, RankProcess
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, wrong_answer
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, wrong_answer
 from accel_bench.result import Metric, RankResult
 
 HOOK = "observe_ranks"

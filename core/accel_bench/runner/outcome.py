@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from accel_bench.job import WRITES_RESULT, Job
-from accel_bench.plugins.manager import ActivePlugins
+from accel_bench.plugins.active import ActivePlugins
 from accel_bench.result import RankResult, Status
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.supervise import MOST_LOG_BYTES, ProcessOutcome, read_rank

@@ -52,7 +52,7 @@ from accel_bench.runner.recommend_offers import (
     price_key,
 )
 from accel_bench.store.database import Store
-from accel_bench.store.records import SessionRecord
+from accel_bench.store.sessions import SessionRecord
 
 LENGTH = "data.sequence_length"
 

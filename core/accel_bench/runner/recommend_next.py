@@ -24,7 +24,7 @@ from accel_bench.runner.device_estimates import DeviceEstimator
 from accel_bench.runner.sweep_point import missing_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
-from accel_bench.store.records import SessionRecord
+from accel_bench.store.sessions import SessionRecord
 
 REPLACED = {
     "--rounds": 1,

@@ -12,8 +12,9 @@ from typing import Any
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.errors import HookError
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import TRACKING, ActivePlugin, ActivePlugins
+from accel_bench.plugins.manager import TRACKING
 from accel_bench.plugins.validation import marked_methods
 from accel_bench.result import Result
 from accel_bench.runner.observers import call_bounded

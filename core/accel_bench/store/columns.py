@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 
 from accel_bench.analysis.tables.listing import Cells
+from accel_bench.store.checksums import intact
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.labels import labels_of
 from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names, stored_part
-from accel_bench.store.records import intact
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
     COLUMN_OF,

@@ -15,7 +15,7 @@ from accel_bench.result import Result, Status
 from accel_bench.store.database import IDS_AT_ONCE, SessionRecord, Store, begins_with, named_by
 from accel_bench.store.history import one_of_each
 from accel_bench.store.queries import condition_of, damaged_runs, without
-from accel_bench.store.records import counted, is_exported
+from accel_bench.store.rows import counted, is_exported
 from accel_bench.store.schema import CHRONOLOGICAL, EXPORTED, IMPORTED, RUNS
 
 MOST_RUNS = 400

@@ -13,23 +13,18 @@ from sqlalchemy import URL, ColumnElement, Connection, Select, and_, func, inser
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store import sqlite
+from accel_bench.store.checksums import Columns
 from accel_bench.store.opening import Opened, opened_database
 from accel_bench.store.records import (
-    Columns,
-    Row,
     RunRecord,
-    SessionRecord,
-    chronological_key,
     insert_run,
     label_columns,
     readable,
     redact_result,
     run_record,
-    session_columns,
-    to_row,
-    to_session,
     unreadable,
 )
+from accel_bench.store.rows import Row, chronological_key, to_row
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
     IDS,
@@ -40,6 +35,7 @@ from accel_bench.store.schema import (
     reading,
     within_limits,
 )
+from accel_bench.store.sessions import SessionRecord, session_columns, to_session
 
 __all__ = ["Row", "SessionRecord", "Store", "open_store"]
 

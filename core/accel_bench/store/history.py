@@ -13,9 +13,9 @@ from accel_bench.analysis.gates.history import HistoryRun
 from accel_bench.analysis.gates.tracked_figures import METRICS, TrackedFigure, figure_named
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
+from accel_bench.store.checksums import intact
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.names import COMPUTED, stored_part
-from accel_bench.store.records import intact
 from accel_bench.store.schema import IMPORTED, RUNS, within_limits
 from accel_bench.store.selection import MOST_AT_ONCE
 

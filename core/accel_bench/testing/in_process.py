@@ -20,7 +20,8 @@ from accel_bench.job import Job
 from accel_bench.launcher import RankProcess
 from accel_bench.planning.plan import Planned
 from accel_bench.plugin import Options, Plugin, hookimpl
-from accel_bench.plugins.manager import ActivePlugin, ActivePlugins, activate
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins
+from accel_bench.plugins.manager import activate
 from accel_bench.result import RankResult, Result, Status, Window
 from accel_bench.run_context import Run
 from accel_bench.runner.attempt import make_attempt, run_attempt

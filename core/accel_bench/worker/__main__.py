@@ -13,7 +13,8 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import Job
 from accel_bench.machine.parent import die_with_parent
-from accel_bench.plugins.manager import ActivePlugins, activate
+from accel_bench.plugins.active import ActivePlugins
+from accel_bench.plugins.manager import activate
 from accel_bench.result import RankResult, Status
 from accel_bench.worker import failure, settings
 from accel_bench.worker.heartbeat import Heartbeat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from accel_bench.plugins.manager import ActivePlugins
+from accel_bench.plugins.active import ActivePlugins
 from accel_bench.run_context import Run
 
 

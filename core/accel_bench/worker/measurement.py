@@ -21,14 +21,14 @@ from accel_bench.job import HEARTBEAT_STEP, WRITES_RESULT, Job
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
-from accel_bench.plugins.constraints import refuse_architecture
-from accel_bench.plugins.manager import (
+from accel_bench.plugins.active import (
     ActivePlugin,
     ActivePlugins,
     attribute_errors_to,
     task_of,
     wrong_answer,
 )
+from accel_bench.plugins.constraints import refuse_architecture
 from accel_bench.result import RankResult, Window
 from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED

@@ -8,7 +8,7 @@ from typing import Any
 
 from accel_bench.engine import Batch
 from accel_bench.errors import HookError
-from accel_bench.plugins.manager import (
+from accel_bench.plugins.active import (
     ActivePlugin,
     ActivePlugins,
     attribute_errors_to,

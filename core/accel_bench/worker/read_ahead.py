@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from accel_bench.engine import Batch
-from accel_bench.plugins.manager import ActivePlugin, attribute_errors_to
+from accel_bench.plugins.active import ActivePlugin, attribute_errors_to
 from accel_bench.run_context import Run
 
 JOIN_SECONDS = 30.0

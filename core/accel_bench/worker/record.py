@@ -12,7 +12,7 @@ from accel_bench.effective import EffectiveConfiguration
 from accel_bench.errors import HookError, InvalidRunError
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.info import Device
-from accel_bench.plugins.manager import (
+from accel_bench.plugins.active import (
     ActivePlugin,
     ActivePlugins,
     attribute_errors_to,

@@ -24,7 +24,8 @@ from accel_bench.builtin.engines.hf_trainer_impl import HFTrainerEngine
 from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import read_machine
-from accel_bench.plugins.manager import ActivePlugins, activate
+from accel_bench.plugins.active import ActivePlugins
+from accel_bench.plugins.manager import activate
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.testing import evidence_of
 

@@ -17,7 +17,8 @@ from analysis_factory import LORA, NF4, make_rounds, make_summary
 
 from accel_bench import Result, describe_run
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.plugins.manager import ActivePlugins, activate_use
+from accel_bench.plugins.active import ActivePlugins
+from accel_bench.plugins.manager import activate_use
 from accel_bench.result import Metric, Status
 from accel_bench.runner.trackers import Trackers
 from accel_bench.scenario.uses import Use

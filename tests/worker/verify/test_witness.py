@@ -15,7 +15,7 @@ from accel_bench.builtin.optimizers.torch_optimizers_impl import build
 from accel_bench.effective import OptimizerProgress
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
-from accel_bench.plugins.manager import ActivePlugins
+from accel_bench.plugins.active import ActivePlugins
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import AroundWindow, take_steps

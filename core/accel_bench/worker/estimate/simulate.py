@@ -26,7 +26,8 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.contract import text_config
-from accel_bench.plugins.manager import ActivePlugins, activate, task_of
+from accel_bench.plugins.active import ActivePlugins, task_of
+from accel_bench.plugins.manager import activate
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.uses import TOKENS, slot_defaults

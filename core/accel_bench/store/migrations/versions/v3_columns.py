@@ -16,14 +16,8 @@ from alembic import op
 
 from accel_bench.documents.canonical import digest
 from accel_bench.errors import AccelBenchError
-from accel_bench.store.records import (
-    RunRecord,
-    content_checksum,
-    insert_run,
-    parse_result,
-    run_record,
-    with_checksum,
-)
+from accel_bench.store.checksums import content_checksum, with_checksum
+from accel_bench.store.records import RunRecord, insert_run, parse_result, run_record
 
 revision = "3"
 down_revision = "2"

@@ -1,0 +1,245 @@
+"""The active plugins of one run, whose hooks are called in written order."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pluggy
+
+from accel_bench import hookspecs
+from accel_bench.errors import AccelBenchError, HookError, PluginError
+from accel_bench.hookspecs import LIMITED, ONE_ANSWER
+from accel_bench.machine.provenance import distribution_version
+from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugins.forked import note_call
+from accel_bench.plugins.loading import TookTooLongError, limit_seconds, time_limit
+from accel_bench.plugins.validation import marked_methods, validation_problems
+from accel_bench.result import PluginVersion
+from accel_bench.run_context import Run
+from accel_bench.task import Task
+
+LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_difference"
+OUTPUT_TOLERANCE = "allowed_output_difference"
+
+
+@dataclass(frozen=True)
+class ActivePlugin:
+    """One active use: an instance, and where it came from."""
+
+    instance: Plugin[Any]
+    """The plugin with its options."""
+
+    name: str
+    """What `use` calls it."""
+
+    slot: str | None
+    """The slot that it fills; None for a plugin of the stack."""
+
+    distribution: str
+
+    set_at_import: tuple[str, ...] = ()
+    """Environment variables that its import or its making changed, which was undone."""
+
+    installed_version: str | None = None
+    """Version of the distribution where the job runs; null for the one that is installed here."""
+
+    @property
+    def version(self) -> PluginVersion:
+        """Name, distribution and version, for the record."""
+        version = self.installed_version or distribution_version(self.distribution)
+        return PluginVersion(name=self.name, distribution=self.distribution, version=version)
+
+
+class _Hooks(pluggy.PluginManager):
+    """Looks for hooks among the methods that are marked, not at every attribute of a plugin."""
+
+    marked: frozenset[str] = frozenset()
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        """Return the marks of an attribute; None where it is no hook."""
+        return super().parse_hookimpl_opts(plugin, name) if name in self.marked else None
+
+
+class ActivePlugins:
+    """The plugins of one run, in the order in which their hooks are called."""
+
+    def __init__(self, plugins: Sequence[ActivePlugin]) -> None:
+        self.plugins = tuple(plugins)
+        self._manager = _Hooks(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        for number, plugin in enumerate(self.plugins):
+            self._register(plugin, f"{number}:{plugin.name}")
+        self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
+        self.loss_tolerances = _tolerances(self.plugins, LOSS_TOLERANCE)
+        self.update_tolerances = _tolerances(self.plugins, UPDATE_TOLERANCE)
+        self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
+
+    def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
+        """Call a hook of every plugin that implements it, in order; yield plugin and answer.
+
+        Raises HookError that names the plugin when it raises anything that is not ours.
+        """
+        functions = self._functions(hook)
+        for plugin in self.plugins:
+            if id(plugin.instance) in functions:
+                yield plugin, self.call_plugin(plugin, hook, **arguments)
+
+    def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
+        """Like `call_all`, for hooks that return an iterable or None: yield what is in it.
+
+        Raises HookError for anything else, and for an iterable that raises on its way.
+        """
+        for plugin, found in self.call_all(hook, **arguments):
+            if isinstance(found, str | bytes) or not isinstance(found, Iterable | None):
+                raise wrong_answer(plugin, hook, "a list", found)
+            with _calling(plugin, hook, arguments):
+                items = [] if found is None else list(found)
+            yield plugin, items
+
+    def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
+        """Call a hook of one plugin; None when it does not implement it."""
+        found = self._functions(hook).get(id(plugin.instance))
+        if found is None:
+            return None
+        with _calling(plugin, hook, arguments):
+            return found.function(*(arguments[name] for name in found.argnames))
+
+    def call_one(self, hook: str, **arguments: Any) -> Any:
+        """Call a one-answer hook of the plugin that answers it; None when there is none."""
+        plugin = self._answers[hook]
+        return None if plugin is None else self.call_plugin(plugin, hook, **arguments)
+
+    def require(
+        self,
+        hook: str,
+        expected: str = "something",
+        accepts: Callable[[Any], bool] = lambda value: value is not None,
+        **arguments: Any,
+    ) -> Any:
+        """Call a one-answer hook that a plugin answers. Raises HookError for a value that `accepts`
+        refuses."""
+        plugin, value = self._answers[hook], self.call_one(hook, **arguments)
+        assert plugin is not None
+        if not accepts(value):
+            raise wrong_answer(plugin, hook, expected, value)
+        return value
+
+    def answers(self, hook: str) -> ActivePlugin | None:
+        """Return the plugin that answers a one-answer hook."""
+        return self._answers[hook]
+
+    def implements(self, hook: str) -> bool:
+        """Return whether any active plugin implements the hook."""
+        return bool(self._functions(hook))
+
+    def versions(self) -> tuple[PluginVersion, ...]:
+        """Return name, distribution and version of each plugin, once, in order."""
+        return tuple(dict.fromkeys(plugin.version for plugin in self.plugins))
+
+    def _register(self, plugin: ActivePlugin, name: str) -> None:
+        """Check names and arguments of the plugin's hooks, then register it with pluggy."""
+        if wrong := validation_problems(type(plugin.instance)):
+            label = f"plugin {plugin.name!r} ({plugin.distribution})"
+            raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
+        self._manager.marked = frozenset(dict(marked_methods(type(plugin.instance))))
+        with attribute_errors_to(plugin, "registration"):
+            self._manager.register(plugin.instance, name)
+
+    def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
+        """Return implementations of a hook by the id of the instance, which may be unhashable."""
+        caller = getattr(self._manager.hook, hook)
+        return {id(found.plugin): found for found in caller.get_hookimpls()}
+
+    def _one_answer(self, hook: str) -> ActivePlugin | None:
+        """Return the plugin that claims a hook, else its slot's. Raises PluginError for two."""
+        functions = self._functions(hook)
+        implementing = [plugin for plugin in self.plugins if id(plugin.instance) in functions]
+        claiming = [plugin for plugin in implementing if _claims(plugin, hook)]
+        if len(claiming) > 1:
+            names = " and ".join(repr(plugin.name) for plugin in claiming)
+            raise PluginError(f"{names} both claim {hook}; a stack can hold one of them")
+        slot = ONE_ANSWER[hook]
+        filling = [plugin for plugin in implementing if slot is not None and plugin.slot == slot]
+        return next(iter([*claiming, *filling]), None)
+
+
+def _tolerances(plugins: Iterable[ActivePlugin], method: str) -> dict[str, float]:
+    """Return what each plugin allows whose `method` declares something. Raises HookError."""
+    found: dict[str, float] = {}
+    for plugin in plugins:
+        with attribute_errors_to(plugin, method), time_limit(limit_seconds()):
+            allowed: Any = getattr(plugin.instance, method)()
+        if allowed is None:
+            continue
+        if not isinstance(allowed, int | float) or not 0 <= allowed < math.inf:
+            raise wrong_answer(plugin, method, "a number from 0 or None", allowed)
+        found[plugin.name] = max(float(allowed), found.get(plugin.name, 0.0))
+    return found
+
+
+def task_of(active: ActivePlugins) -> Task[Any] | None:
+    """Return the plugin that fills the slot `task`, also where another one builds the loss."""
+    filling = (one.instance for one in active.plugins if one.slot == "task")
+    return next((one for one in filling if isinstance(one, Task)), None)
+
+
+def wrong_answer(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> HookError:
+    """Return the error for a hook that returned the wrong type."""
+    shown = repr(got) if isinstance(got, int | float) else type(got).__name__
+    problem = f"returned {shown} where {expected} is expected"
+    return HookError(plugin.name, plugin.distribution, hook, problem)
+
+
+@contextlib.contextmanager
+def attribute_errors_to(plugin: ActivePlugin, what: str) -> Iterator[None]:
+    """Turn what a plugin's code raises into an error that names the plugin.
+
+    What it says of the scenario or of the run, it says by ScenarioError or InvalidRunError.
+    """
+    note_call(plugin.name, plugin.distribution, what)
+    try:
+        yield
+    except (HookError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if isinstance(error, AccelBenchError) and not isinstance(error, PluginError):
+            raise
+        problem = problem_of(error)
+        raise HookError(plugin.name, plugin.distribution, what, problem) from error
+
+
+def problem_of(error: BaseException) -> str:
+    """Return what a plugin's code raised, on one line."""
+    if isinstance(error, PluginError):
+        return str(error)
+    if isinstance(error, TookTooLongError):
+        return f"it did not return within {limit_seconds():g} s"
+    return ": ".join(filter(None, (type(error).__name__, str(error))))
+
+
+@contextlib.contextmanager
+def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iterator[None]:
+    """Attribute to a plugin what its hook raises, and what it registers with the run."""
+    run = arguments.get("run")
+    registers = run.calling(plugin) if isinstance(run, Run) else contextlib.nullcontext()
+    limited = time_limit(limit_seconds()) if hook in LIMITED else contextlib.nullcontext()
+    with attribute_errors_to(plugin, hook), registers, limited:
+        yield
+
+
+def _claims(plugin: ActivePlugin, hook: str) -> bool:
+    """Return whether a plugin claims a one-answer hook that it implements.
+
+    A slot's plugin without `claims` claims nothing: it answers the hooks of its slot.
+    """
+    with attribute_errors_to(plugin, "claims"), time_limit(limit_seconds()):
+        claims = plugin.instance.claims()
+    if claims is None:
+        return plugin.slot is None
+    if not isinstance(claims, frozenset | set):
+        raise wrong_answer(plugin, "claims", "a frozenset or None", claims)
+    return hook in claims and (plugin.slot is None or plugin.slot != ONE_ANSWER[hook])

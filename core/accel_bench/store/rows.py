@@ -1,0 +1,211 @@
+"""What a listing shows of a run, also of one that is damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from accel_bench.documents.base import JsonValue
+from accel_bench.scenario.uses import CALLS, TOKENS
+from accel_bench.store.checksums import CONTENTS, intact
+from accel_bench.store.fields import FIGURES_VERSION
+from accel_bench.store.schema import (
+    COUNTS,
+    EXPORTED,
+    IMPORTED,
+    MAXIMUM_PAYLOAD_BYTES,
+    OPERATION,
+    ORIGIN,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The columns of a run that a listing shows; of a corrupt row what can still be read."""
+
+    run_id: str
+    session: str
+    experiment_id: str
+    scenario: str
+    stack: str
+    sweep: dict[str, JsonValue]
+    round: int
+    position: int
+    attempt: int
+
+    status: str
+    """How it ended, or `corrupt`."""
+
+    started_at: str
+    """UTC time, ISO 8601."""
+
+    tag: str | None = None
+    """Name of the sweep point."""
+
+    audited_status: str | None = None
+    """`degraded` where the self-audit finds something in a completed run, else the status."""
+
+    tokens_per_second: float | None = None
+    """Real tokens of all ranks per second, of an imported run what its file states; null where that
+    is not known."""
+
+    samples_per_second: float | None = None
+    """Samples of all ranks per second, likewise."""
+
+    steps_per_second: float | None = None
+    """Optimizer steps per second, likewise."""
+
+    broken: tuple[tuple[str, str], ...] | None = None
+    """Invariants that the self-audit of this version finds broken, with the figures; null for a run
+    that must be audited anew."""
+
+    problem: str = ""
+    """Why the row cannot be believed; empty where it can."""
+
+    imported_from: str = ""
+    """Format of the file that it was imported from."""
+
+    exported: bool = False
+    """Whether it came with an export of another store."""
+
+    counts: str = TOKENS
+    """What is counted as tokens, such as `images`."""
+
+    @property
+    def imported(self) -> bool:
+        """Whether another program measured it."""
+        return self.audited_status == IMPORTED
+
+    @property
+    def provenance(self) -> str | None:
+        """`measured`, `exported`, or `imported` with the format; null where the row cannot be
+        believed."""
+        if self.corrupt:
+            return None
+        if self.imported:
+            return f"{IMPORTED} {self.imported_from}".rstrip()
+        return EXPORTED if self.exported else "measured"
+
+    @property
+    def corrupt(self) -> bool:
+        """Whether the row cannot be believed."""
+        return bool(self.problem)
+
+
+def problem_of(columns: Mapping[str, Any]) -> str:
+    """Return why a run cannot be believed; empty where it can."""
+    run_id = text_of(columns["run_id"])
+    if any(columns.get(name) is None for name in CONTENTS):
+        return f"{run_id}: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES} bytes or without a document"
+    if not intact(columns):
+        return f"{run_id}: corrupt, the content does not fit its checksum; run the experiment again"
+    return ""
+
+
+def to_row(columns: Mapping[str, Any]) -> Row:
+    """Return the listing of a run; the columns of a corrupt one may hold anything."""
+    problem = problem_of(columns)
+    rates, form = _rates(columns), ""
+    if columns["audited_status"] == IMPORTED:
+        stated = _mapping(columns["metrics"])
+        rates = {name: _real(stated.get(name)) for name in rates}
+        form = text_of(_mapping(columns["options"]).get("provenance.format", ""))
+    return Row(
+        run_id=text_of(columns["run_id"]),
+        session=text_of(columns["session"]),
+        experiment_id=text_of(columns["experiment_id"]),
+        scenario=text_of(columns["scenario"]),
+        stack=text_of(columns["stack"]),
+        sweep=_mapping(columns["sweep"]),
+        round=_number(columns["round"]),
+        position=_number(columns["position"]),
+        attempt=_number(columns["attempt"]),
+        status="corrupt" if problem else text_of(columns["status"]),
+        started_at=text_of(columns["started_at"]),
+        tag=None if problem else _optional_text(columns["tag"]),
+        audited_status=None if problem else _optional_text(columns["audited_status"]),
+        **({} if problem else rates),
+        broken=None if problem else _broken(columns),
+        problem=problem,
+        imported_from=form,
+        exported=is_exported(columns["options"]),
+        counts=counted(columns["options"]),
+    )
+
+
+def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the rates of a run: columns hold that of tokens, from which the others follow."""
+    speed, tokens = _real(columns["tokens_per_second"]), _number(columns["real_tokens"])
+    steps, batch = _number(columns["steps"]), _number(columns["train_global_batch_size"])
+    rate = speed * steps / tokens if speed and steps and tokens else None
+    return {
+        "tokens_per_second": speed,
+        "samples_per_second": rate * batch if rate and batch else None,
+        "steps_per_second": rate,
+    }
+
+
+def is_exported(options: Any) -> bool:
+    """Return whether a run came with an export, by the text of its column `options`."""
+    # Few rows are, and parsing the options of all would take as long as all the rest.
+    there = isinstance(options, str) and ORIGIN in options
+    return there and _mapping(options).get(ORIGIN) == EXPORTED
+
+
+def counted(options: Any) -> str:
+    """Return what a run counts as tokens, by the text of its column `options`."""
+    if not isinstance(options, str):
+        return TOKENS
+    if found := COUNTS.search(options):
+        return found[1]
+    return CALLS if OPERATION in options else TOKENS
+
+
+def _broken(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
+    """Return what the self-audit found; null where an earlier version's has."""
+    if columns["figures_version"] != FIGURES_VERSION:
+        return None
+    if columns["broken"] == "[]":
+        return ()
+    try:
+        return tuple((str(name), str(figures)) for name, figures in json.loads(columns["broken"]))
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
+    """Return the key by which runs are sorted outside the database."""
+    row = to_row(columns)
+    return row.started_at, row.round, row.position, row.attempt, row.run_id
+
+
+def text_of(value: Any) -> str:
+    """Return a column as text, whatever a damaged row holds there."""
+    if isinstance(value, str) and value.isascii():
+        return value
+    # A damaged column may hold another type, or bytes that are not UTF-8.
+    return str(value).encode("utf8", "replace").decode()
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else text_of(value)
+
+
+def _real(value: Any) -> float | None:
+    return value if isinstance(value, float) else None
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if value == "{}":
+        return {}
+    try:
+        found = json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
