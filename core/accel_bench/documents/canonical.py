@@ -6,12 +6,14 @@ import hashlib
 import json
 from typing import Any
 
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+)
+
 
 def canonical_json(value: Any) -> str:
     """Return JSON with sorted keys, without spaces or NaN: equal values give equal text."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
-    )
+    return _ENCODER.encode(value)
 
 
 def digest(value: Any, length: int = 12) -> str:

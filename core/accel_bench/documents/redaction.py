@@ -130,8 +130,8 @@ class Redactor:
         if isinstance(value, dict):
             return {self.redact(str(key)): self._entry(str(key), value[key]) for key in value}
         if isinstance(value, list | tuple):
-            items = (self.redact_value(item) for item in value)
-            return tuple(items) if isinstance(value, tuple) else list(items)
+            items = [self.redact_value(item) for item in value]
+            return tuple(items) if isinstance(value, tuple) else items
         return value
 
     def redact_model(self, model: ModelT) -> ModelT:
@@ -166,6 +166,8 @@ class Redactor:
         return self.redact(argument)
 
     def _entry(self, key: str, value: Any) -> Any:
+        if isinstance(value, int | float | None):  # Most of a result, and never a secret.
+            return value
         if isinstance(value, str) and _is_secret(key, value):
             return REDACTED
         return self.redact_value(value)

@@ -132,7 +132,7 @@ def _long(table: Table) -> list[Segment]:
     rows = [[column.text(row) for column in table.columns] for row in table.rows]
     headers = [[column.header, plain(column.unit)] for column in table.columns]
     widths = [
-        max(map(cell_len, (*header, *cells)))
+        max(map(_width, (*header, *cells)))
         for header, cells in zip(headers, zip(*rows, strict=True), strict=True)
     ]
     heads = [line for line in zip(*headers, strict=True) if any(line)]
@@ -141,13 +141,18 @@ def _long(table: Table) -> list[Segment]:
     lines = [f"{plain(table.title)}\n"] if table.title else []
     for cells in (*heads, rule, *rows):
         padded = [
-            " " * (width - cell_len(cell)) + cell
+            " " * (width - _width(cell)) + cell
             if to_the_right
-            else cell + " " * (width - cell_len(cell))
+            else cell + " " * (width - _width(cell))
             for cell, width, to_the_right in zip(cells, widths, right, strict=True)
         ]
         lines.append("  ".join(padded).rstrip() + "\n")
     return list(map(Segment, lines))
+
+
+def _width(cell: str) -> int:
+    """Return the columns of the terminal that a text takes."""
+    return len(cell) if cell.isascii() else cell_len(cell)
 
 
 def _grid(table: Table, layout: Layout) -> Grid:

@@ -16,6 +16,8 @@ EMPTY = "-"
 
 def text_of(value: Any) -> str:
     """Return a value as people read it: settings as `key=value`, lists in one line."""
+    if isinstance(value, str) and value and not isinstance(value, Enum):
+        return value
     if value is None or value in ("", [], (), {}):
         return EMPTY
     if isinstance(value, Enum):

@@ -144,7 +144,7 @@ def _read(sources: Mapping[str, Any], path: str) -> Any:
     value = sources[source]
     for name in rest.split("."):
         key = name.removesuffix("[0]")
-        value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+        value = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
         if name != key:
             value = next(iter(value), None) if value else None
     return value

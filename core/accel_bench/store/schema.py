@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Boolean,
     Column,
     ColumnElement,
@@ -20,6 +22,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    bindparam,
     case,
     func,
     literal_column,
@@ -257,6 +260,7 @@ def _content(table: Table, name: str) -> ColumnElement[Any]:
     return case((fits, table.c.content), else_=null()).label(name)
 
 
+@cache
 def reading(untyped: bool) -> Select[Any]:
     """Return the query of all runs with their documents and samples, to be read row by row."""
     contents = _content(DOCUMENTS, "result"), _content(SAMPLES, "samples")
@@ -265,3 +269,10 @@ def reading(untyped: bool) -> Select[Any]:
         .outerjoin_from(RUNS, DOCUMENTS, DOCUMENTS.c.run_id == RUNS.c.run_id)
         .outerjoin(SAMPLES, SAMPLES.c.run_id == RUNS.c.run_id)
     )
+
+
+@cache
+def reading_ids(untyped: bool) -> Select[Any]:
+    """Return the query of the runs whose ids are bound to `run_ids`."""
+    ids: BindParameter[list[str]] = bindparam("run_ids", expanding=True)
+    return reading(untyped).where(RUNS.c.run_id.in_(ids)).order_by(*CHRONOLOGICAL)

@@ -30,6 +30,17 @@ MOST_NAMED = 20
 """Stacks that an error names."""
 
 
+NAMING = (
+    RUNS.c.run_id,
+    RUNS.c.session,
+    RUNS.c.scenario,
+    RUNS.c.started_at,
+    RUNS.c.stack,
+    RUNS.c.audited_status,
+)
+"""Columns that a selection needs."""
+
+
 class Named(NamedTuple):
     """A run that a word may mean, by what the selection needs of it."""
 
@@ -37,6 +48,7 @@ class Named(NamedTuple):
     command: Command
     started_at: str
     stack: str
+    imported: bool
 
 
 def select_pairs(
@@ -85,11 +97,10 @@ def _candidates(store: Store, word: str) -> list[Named]:
     conditions = [RUNS.c.stack == (name if slash else word)]
     if slash and session:
         conditions.append(begins_with(RUNS.c.session, session))
-    # A bare name means what was measured; imported runs of that name are named by session or id.
-    measured = [] if slash else _named(store, [*conditions, RUNS.c.audited_status != IMPORTED])
-    found = measured or _named(store, conditions)
-    if found:
-        return found
+    if found := _named(store, conditions):
+        # A bare name means what was measured; imported runs of it are named by session or id.
+        measured = [] if slash else [run for run in found if not run.imported]
+        return measured or found
     if slash:
         raise StoreError(
             f"no session in {store.folder} begins with {session!r} and has a stack called "
@@ -114,8 +125,7 @@ def _unknown(store: Store, word: str) -> StoreError:
 
 
 def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Named]:
-    columns = (RUNS.c.run_id, RUNS.c.session, RUNS.c.scenario, RUNS.c.started_at, RUNS.c.stack)
-    rows = store.fetch(select(*columns).where(*conditions).order_by(*CHRONOLOGICAL))
+    rows = store.fetch(select(*NAMING).where(*conditions).order_by(*CHRONOLOGICAL))
     return [
         Named(
             row["run_id"],
@@ -123,6 +133,7 @@ def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Name
             (row["session"].partition(".")[0], row["scenario"]),
             row["started_at"],
             row["stack"],
+            row["audited_status"] == IMPORTED,
         )
         for row in rows
     ]
@@ -132,7 +143,7 @@ def _read(store: Store, named: Sequence[Named]) -> Runs:
     """Read the results of the runs. Raises StoreError where none of them can be read."""
     ids = [run.run_id for run in named]
     parts = (ids[start : start + MOST_AT_ONCE] for start in range(0, len(ids), MOST_AT_ONCE))
-    found = [run for part in parts for run in store.results(RUNS.c.run_id.in_(part))]
+    found = [run for part in parts for run in store.with_ids(part)]
     if not found:
         raise StoreError(f"none of {', '.join(ids[:10])} can be read, since they are damaged")
     return found

@@ -57,11 +57,11 @@ def training_curve(run: Result) -> list[Reached]:
 
 def validation_curve(run: Result) -> list[Reached]:
     """Return the curve of the loss on held-out samples, a point for each evaluation."""
-    used = {one.steps: one for one in training_curve(run)}
-    used[0] = Reached(0, 0, 0.0, None)
     curves = [rank.learning.evaluations for rank in run.data_ranks if rank.learning]
     if not curves or len(curves) < len(run.data_ranks):
         return []
+    used = {one.steps: one for one in training_curve(run)}
+    used[0] = Reached(0, 0, 0.0, None)
     found = []
     for evaluations in zip(*curves, strict=False):
         step = evaluations[0].step
