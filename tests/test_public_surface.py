@@ -64,7 +64,7 @@ PROMISED = {
     "Task",
     "held_tokens",
     "Window",
-    "already_quantized",
+    "unquantizable",
     "architecture_of",
     "available_cores",
     "check_fit",

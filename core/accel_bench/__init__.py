@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from accel_bench.api.run import run
     from accel_bench.api.stored import StoredResults, open_store
     from accel_bench.catalog.models import (
-        already_quantized,
         architecture_of,
         model_config,
         model_directory,
         model_problems,
         read_config,
+        unquantizable,
     )
     from accel_bench.documents.redaction import Redactor
     from accel_bench.engine import Batch, Engine, Loss, Stopwatch, TokenCounts
@@ -134,7 +134,6 @@ __all__ = [
     "TokenCounts",
     "Window",
     "Workload",
-    "already_quantized",
     "architecture_of",
     "available_cores",
     "cache_folder",
@@ -159,6 +158,7 @@ __all__ = [
     "read_placement",
     "reset_compiler",
     "run",
+    "unquantizable",
 ]
 
 _HOMES = {
@@ -172,12 +172,12 @@ _HOMES = {
     "accel_bench.api.run": ("run",),
     "accel_bench.api.stored": ("StoredResults", "open_store"),
     "accel_bench.catalog.models": (
-        "already_quantized",
         "architecture_of",
         "model_config",
         "model_directory",
         "model_problems",
         "read_config",
+        "unquantizable",
     ),
     "accel_bench.documents.redaction": ("Redactor",),
     "accel_bench.engine": ("Batch", "Engine", "Loss", "Stopwatch", "TokenCounts"),

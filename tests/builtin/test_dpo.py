@@ -68,6 +68,7 @@ def test_an_adapter_s_base_is_the_reference_and_stays_as_it_is(tmp_path: Path) -
     shown = rank.evidence["dpo"]
     assert isinstance(shown, dict)
     assert shown["reference"] == "the base, without the adapter, as the stack accelerates it"
+    assert shown["reference_layers"] == {"Linear": 8}
     # A pair is a sample, and tokens are those of both sequences.
     assert first.sequences == 4
     assert first.processed_tokens > 4 * 32
@@ -198,10 +199,25 @@ def test_a_reference_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
 # What cannot be run.
 
 
-def test_a_reference_over_several_devices_is_skipped_with_its_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "reference_tensor_parallel_size 2 does not divide the 1 devices"),
+        ({"adapter": "lora"}, "the reference is the base under the adapter"),
+        (
+            {"model": {"id": "gpt2"}, "resources": {"device": "cpu", "devices": 2}},
+            "transformers has no tensor-parallel plan for gpt2 models",
+        ),
+    ],
+)
+def test_a_reference_that_cannot_be_divided_is_skipped_with_its_reason(
+    changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    """Divided ones are trained with real ranks in `plugins/distributed`."""
     task = {"use": "dpo", "reference_tensor_parallel_size": 2}
-    plan = planned(write(tmp_path, task=task))
-    assert "the reference is held whole on each device" in plan.nothing
+    path = write(tmp_path, **{"task": task, **changes})
+    plan = make_plan(read_draft(path), read_machine(), PlanRequest(oversubscribe=True))
+    assert reason in plan.nothing
 
 
 def test_data_without_pairs_is_told_which_has_them(tmp_path: Path) -> None:

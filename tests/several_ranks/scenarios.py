@@ -35,11 +35,13 @@ WORK: dict[str, Any] = {
 
 
 def write(folder: Path, name: str, devices: int, stacks: Mapping[str, Any], **work: Any) -> Path:
-    """Write a scenario; keys of `work` are merged into their sections."""
+    """Write a scenario; keys of `work` are merged into their sections, but for those that name
+    another plugin or model."""
     merged: dict[str, Any] = {**WORK, "name": name, "stacks": dict(stacks)}
     merged["resources"] = {**WORK["resources"], "devices": devices}
     for key, value in work.items():
-        merged[key] = {**WORK[key], **value} if isinstance(WORK.get(key), dict) else value
+        is_changed = isinstance(WORK.get(key), dict) and not {"use", "id"} & {*value}
+        merged[key] = {**WORK[key], **value} if is_changed else value
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(merged))
     return path

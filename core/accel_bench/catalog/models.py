@@ -27,6 +27,9 @@ COUNT_SECONDS = 300
 CONFIG_FILE = "config.json"
 """The file of a model directory with its architecture, in transformers' layout."""
 
+OF_CONVOLUTIONS = frozenset({"ResNetForImageClassification"})
+"""Architectures whose blocks hold no linear layer."""
+
 Family: TypeAlias = Literal[
     "text-generation", "text-encoder", "text-to-text", "vision", "audio", "multimodal"
 ]
@@ -119,8 +122,13 @@ def model_problems(model: ModelUse) -> Iterator[str]:
         yield f"model.id {model.id!r}: {problem}"
 
 
-def already_quantized(model: ModelUse, plugin: str) -> list[str]:
-    """Return the reason why a plugin cannot quantize a local model that is quantized, or none."""
+def unquantizable(model: ModelUse, plugin: str) -> list[str]:
+    """Return why a plugin cannot quantize the linear layers of a model's blocks, as far as files
+    tell; empty where it can."""
+    if (architecture := architecture_of(model)) in OF_CONVOLUTIONS:
+        return [
+            f"the blocks of {architecture} are convolutions, and {plugin} quantizes linear layers"
+        ]
     directory = model_directory(model)
     if directory is None or "quantization_config" not in read_config(directory):
         return []
@@ -179,6 +187,14 @@ def architecture_of(model: ModelUse) -> str | None:
         return found.architecture if found else None
     names = read_config(directory).get("architectures")
     return str(names[0]) if isinstance(names, list) and names else None
+
+
+def model_type_of(model: ModelUse) -> str | None:
+    """Return the name of the model's configuration class, such as `llama`; None for a hub id."""
+    if model.id in find_presets("models"):
+        return read_card(model.id).model_type
+    kind = (model_config(model) or {}).get("model_type")
+    return kind if isinstance(kind, str) else None
 
 
 def family_of(model: ModelUse) -> Family | None:

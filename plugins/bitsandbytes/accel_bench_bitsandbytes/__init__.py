@@ -17,9 +17,9 @@ from accel_bench import (
     Plugin,
     Run,
     Window,
-    already_quantized,
     hookimpl,
     quantize_seconds,
+    unquantizable,
 )
 from accel_bench.errors import ScenarioError
 
@@ -149,7 +149,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         Raises ScenarioError for an optimizer that the options and the scenario do not agree on."""
         scenario = experiment.scenario
         if self.options.quant_type != "none":
-            yield from already_quantized(scenario.model, self.name)
+            yield from unquantizable(scenario.model, self.name)
         if self.options.optimizer is not None and scenario.mode == "inference":
             yield f"optimizer {self.options.optimizer} trains, and the mode is inference"
         elif self.options.optimizer is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from several_ranks.scenarios import run_all, validation_losses, write
+from task_works import ALL, BY_MICRO_BATCH
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
@@ -168,6 +169,22 @@ def test_experts_under_stage_3_are_counted_and_train_the_same(tmp_path: Path) ->
     alone, together = found["one"]["alone"], found["two"]["3"]
     assert_same_training(alone, together)
     assert together.ranks[0].workload == alone.ranks[0].workload
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("adapter", [{}, {"adapter": {"use": "lora", "r": 4}}], ids=["all", "lora"])
+@pytest.mark.parametrize("task", sorted({*ALL} - BY_MICRO_BATCH))
+def test_two_ranks_train_each_task_as_one_process_does(
+    task: str, adapter: dict[str, Any], tmp_path: Path
+) -> None:
+    work = {**ALL[task], **adapter}
+    found = run(
+        tmp_path,
+        write(tmp_path, "one", 1, {"alone": []}, **work),
+        write(tmp_path, "two", 2, {str(stage): zero(stage) for stage in (1, 2, 3)}, **work),
+    )
+    for result in found["two"].values():
+        assert_same_training(found["one"]["alone"], result)
 
 
 @pytest.mark.release

@@ -114,7 +114,8 @@ class Mesh(Plugin[MeshOptions]):
         elif isinstance(sizes, str):
             yield sizes
         else:
-            yield from problems(experiment.scenario, sizes)
+            asked = {name for name, size in self._given().items() if size != 1}
+            yield from problems(experiment.scenario, sizes, asked)
         if self.options.cpu_offload and experiment.scenario.resources.device == "cpu":
             yield "cpu_offload: on a CPU the weights are on the host already; leave it out"
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from accel_bench import Scenario, model_config
+from accel_bench.modeling.tensor_parallel_plan import tensor_parallel_problems
 from accel_bench_distributed.sizes import Sizes
 
-HEADS = ("num_attention_heads", "num_key_value_heads")
-"""Keys of a configuration whose values `tensor` divides; and those that count experts."""
-
 EXPERTS = ("num_local_experts", "num_experts")
+"""Keys of a configuration that count experts."""
 
 
-def problems(scenario: Scenario, sizes: Sizes) -> Iterator[str]:
-    """Yield the reasons why a scenario cannot be run on a mesh of these sizes."""
+def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]:
+    """Yield the reasons why a scenario cannot be run on a mesh of these sizes.
+
+    `asked` are the dimensions that the options set: a model that has nothing to divide by one of
+    them is refused on one device too, where that would be without effect.
+    """
     train, dtype = scenario.train, scenario.model.dtype
     if train.keeps_master_weights and dtype != "float32":
         yield (
@@ -24,7 +27,10 @@ def problems(scenario: Scenario, sizes: Sizes) -> Iterator[str]:
         )
     if sizes.per_batch > 1:
         yield from _optimizer_problems(scenario)
-        yield from _model_problems(model_config(scenario.model) or {}, sizes)
+    if "tensor" in asked:
+        yield from tensor_parallel_problems(scenario.model, sizes.tensor, "tensor")
+    if asked & {"tensor", "expert"}:
+        yield from _expert_problems(model_config(scenario.model) or {}, sizes, "expert" in asked)
 
 
 def _optimizer_problems(scenario: Scenario) -> Iterator[str]:
@@ -37,17 +43,13 @@ def _optimizer_problems(scenario: Scenario) -> Iterator[str]:
             )
 
 
-def _model_problems(config: Mapping[str, Any], sizes: Sizes) -> Iterator[str]:
-    """Yield which heads or experts the mesh does not divide, as far as the model is known."""
-    for key in HEADS:
-        heads = config.get(key)
-        if isinstance(heads, int) and heads % sizes.tensor:
-            yield f"{key} {heads} cannot be divided by tensor {sizes.tensor}"
+def _expert_problems(config: Mapping[str, Any], sizes: Sizes, asked: bool) -> Iterator[str]:
+    """Yield why the mesh does not divide the experts, as far as the model is known."""
     experts = next((config[key] for key in EXPERTS if isinstance(config.get(key), int)), None)
     if experts is None:
-        if config and sizes.expert > 1:
-            yield f"the model has no experts that expert {sizes.expert} could divide"
-    elif sizes.expert == 1:
+        if config and asked:
+            yield "the model has no experts that expert could divide; set expert to 1"
+    elif sizes.expert == 1 < sizes.tensor:
         yield f"tensor alone leaves experts whole; set expert: {sizes.tensor} beside it"
     elif sizes.expert > experts:
         yield f"expert {sizes.expert} is more than the model's {experts} experts"

@@ -34,10 +34,17 @@ def reasons(options: dict[str, Any], devices: int = 4, **work: Any) -> list[str]
         ({"shard": 3}, 4, {}, "shard 3 = 3 devices, and resources.devices x resources.nodes is 4"),
         ({"replicate": 3}, 4, {}, "replicate 3 = 3 devices cannot be filled up to 4 devices"),
         ({"tensor": 4, "shard": 1}, 4, {}, "num_key_value_heads 2 cannot be divided by tensor 4"),
-        ({"expert": "auto"}, 4, {}, "the model has no experts that expert 4 could divide"),
+        ({"expert": "auto"}, 4, {}, "the model has no experts that expert could divide"),
+        ({"expert": "auto"}, 1, {}, "the model has no experts that expert could divide"),
         ({"expert": "auto"}, 16, EXPERTS, "expert 16 is more than the model's 8 experts"),
         ({"expert": "auto"}, 3, EXPERTS, "8 experts cannot be divided by expert 3"),
         ({"tensor": "auto"}, 4, EXPERTS, "set expert: 4 beside it"),
+        (
+            {"tensor": "auto"},
+            1,
+            {"task": "masked-lm", "model": {"id": "bert-base-uncased"}},
+            "transformers has no tensor-parallel plan for bert models; set tensor to 1",
+        ),
         ({"context": 2}, 4, {}, "torch's context parallelism has kernels for CUDA alone"),
         ({"cpu_offload": True}, 4, {}, "on a CPU the weights are on the host already"),
         (

@@ -15,9 +15,9 @@ from accel_bench import (
     Plugin,
     Run,
     Window,
-    already_quantized,
     hookimpl,
     quantize_seconds,
+    unquantizable,
 )
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class TorchAO(Plugin[TorchAOOptions]):
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Yield what float8 training lacks here, and what is quantized already."""
         scenario = experiment.scenario
-        yield from already_quantized(scenario.model, self.name)
+        yield from unquantizable(scenario.model, self.name)
         if self.options.base is None and scenario.mode == "inference":
             yield "float8_training trains, and the mode is inference; use weights: float8"
         elif self.options.base is None:

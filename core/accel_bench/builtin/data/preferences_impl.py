@@ -31,7 +31,7 @@ from accel_bench.builtin.data.conversations_impl import (
     render,
     text_of,
 )
-from accel_bench.builtin.data.dataset_impl import Integers, Padding, TokenDataset
+from accel_bench.builtin.data.dataset_impl import Integers, Padding, TokenDataset, Tokens
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.preferences import PreferencesOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows, value_of
@@ -107,6 +107,15 @@ class PreferenceDataset:
 
     def __len__(self) -> int:
         return len(self.sequences) // 2
+
+    def sample(self, index: int) -> Tokens:
+        """Return the token ids of a pair's chosen sequence, shape (its length,)."""
+        return self.sequences.sample(2 * index)
+
+    def training_samples(self, run: Run) -> Integers:
+        """Return the numbers of the pairs that a run trains on."""
+        data = run.scenario.data
+        return dataset_impl.split_samples(len(self), data.held_out, data.seed)[0]
 
 
 class Loaded(NamedTuple):

@@ -23,7 +23,8 @@ class LoraOptions(Options):
 
     target_modules: tuple[str, ...] | Literal["all-linear"] | None = None
     """Names of the modules to adapt, such as `q_proj`; `all-linear` means every linear module but
-    the output layer; null means PEFT's choice for the architecture."""
+    the output layer; null means PEFT's choice for the architecture, and `all-linear` where it has
+    none."""
 
     autocast_adapter_dtype: bool = True
     """Keep the adapters in float32 when the base is stored in half precision, as PEFT does."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import peft
 import torch
 from peft.tuners.lora import LoraLayer
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL_TARGETS
 
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.modeling.random_state import keep_random_state
@@ -31,11 +32,13 @@ def import_what_adapting_imports() -> None:
 def add_adapter(model: Any, options: LoraOptions, seed: int) -> Any:
     """Wrap a model in PEFT with adapters that depend on the seed and the modules' names alone.
 
-    The global random state is left as it was. Raises ScenarioError when a target matches nothing,
-    or when PEFT knows no default targets for the architecture.
+    The global random state is left as it was. Raises ScenarioError when a target matches nothing.
     """
     _check_targets(model, options.target_modules)
     targets = options.target_modules
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if targets is None and kind is not None and kind not in USUAL_TARGETS:
+        targets = "all-linear"
     config = peft.LoraConfig(
         task_type="CAUSAL_LM" if _is_decoder(model) else None,
         r=options.r,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import Field
@@ -24,9 +24,7 @@ from accel_bench import (
 )
 from accel_bench.builtin.models.huggingface import digest_files
 from accel_bench.errors import ScenarioError
-
-WHOLE = frozenset({"none", "ddp"})
-"""Values of `parallel` with which every device holds the whole model, so that it can be copied."""
+from accel_bench.modeling.tensor_parallel_plan import tensor_parallel_problems
 
 
 class DPOOptions(Options):
@@ -47,7 +45,8 @@ class DPOOptions(Options):
     first step, which is the base without its adapter where one is trained."""
 
     reference_tensor_parallel_size: int = Field(1, ge=1)
-    """Devices that hold one reference together: 1, on each device a whole one."""
+    """Devices that hold one reference together, by the tensor-parallel plan that transformers has
+    of it, however the policy is divided; 1: each device holds a whole one."""
 
 
 class DPO(Task[DPOOptions]):
@@ -86,21 +85,12 @@ class DPO(Task[DPOOptions]):
 
         Raises ScenarioError for one that is nowhere.
         """
-        options, scenario = self.options, experiment.scenario
+        scenario = experiment.scenario
         if use := self._reference_use(scenario):
             for problem in model_problems(use):
                 raise ScenarioError(f"task.reference_model: {problem}")
-        size = options.reference_tensor_parallel_size
-        if size != 1:
-            yield (
-                f"reference_tensor_parallel_size: {size}: the reference is held whole on each "
-                "device; set 1, and model.dtype or a smaller reference_model where it does not fit"
-            )
-        if self._copied(scenario) and scenario.parallel.use not in WHOLE:
-            yield (
-                f"the reference is a copy of the policy, which parallel: {scenario.parallel.use} "
-                "divides; train an adapter, whose base is the reference, or name a reference_model"
-            )
+        if self.options.reference_tensor_parallel_size > 1:
+            yield from self._division_problems(scenario)
 
     def held(self, batch: Batch) -> Held | None:
         """Return the tokens of both sequences of all pairs; labels are shifted by the loss."""
@@ -121,6 +111,26 @@ class DPO(Task[DPOOptions]):
         loss = PreferenceLoss(run, self.options, self._reference)
         run.on_evidence(loss.evidence)
         return loss
+
+    def _division_problems(self, scenario: Scenario) -> Iterator[str]:
+        """Yield why the reference cannot be divided over as many devices as the options say."""
+        size, option = self.options.reference_tensor_parallel_size, "reference_tensor_parallel_size"
+        use = self._reference_use(scenario)
+        if use is None and not self._copied(scenario):
+            yield (
+                f"{option} {size}: the reference is the base under the adapter, which is divided "
+                "as the policy is; leave it out, or name a reference_model"
+            )
+            return
+        if scenario.world_size % size:
+            yield f"{option} {size} does not divide the {scenario.world_size} devices"
+        sharing = scenario.world_size // scenario.data_parallel
+        if sharing % size and size % sharing:
+            yield (
+                f"{option} {size}: {sharing} devices compute one batch of the policy together, and "
+                "neither number divides the other"
+            )
+        yield from tensor_parallel_problems(use or scenario.model, size, option)
 
     def _copied(self, scenario: Scenario) -> bool:
         return self.options.reference_model is None and scenario.adapter.use == "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from accel_bench import Run
+from accel_bench.builtin.tasks.divided_reference_impl import DividedReference
 from accel_bench.builtin.tasks.dpo import DPOOptions
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.blocks import adapter_modules
 from accel_bench.modeling.loading import load_other_model
 from accel_bench.modeling.losses import IGNORED_LABEL
 
@@ -71,7 +74,12 @@ class PreferenceLoss:
 
     def evidence(self) -> dict[str, Any]:
         """Return JSON of the reference, and of how the last pairs are told apart."""
+        reference = self._policy if self._reference is None else self._reference
         found: dict[str, Any] = {"reference": self._what, **self._options.model_dump(mode="json")}
+        if isinstance(reference, DividedReference):
+            found["reference_divided_matrices"] = reference.divided
+            reference = reference.model
+        found["reference_layers"] = layers_of(reference)
         if self._margin is not None:
             found["last_margin"] = float(self._margin.mean())
             found["last_accuracy"] = float((self._margin > 0).float().mean())
@@ -116,13 +124,35 @@ def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch
 
 def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
     """Return the reference, and what it is in words; None where it is the base of an adapter."""
-    if options.reference_model is not None:
-        return frozen(load_other_model(run, options.reference_model)), options.reference_model
-    if hasattr(run.unwrapped_model, "disable_adapter"):
+    if options.reference_model is None and hasattr(run.unwrapped_model, "disable_adapter"):
         return None, "the base, without the adapter, as the stack accelerates it"
-    if copied is not None:
-        return copied, "a copy of the policy as it was loaded"
-    return copy_of(run.unwrapped_model), "a copy of the first policy"
+    if options.reference_model is not None:
+        found, what = (
+            frozen(load_other_model(run, options.reference_model)),
+            options.reference_model,
+        )
+    elif copied is not None:
+        found, what = copied, "a copy of the policy as it was loaded"
+    else:
+        found, what = copy_of(run.unwrapped_model), "a copy of the first policy"
+    size = options.reference_tensor_parallel_size
+    if size == 1 or run.world_size != run.scenario.world_size:  # A rehearsal is one process.
+        return found, what
+    return DividedReference(run, found, size), f"{what}, divided over {size} devices"
+
+
+def layers_of(model: nn.Module) -> dict[str, int]:
+    """Return how many linear layers of each class there are, adapters left out, with the class of
+    their weights where that is one of its own: by it one sees what a base is stored as."""
+    left_out = adapter_modules(model)
+    found: Counter[str] = Counter()
+    for module in model.modules():
+        # PEFT wraps the layers that it adapts.
+        if hasattr(module, "in_features") and not hasattr(module, "base_layer"):
+            weight = type(getattr(module, "weight", None))
+            own = "" if weight in (nn.Parameter, type(None)) else f" of {weight.__name__}"
+            found[type(module).__name__ + own] += id(module) not in left_out
+    return {name: count for name, count in sorted(found.items()) if count}
 
 
 def copy_of(model: Any) -> Any:

@@ -10,9 +10,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from accel_bench import Run
 from accel_bench.modeling.process_group import backends_for
+from accel_bench.modeling.tensor_parallel import divide_matrices
 from accel_bench_distributed.impl.blocks import shard_blocks
 from accel_bench_distributed.impl.experts import divide_experts
-from accel_bench_distributed.impl.matrices import divide_matrices
 from accel_bench_distributed.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Sharding:
         self._matrices: dict[str, int] = {}
         self._layers_of_experts = 0
         if sizes.tensor > 1:
-            self._matrices = divide_matrices(self.model, self._mesh["tensor"])
+            self._matrices = divide_matrices(self.model, self._mesh["tensor"], "tensor of mesh")
         if sizes.expert > 1:
             self._layers_of_experts = divide_experts(self.model, self._mesh["tensor"])
         if sizes.shards_blocks(run.scenario.train.keeps_master_weights):

@@ -27,20 +27,21 @@ EMBEDDING = "embedding_rowwise"
 """Name of a table of embeddings whose rows are divided."""
 
 EXPERTS = ("packed_colwise", "moe_tp_experts", "grouped_gemm")
-"""Names for experts, which the option `expert` divides."""
+"""Names for experts, which no plan here divides."""
 
 
-def divide_matrices(model: nn.Module, mesh: DeviceMesh) -> dict[str, int]:
+def divide_matrices(model: nn.Module, mesh: DeviceMesh, option: str) -> dict[str, int]:
     """Divide linear layers in place; return how many, by their style in the plan.
 
-    Raises ScenarioError for a model without a plan, and for what cannot be divided.
+    `option` is what a user sets, by the name that errors give it. Raises ScenarioError for a model
+    without a plan, and for what cannot be divided.
     """
-    planned = dict(_planned(model))
+    planned = dict(_planned(model, option))
     if not planned:
         raise ScenarioError(
-            f"mesh: transformers has no tensor-parallel plan for {_name(model)}; set tensor to 1"
+            f"transformers has no tensor-parallel plan for {_name(model)}; set {option} to 1"
         )
-    _check(model, planned, mesh.size())
+    _check(model, planned, mesh.size(), option)
     styles: dict[str, ParallelStyle] = {}
     for name, style in planned.items():
         styles |= (
@@ -56,7 +57,7 @@ def divide_matrices(model: nn.Module, mesh: DeviceMesh) -> dict[str, int]:
     return counts
 
 
-def _planned(model: Any) -> Iterator[tuple[str, str]]:
+def _planned(model: Any, option: str) -> Iterator[tuple[str, str]]:
     """Yield each linear layer of the plan with its style; one with tied weights is left whole."""
     inner = getattr(model, "get_base_model", lambda: model)()
     prefix = next(name for name, module in model.named_modules() if module is inner)
@@ -70,26 +71,26 @@ def _planned(model: Any) -> Iterator[tuple[str, str]]:
             continue
         if style not in (*COLUMNS, *ROWS, EMBEDDING):
             raise ScenarioError(
-                f"mesh: the tensor-parallel plan of {_name(model)} has {style!r} for {plain}, "
-                "which this plugin does not know; set tensor to 1"
+                f"the tensor-parallel plan of {_name(model)} has {style!r} for {plain}, which is "
+                f"not known here; set {option} to 1"
             )
         yield name, style
 
 
-def _check(model: Any, planned: dict[str, str], size: int) -> None:
+def _check(model: Any, planned: dict[str, str], size: int, option: str) -> None:
     """Raise ScenarioError for layers that cannot be divided so."""
     for name, style in planned.items():
         layer = getattr(_get(model, name), "base_layer", _get(model, name))
         if type(layer) is not (nn.Embedding if style == EMBEDDING else nn.Linear):
             raise ScenarioError(
-                f"mesh: {name} is a {type(layer).__name__}, and torch's tensor parallelism divides "
-                "plain linear layers; take what quantizes out of the stack, or set tensor to 1"
+                f"{name} is a {type(layer).__name__}, and torch's tensor parallelism divides plain "
+                f"linear layers; take what quantizes out of the stack, or set {option} to 1"
             )
         side = 1 if style in ROWS else 0
         if (divided := layer.weight.shape[side]) % size:
             raise ScenarioError(
-                f"mesh: {name} has {divided} {('rows', 'columns')[side]}, which {size} devices "
-                "cannot divide evenly"
+                f"{name} has {divided} {('rows', 'columns')[side]}, which the {size} devices of "
+                f"{option} cannot divide evenly"
             )
 
 

@@ -1,0 +1,42 @@
+"""Whether a model's matrices can be divided over devices, as far as files tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from accel_bench.catalog.models import model_config, model_type_of
+from accel_bench.scenario.uses import ModelUse
+
+HEADS = ("num_attention_heads", "num_key_value_heads")
+"""Keys of a configuration whose values are divided."""
+
+PLAN = "base_model_tp_plan"
+"""Attribute of transformers' configurations that have a tensor-parallel plan."""
+
+
+def tensor_parallel_problems(model: ModelUse, size: int, option: str) -> Iterator[str]:
+    """Yield why `size` devices cannot divide the matrices of a model; `option` is what sets them.
+
+    Nothing is imported; of a model that is only known on a hub, nothing is found.
+    """
+    config = model_config(model) or {}
+    for key in HEADS:
+        heads = config.get(key)
+        if isinstance(heads, int) and heads % size:
+            yield f"{key} {heads} cannot be divided by {option} {size}"
+    kind = model_type_of(model)
+    source = _configuration_source(kind) if kind else None
+    if source is not None and PLAN not in source.read_text(encoding="utf8"):
+        yield f"transformers has no tensor-parallel plan for {kind} models; set {option} to 1"
+
+
+def _configuration_source(model_type: str) -> Path | None:
+    """Return the module of a configuration of transformers; None where it is not found by name."""
+    package = find_spec("transformers")
+    if package is None or package.origin is None:
+        return None
+    name = model_type.replace("-", "_")
+    path = Path(package.origin).parent / "models" / name / f"configuration_{name}.py"
+    return path if path.is_file() else None

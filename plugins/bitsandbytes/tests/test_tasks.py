@@ -1,0 +1,50 @@
+"""Bases in 4 and 8 bits under LoRA, for each task: what trains, and which base a reference is."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from task_works import ALL, assert_trains_as_said, train_beside
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # of the libraries that PEFT imports
+]
+
+STACKS = {"nf4": "nf4", "int8": "int8"}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        task if task == "seq2seq-lm" else pytest.param(task, marks=pytest.mark.release)
+        for task in ALL
+        if task != "dpo"
+    ],
+)
+def test_each_task_trains_on_a_quantized_base(task: str, tmp_path: Path) -> None:
+    stacks = {"nf4": "nf4"} if task == "seq2seq-lm" else {**STACKS, "adamw-8bit": "adamw-8bit"}
+    results = train_beside(tmp_path, task, stacks)
+    assert_trains_as_said(results)
+    for stack in {*STACKS} & {*stacks}:
+        shown = results[stack].ranks[0].evidence["bitsandbytes"]
+        assert shown["quantized_share_of_blocks"] == 1.0
+        assert shown["quantized_modules"] > 0
+
+
+def test_the_reference_of_preference_tuning_is_the_quantized_base(tmp_path: Path) -> None:
+    """Before the first step policy and reference are one: else the loss is not log 2."""
+    task = {"use": "dpo"}
+    results = train_beside(tmp_path, "dpo", STACKS, task=task)
+    assert_trains_as_said(results)
+    for stack, kind in (("nf4", "Linear4bit"), ("int8", "Linear8bitLt")):
+        (rank,) = results[stack].ranks
+        assert rank.window is not None
+        assert rank.window.warmup[0].loss == pytest.approx(math.log(2), rel=1e-6)
+        assert rank.window.samples[-1].loss != pytest.approx(math.log(2), rel=1e-4)
+        layers = rank.evidence["dpo"]["reference_layers"]
+        assert sum(count for name, count in layers.items() if name.startswith(kind)) == 7
