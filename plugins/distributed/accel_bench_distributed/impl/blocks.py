@@ -29,6 +29,7 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
     settings: dict[str, Any] = {
         "mesh": mesh[names],
         "mp_policy": mixed_precision(run, options),
+        "ignored_params": replicate_scalars(run.model),
         **({"offload_policy": CPUOffloadPolicy()} if options.cpu_offload else {}),
     }
     check_weights(run.model, settings["mp_policy"])
@@ -36,6 +37,25 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
         fully_shard(block, reshard_after_forward=options.reshard_after_forward, **settings)
     # What is left is needed at the end of the forward and at the start of the backward.
     fully_shard(run.model, reshard_after_forward=False, **settings)
+
+
+def replicate_scalars(model: nn.Module) -> set[nn.Parameter]:
+    """Average the gradients of single numbers over all ranks, and return these parameters: FSDP2
+    takes no tensor without dimensions, such as the temperature of CLIP.
+
+    What was averaged before stays as it is when a further micro-batch is added and averaged.
+    """
+    scalars = {one for one in model.parameters() if not one.dim()}
+    for one in scalars:
+        if one.requires_grad:
+            one.register_post_accumulate_grad_hook(_average_gradient)
+    return scalars
+
+
+def _average_gradient(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    torch.distributed.all_reduce(parameter.grad)
+    parameter.grad /= torch.distributed.get_world_size()
 
 
 def check_weights(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
