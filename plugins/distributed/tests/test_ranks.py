@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from task_works import DPO
 
 from accel_bench import Result, Status
 
@@ -57,6 +58,7 @@ def results(
     """One process, two ranks of each strategy, and strategies that are not what they say."""
     folder = tmp_path_factory.mktemp("ranks")
     accumulated = {"gradient_accumulation": 2}
+    divided = {"task": {**DPO["task"], "reference_tensor_parallel_size": 2}}
     ddp = {"set": {"parallel": {"use": "ddp", "bucket_cap_mb": 0.25}}}
     return ranks.run(
         folder,
@@ -69,6 +71,8 @@ def results(
             train=accumulated,
         ),
         ranks.write(folder, "pretended", 2, pretended("shards-and-replicates", "cut")),
+        ranks.write(folder, "preferring-one", 1, {"alone": []}, **DPO),
+        ranks.write(folder, "preferring-two", 2, {"ddp": []}, **{**DPO, **divided}),
     )
 
 
@@ -132,6 +136,18 @@ def test_the_evidence_says_what_each_rank_holds(results: dict[str, dict[str, Res
     replicated = results["two"]["ddp"].ranks[0].evidence["ddp"]
     assert (replicated["bucket_bytes"], replicated["static_graph"]) == (2**18, False)
     assert replicated["replica_difference"] == 0
+
+
+def test_a_reference_over_two_devices_gives_the_losses_of_one_that_is_whole(
+    results: dict[str, dict[str, Result]], ranks: SimpleNamespace
+) -> None:
+    alone, together = results["preferring-one"]["alone"], results["preferring-two"]["ddp"]
+    ranks.assert_same_training(alone, together, 1e-5)
+    whole, parts = (one.ranks[0].evidence["dpo"] for one in (alone, together))
+    assert whole["reference_layers"] == {"Linear": 8}
+    assert parts["reference_layers"] == {"Linear of DTensor": 8}
+    assert "over 2 devices" in parts["reference"]
+    assert "ranks compute parts of one model" in together.ranks[0].workload_reason
 
 
 @pytest.mark.parametrize("stack", ["shards-and-replicates", "cut"])

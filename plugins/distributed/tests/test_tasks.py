@@ -1,6 +1,6 @@
 """Real ranks on gloo against one process, for every task: the same losses and update.
 
-As in `test_ranks.py`, with SGD and clipping. Losses that tell the samples of a micro-batch apart
+As in `test_ranks.py`, which has a short case of the last, with SGD and clipping. Losses that tell the samples of a micro-batch apart
 are compared between strategies: the micro-batches of two ranks are none of one process.
 """
 
@@ -13,59 +13,30 @@ from typing import Any
 import pytest
 from task_works import ALL, BY_MICRO_BATCH, DPO
 
-from accel_bench import Result
-
-pytestmark = pytest.mark.long
-
-SETTINGS = {"train": {"learning_rate": 0.5}}
-
-PAIRS: dict[str, Any] = {**DPO, **SETTINGS}
-"""Preference tuning, with a rate that moves the policy far from its reference."""
+pytestmark = [pytest.mark.long, pytest.mark.release]
 
 LORA: dict[str, Any] = {"adapter": {"use": "lora", "r": 4}}
 
 TENSOR = {"use": "mesh", "tensor": 2}
 
 
-def evidence(result: Result) -> Any:
-    """What the task reports on the first rank."""
-    return result.ranks[0].evidence["dpo"]
-
-
-def test_a_reference_over_two_devices_gives_the_losses_of_one_that_is_whole(
-    tmp_path: Path, ranks: SimpleNamespace
-) -> None:
-    divided = {**PAIRS, "task": {**PAIRS["task"], "reference_tensor_parallel_size": 2}}
-    found = ranks.run(
-        tmp_path,
-        ranks.write(tmp_path, "one", 1, {"alone": []}, **PAIRS),
-        ranks.write(tmp_path, "two", 2, {"ddp": []}, **divided),
-    )
-    alone, together = found["one"]["alone"], found["two"]["ddp"]
-    ranks.assert_same_training(alone, together, 1e-5)
-    assert evidence(alone)["reference_layers"] == {"Linear": 8}
-    assert "over 2 devices" in evidence(together)["reference"]
-    assert evidence(together)["reference_layers"] == {"Linear of DTensor": 8}
-
-
-@pytest.mark.release
 def test_policy_and_reference_are_divided_each_by_its_own_size(
     tmp_path: Path, ranks: SimpleNamespace
 ) -> None:
     """Four devices: both numbers, in every order, and a reference that is another model."""
 
     def task(size: int, **options: Any) -> dict[str, Any]:
-        return {"task": {**PAIRS["task"], "reference_tensor_parallel_size": size, **options}}
+        return {"task": {**DPO["task"], "reference_tensor_parallel_size": size, **options}}
 
     named = {"reference_model": "tiny-llama-cpu"}
-    other = {**PAIRS, "model": {"id": "tiny-llama-cpu"}}
+    other = {**DPO, "model": {"id": "tiny-llama-cpu"}}
     del other["task"]
     stacks = {"fsdp2": ["mesh"], "tensor": [{**TENSOR, "shard": 2}]}
     found = ranks.run(
         tmp_path,
-        ranks.write(tmp_path, "one", 1, {"alone": []}, **PAIRS),
-        ranks.write(tmp_path, "whole", 4, stacks, **PAIRS),
-        ranks.write(tmp_path, "by2", 4, stacks, **{**PAIRS, **task(2)}),
+        ranks.write(tmp_path, "one", 1, {"alone": []}, **DPO),
+        ranks.write(tmp_path, "whole", 4, stacks, **DPO),
+        ranks.write(tmp_path, "by2", 4, stacks, **{**DPO, **task(2)}),
         ranks.write(tmp_path, "named-one", 1, {"alone": []}, **other, **task(1, **named)),
         ranks.write(tmp_path, "named", 4, stacks, **other, **task(2, **named)),
     )
@@ -75,13 +46,12 @@ def test_policy_and_reference_are_divided_each_by_its_own_size(
             ranks.assert_same_training(alone, together, 1e-5)
 
 
-@pytest.mark.release
 @pytest.mark.parametrize("adapter", [{}, LORA], ids=["all", "lora"])
 @pytest.mark.parametrize("task", ALL)
 def test_two_ranks_train_each_task_as_one_process_does(
     task: str, adapter: dict[str, Any], tmp_path: Path, ranks: SimpleNamespace
 ) -> None:
-    work = {**ALL[task], **adapter, **(SETTINGS if task == "dpo" else {})}
+    work = {**ALL[task], **adapter}
     stacks: dict[str, Any] = {
         "ddp": [],
         "fsdp2": ["mesh"],

@@ -21,6 +21,7 @@ from accel_bench.engine import Batch
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.modeling.kept_elsewhere import shape_of
 from accel_bench.modeling.random_state import keep_random_state
+from accel_bench.modeling.sharding import is_sharded
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.matrices import UnknownPartError
@@ -30,6 +31,9 @@ HIDDEN_BY_CAUSALITY = 0.5
 
 WITH_WEIGHTS = frozenset({"linear", "convolution"})
 """Products that are of weights, whatever class the weights have."""
+
+DIVIDED = "ranks compute parts of one model together"
+"""Why products of matrices that are divided over ranks are not counted."""
 
 UNCOUNTED = frozenset(
     "bilinear chain_matmul conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc gru lstm "
@@ -46,7 +50,7 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
     stay as they were. Raises UnknownPartError.
     """
     if run.data_parallel != run.world_size:
-        raise UnknownPartError("ranks compute parts of one model together")
+        raise UnknownPartError(DIVIDED)
     model = run.unwrapped_model
     device = torch.device(str(run.device))
     inputs = {name: value.to(device) for name, value in batch.inputs.items()}
@@ -77,6 +81,7 @@ class Products(TorchFunctionMode):
         self._shapes: set[tuple[int, ...]] = set()
         self._called: set[int] = set()
         self._uncounted = ""
+        self._divided = False
         self._readers: Mapping[str, Callable[..., None]] = {
             "linear": self._linear,
             "addmm": lambda bias, a, b, **_: self._multiply(a, b),
@@ -117,6 +122,8 @@ class Products(TorchFunctionMode):
 
     def check(self, model: nn.Module) -> None:
         """Raise UnknownPartError for a call, or a weight, whose products were not seen."""
+        if self._divided:
+            raise UnknownPartError(DIVIDED)
         if self._uncounted:
             raise UnknownPartError(f"torch.{self._uncounted} is not counted")
         for path, module in model.named_modules():
@@ -137,6 +144,7 @@ class Products(TorchFunctionMode):
 
     def _linear(self, inputs: Any, weight: Any, bias: Any = None) -> None:
         rows, columns = weight.shape
+        self._divided = self._divided or is_sharded(weight)
         self._note(weight)
         self._add("linear", (rows, columns), inputs.numel() / columns, (inputs, weight))
 
