@@ -54,6 +54,10 @@ class Task(Plugin[OptionsT]):
     """Whether the loss of a sample depends on the others of its micro-batch, as where they are what
     it is told apart from; then smaller micro-batches are another training."""
 
+    loss_sensitivity: ClassVar[float] = 1.0
+    """How much further than a mean over tokens its loss moves where weights are approximated: loss
+    tolerances that plugins declare hold so many times over."""
+
     def model_class_of(self, model: ModelUse) -> str:
         """Return the `model_class` of one model, by its id or the options."""
         return self.model_class

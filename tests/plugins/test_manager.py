@@ -13,7 +13,7 @@ import pytest
 from fault_plugins.distribution import install
 from faults.program import null_scenario
 
-from accel_bench import Options, Plugin, hookimpl
+from accel_bench import Options, Plugin, Task, hookimpl
 from accel_bench.errors import HookError, PluginError
 from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
@@ -322,3 +322,23 @@ def test_the_options_of_the_generic_argument_are_the_plugin_s() -> None:
 
     assert Generic.Options is Child.Options is Named
     assert First.Options is Options
+
+
+def test_a_task_that_shows_approximations_more_widens_what_plugins_declare_of_the_loss() -> None:
+    class Sharp(Task[Options]):
+        """Adds up what each token shows."""
+
+        loss_sensitivity = 4.0
+
+    class Coarse(Plugin[Options]):
+        """Rounds weights."""
+
+        loss_tolerance = 0.02
+        update_tolerance = 0.3
+
+    coarse = ActivePlugin(Coarse(Options()), "coarse", None, "tests")
+    sharp = ActivePlugin(Sharp(Options()), "sharp", "task", "tests")
+    assert ActivePlugins([coarse]).loss_tolerances == {"coarse": 0.02}
+    together = ActivePlugins([coarse, sharp])
+    assert together.loss_tolerances == {"coarse": 0.08}
+    assert together.update_tolerances == {"coarse": 0.3}

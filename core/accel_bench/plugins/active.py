@@ -74,7 +74,10 @@ class ActivePlugins:
         for number, plugin in enumerate(self.plugins):
             self._register(plugin, f"{number}:{plugin.name}")
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
-        self.loss_tolerances = _tolerances(self.plugins, LOSS_TOLERANCE)
+        task = task_of(self)
+        sensitivity = task.loss_sensitivity if task else 1.0
+        declared = _tolerances(self.plugins, LOSS_TOLERANCE)
+        self.loss_tolerances = {name: sensitivity * allowed for name, allowed in declared.items()}
         self.update_tolerances = _tolerances(self.plugins, UPDATE_TOLERANCE)
         self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
 

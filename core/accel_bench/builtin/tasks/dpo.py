@@ -55,6 +55,10 @@ class DPO(Task[DPOOptions]):
     Options = DPOOptions
     families = frozenset({"text-generation"})
 
+    # It compares sums over whole answers: over 8 steps of `dpo-cpu` bases of 4 bits moved the loss
+    # by 3 to 7 %, where that of `causal-lm` moved by 0.2 %, for which they declare 2 %.
+    loss_sensitivity = 4.0
+
     _copies = False
     """Whether the reference is a copy of the policy."""
 

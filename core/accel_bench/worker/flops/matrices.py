@@ -132,13 +132,27 @@ def _sizes(module: nn.Module) -> tuple[int, int] | None:
     return None
 
 
+def packed_sizes(module: nn.Module) -> tuple[int, int] | None:
+    """Return rows and columns of a linear module whose weights are stored otherwise than as a
+    matrix of numbers; None for another module."""
+    sizes = _sizes(module)
+    outer = hasattr(module, "base_layer") or next(module.children(), None) is not None
+    return None if sizes is None or outer or _is_whole(module, sizes) else sizes
+
+
+def _is_whole(module: nn.Module, sizes: tuple[int, int]) -> bool:
+    weight: Any = getattr(module, "weight", None)
+    stored = isinstance(weight, torch.Tensor) and weight.is_floating_point()
+    return stored and elements_of(weight) == sizes[0] * sizes[1]
+
+
 def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
     """Return the matrix of a linear module; packed weights have another size than it has."""
     sizes = _sizes(module)
     assert sizes is not None
     weight: Any = getattr(module, "weight", None)
     stored = isinstance(weight, torch.Tensor)
-    whole = stored and weight.is_floating_point() and elements_of(weight) == sizes[0] * sizes[1]
+    whole = _is_whole(module, sizes)
     # Linears of a model's own are plain; those of integrations are quantized.
     own = type(module).__module__.startswith(("transformers.pytorch_utils", "transformers.models."))
     return Matrix(

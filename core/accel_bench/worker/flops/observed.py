@@ -14,7 +14,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 
 from accel_bench.engine import Batch
@@ -24,7 +27,7 @@ from accel_bench.modeling.random_state import keep_random_state
 from accel_bench.modeling.sharding import is_sharded
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run_context import Run
-from accel_bench.worker.flops.matrices import UnknownPartError
+from accel_bench.worker.flops.matrices import UnknownPartError, packed_sizes
 
 HIDDEN_BY_CAUSALITY = 0.5
 """Fraction of the scores that a causal mask hides."""
@@ -82,6 +85,7 @@ class Products(TorchFunctionMode):
         self._called: set[int] = set()
         self._uncounted = ""
         self._divided = False
+        self._packed: nn.Module | None = None
         self._readers: Mapping[str, Callable[..., None]] = {
             "linear": self._linear,
             "addmm": lambda bias, a, b, **_: self._multiply(a, b),
@@ -97,18 +101,24 @@ class Products(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         """Begin to collect, and to note which modules are called."""
-        self._handle = register_module_forward_pre_hook(self._see_call)
+        self._handles = (
+            register_module_forward_pre_hook(self._see_call),
+            register_module_forward_hook(self._see_return),
+        )
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         """Stop."""
-        self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
         super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function, and collect its products where it has some."""
         found = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        if self._packed is not None:
+            return found
         if name in UNCOUNTED:
             self._uncounted = self._uncounted or name
         elif name in ("conv1d", "conv2d", "conv3d"):
@@ -119,6 +129,14 @@ class Products(TorchFunctionMode):
 
     def _see_call(self, module: nn.Module, inputs: Any) -> None:
         self._called.add(id(module))
+        if self._packed is None and (sizes := packed_sizes(module)) is not None:
+            self._packed = module
+            self._weights |= {id(one) for one in module.parameters(recurse=False)}
+            self._add("linear", sizes, inputs[0].numel() / sizes[1], (inputs[0], None))
+
+    def _see_return(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """A layer of packed weights is one product, whatever its kernel calls to unpack them."""
+        self._packed = None if module is self._packed else self._packed
 
     def check(self, model: nn.Module) -> None:
         """Raise UnknownPartError for a call, or a weight, whose products were not seen."""
@@ -234,8 +252,9 @@ class Products(TorchFunctionMode):
 
 
 def _needs_gradient(tensor: Any) -> bool:
-    """Return whether the backward pass reaches an operand of the call that is seen now."""
-    return bool(tensor.requires_grad) and torch.is_grad_enabled()
+    """Return whether the backward pass reaches an operand of the call that is seen now; packed
+    weights, None, are frozen."""
+    return tensor is not None and bool(tensor.requires_grad) and torch.is_grad_enabled()
 
 
 def _dtype(inputs: Any) -> str:
