@@ -290,6 +290,10 @@ class Answers(Frozen):
     """SHA-256 of the ids of each of the others, cut to 16 hexadecimal digits: beyond 65,536 ids
     they are not kept."""
 
+    near_ties: tuple[tuple[int, ...], ...] | None = None
+    """Of each of the first requests, the positions from 0 at which rounding alone may choose
+    another token; null where that is not known."""
+
     unit: Literal["tokens", "letters"] = "tokens"
     """What the ids are: those of tokens, or code points where a server told its text alone."""
 

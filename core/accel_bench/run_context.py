@@ -106,6 +106,10 @@ class Run:
     """Token ids that were generated for each request so far, in the order of the requests; the
     engine of `mode: inference` adds them, outside of its steps."""
 
+    near_ties: list[Sequence[int]] | None = None
+    """Of each of the first answers, the positions from 0 at which rounding alone may choose another
+    token; None where that is not known. `accel_bench.modeling.near_ties` finds them."""
+
     answer_unit: Literal["tokens", "letters"] = "tokens"
     """What the numbers in `answers` are: token ids, or code points where only text is known."""
 

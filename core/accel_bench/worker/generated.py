@@ -12,9 +12,12 @@ MOST_IDS = 65_536
 
 
 def kept_answers(
-    answers: Sequence[Sequence[int]], unit: Literal["tokens", "letters"] = "tokens"
+    answers: Sequence[Sequence[int]],
+    unit: Literal["tokens", "letters"] = "tokens",
+    near_ties: Sequence[Sequence[int]] | None = None,
 ) -> Answers:
-    """Return token ids of the first requests, as many as are kept, and digests of the others."""
+    """Return token ids of the first requests, as many as are kept, with their near ties, and
+    digests of the others."""
     room, whole = MOST_IDS, 0
     for answer in answers:
         room -= len(answer)
@@ -25,4 +28,5 @@ def kept_answers(
         tokens=tuple(tuple(answer) for answer in answers[:whole]),
         digests=tuple(map(digest_of, answers[whole:])),
         unit=unit,
+        near_ties=None if near_ties is None else tuple(map(tuple, near_ties[:whole])),
     )

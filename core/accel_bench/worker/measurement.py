@@ -161,7 +161,7 @@ def run_rank(
     if window.communication is not None:
         record.communication = window.communication.result()
     if run.scenario.generates:
-        record.answers = kept_answers(run.answers, run.answer_unit)
+        record.answers = kept_answers(run.answers, run.answer_unit, run.near_ties)
     heartbeat.phase = "report_evidence"
     collect_evidence(active, run, record)
 

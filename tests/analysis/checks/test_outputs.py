@@ -25,11 +25,17 @@ OTHER = (*range(9), 99)
 """Ten tokens, and those with another last one."""
 
 
-def answered(*answers: tuple[int, ...], stack: str = "base", **work: Any) -> Result:
+NearTies = list[tuple[int, ...]] | None
+
+
+def answered(
+    *answers: tuple[int, ...], stack: str = "base", near_ties: NearTies = None, **work: Any
+) -> Result:
     """A run that gave these answers."""
     scenario = {"mode": "inference", "data": {}, **work}
     experiment = make_experiment(stack, scenario=scenario)
-    rank = make_rank().model_copy(update={"update": None, "answers": kept_answers(answers)})
+    kept = kept_answers(answers, near_ties=near_ties)
+    rank = make_rank().model_copy(update={"update": None, "answers": kept})
     return make_result(experiment, ranks=[rank])
 
 
@@ -133,6 +139,57 @@ def test_a_stretch_of_few_tokens_blames_nobody() -> None:
     found = verdict(answered(*[LONG] * 50), answered(*[LONG] * 48, wrong, wrong, **HALF))
     assert found.output_verdict == "equivalent"
     assert found.output_difference == pytest.approx(2 / (48 * 32 + 2 * 21))
+
+
+LATE = (*LONG[:20], *[99] * 12)
+"""An answer that goes wrong at its 21st token."""
+
+
+@pytest.mark.parametrize("known_to", ["baseline", "stack"])
+def test_one_late_token_that_rounding_does_not_explain_is_another_output(known_to: str) -> None:
+    ties = [(3, 20)] * 48 + [(3,), (20,)]
+    known = {known_to: {"near_ties": ties}}
+    base = answered(*[LONG] * 50, **HALF, **known.get("baseline", {}))
+    stack = answered(*[LONG] * 48, LATE, LONG, **HALF, **known.get("stack", {}))
+    found = verdict(base, stack)
+    assert found.output_verdict == "different"
+    assert "in 1 of them rounding does not explain the first other token" in found.output_reason
+    explained = answered(*[LONG] * 49, LATE, **HALF, **known.get("stack", {}))
+    assert verdict(base, explained).output_verdict == "equivalent"
+
+
+def test_near_ties_of_the_run_that_rounds_more_count() -> None:
+    base = answered(*[LONG] * 50, near_ties=[()] * 50, inference={"rate": 2.0})
+    rounded = {**HALF, "inference": {"rate": 2.0}}
+    texts = [LONG] * 49 + [LATE]
+    assert verdict(base, answered(*texts, **rounded)).output_verdict == "equivalent"
+    known = answered(*texts, near_ties=[()] * 50, **rounded)
+    assert verdict(base, known).output_verdict == "different"
+
+
+def test_a_missing_end_is_no_near_tie() -> None:
+    base = answered(*[LONG] * 200, near_ties=[()] * 200, **HALF)
+    assert verdict(base, answered(*[LONG] * 199, LONG[:31], **HALF)).output_verdict == "different"
+
+
+def test_batches_that_timing_composes_may_turn_a_near_tie_round_in_float32() -> None:
+    rate = {"inference": {"rate": 2.0}}
+    base = answered(*[LONG] * 50, near_ties=[(20,)] * 50, **rate)
+    assert verdict(base, answered(*[LONG] * 49, LATE, **rate)).output_verdict == "equivalent"
+    early = (99, *LONG[1:])
+    found = verdict(base, answered(*[LONG] * 49, early, **rate))
+    assert (found.output_verdict, found.output_tolerance) == ("different", 0.05)
+
+
+def test_what_a_plugin_declares_is_judged_by_its_share_alone() -> None:
+    plain = answered(*[LONG] * 50, near_ties=[()] * 50, **HALF)
+    uses = make_experiment(
+        "fast", uses=[{"use": "rounds"}], scenario={"mode": "inference", "data": {}, **HALF}
+    )
+    stack = answered(*[LONG] * 49, LATE, **HALF).model_copy(
+        update={"output_tolerances": {"rounds": 0.1}, "experiment": uses}
+    )
+    assert verdict(plain, stack).output_verdict == "equivalent"
 
 
 def test_every_token_that_a_cut_answer_lacks_is_another_token() -> None:

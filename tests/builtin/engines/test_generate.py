@@ -71,10 +71,12 @@ def prompts(run: Run, rows: int = 12) -> Iterator[Batch]:
     return batches_of(run, "longest")
 
 
-def answering(make_run: MakeRun, **inference: Any) -> tuple[Run, GenerateEngine]:
+def answering(
+    make_run: MakeRun, model: dict[str, Any] = MODEL, **inference: Any
+) -> tuple[Run, GenerateEngine]:
     """Return a run of the tiny model with its engine."""
     asked = {"batch_size": 3, "prompt_tokens": 8, "new_tokens": 5, **inference}
-    run = make_run(mode="inference", model=MODEL, inference=asked, resources={"device": "cpu"})
+    run = make_run(mode="inference", model=model, inference=asked, resources={"device": "cpu"})
     run.model = run.unwrapped_model = load_base_model(run)
     run.batches = prompts(run)
     return run, GenerateEngine(run)
@@ -126,6 +128,36 @@ def test_the_cache_holds_what_arithmetic_says(make_run: MakeRun, cache: str) -> 
     assert metrics_of(engine, laps)["kv_cache_bytes"] == expected
     shown = engine.evidence()["kv_cache"]
     assert (shown["bytes"], shown["expected"], shown["exact"]) == (expected, expected, True)
+
+
+HALF: dict[str, Any] = {"model": {**MODEL, "dtype": "bfloat16"}}
+
+
+def test_rounding_turns_near_ties_round_and_no_other_token(make_run: MakeRun) -> None:
+    rounded, half = answering(make_run, new_tokens=24, **HALF)
+    exact, whole = answering(make_run, new_tokens=24)
+    half.run(Laps(4))
+    whole.run(Laps(4))
+    assert rounded.near_ties is not None and len(rounded.near_ties) == 12
+    others = [
+        (next(n for n in range(24) if one[n] != other[n]), ties)
+        for one, other, ties in zip(rounded.answers, exact.answers, rounded.near_ties, strict=True)
+        if one != other
+    ]
+    assert others, "rounding has changed no token"
+    assert all(place in ties for place, ties in others)
+    assert sum(map(len, rounded.near_ties)) < 12 * 24 / 2
+
+
+def test_in_float32_near_ties_are_looked_for_where_timing_composes_batches(
+    make_run: MakeRun,
+) -> None:
+    run, engine = answering(make_run)
+    engine.run(Laps(1))
+    assert run.near_ties is None
+    timed, engine = answering(make_run, rate=1000.0)
+    engine.run(Laps(1))
+    assert timed.near_ties == [[]] * len(timed.answers)
 
 
 def test_tokens_of_a_lap_are_those_that_went_through_and_those_generated(

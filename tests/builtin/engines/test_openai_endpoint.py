@@ -138,7 +138,7 @@ def test_latencies_are_those_of_the_stream_and_the_text_is_kept(
 def test_a_server_that_answers_otherwise_is_seen(
     measured: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from accel_bench.analysis.checks.outputs import agreement
+    from accel_bench.analysis.checks.agreement import agreement
 
     first = measured()
     same = agreement(first, measured())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,25 +22,31 @@ from accel_bench.modeling.latencies import (
     load_of,
     now,
 )
+from accel_bench.modeling.near_ties import find_near_ties
 from accel_bench.modeling.prompts import Prompts, left_padded
 
 DRAFTED_TOKENS = 5
 """Tokens that an assistant drafts before the model verifies them."""
 
 
-class TokenTimes(BaseStreamer):
-    """Notes when tokens reach the host; the first ones that it gets are the prompt."""
+class TokenStream(BaseStreamer):
+    """Keeps tokens and when they reached the host; the first ones that it gets are the prompt."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, int]] = []
+        self.tokens: list[torch.Tensor] = []
+        """Tensors of shape (requests, tokens) on the host."""
+
         self._is_prompt = True
 
     def put(self, value: torch.Tensor) -> None:
-        """Note tokens of shape (requests,), or (1, tokens) where an assistant drafted."""
+        """Keep tokens of shape (requests,), or (1, tokens) where an assistant drafted."""
         if self._is_prompt:
             self._is_prompt = False
             return
-        self.times.append((now(), value.shape[-1] if value.dim() > 1 else 1))
+        tokens = value if value.dim() > 1 else value[:, None]
+        self.times.append((now(), tokens.shape[1]))
+        self.tokens.append(tokens)
 
     def end(self) -> None:
         """Do nothing: the last token has been noted."""
@@ -61,11 +68,11 @@ class Generator:
         """Size of the cache of the first requests."""
 
     def answer(self, prompts: Sequence[torch.Tensor], arrivals: Sequence[float]) -> _Answered:
-        """Answer requests together; their tokens were on the host when this returns."""
+        """Answer requests together; their tokens are on the host when this returns."""
         if self._asked.decoding == "sampling":
             self._draws += 1
             torch.manual_seed(self._asked.seed + self._draws)
-        streamer = TokenTimes()
+        streamer = TokenStream()
         served = Served(
             requests=len(prompts),
             prompt_tokens=sum(map(len, prompts)),
@@ -85,7 +92,7 @@ class Generator:
         served.tokens = streamer.times
         if self.cache is None:
             self.cache = cache_size(found.past_key_values, self._run, len(prompts))
-        return _Answered(served, found.sequences[:, ids.shape[1] :])
+        return _Answered(served, prompts, streamer.tokens)
 
     def _more(self, requests: int) -> dict[str, Any]:
         """Return what is the same for all requests of one batch size: cache and assistant."""
@@ -156,13 +163,20 @@ class Generator:
         return assistant
 
 
+@dataclass
 class _Answered:
-    """Requests that were answered together, and the tokens."""
+    """Requests that were answered together: nothing of them is kept on the device."""
 
-    def __init__(self, served: Served, tokens: torch.Tensor) -> None:
-        self.served = served
-        self.tokens = tokens
-        """Shape (requests, new tokens), on the device."""
+    served: Served
+    prompts: Sequence[torch.Tensor]
+    tokens: Sequence[torch.Tensor]
+    """Tensors of shape (requests, tokens), in the order in which they came."""
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """Token ids of each request's answer."""
+        rows: list[list[int]] = torch.cat([*self.tokens], dim=1).tolist()
+        return rows
 
 
 class GenerateEngine:
@@ -195,7 +209,9 @@ class GenerateEngine:
             ended = now()
             stopwatch.lap([self._counted(answered.served)], 0.0)
             self._began += now() - ended  # Requests do not arrive while core looks after the run.
-        self._run.answers.extend(row for one in self._answered for row in one.tokens.tolist())
+        self._run.answers.extend(row for one in self._answered for row in one.rows)
+        prompts = [prompt for one in self._answered for prompt in one.prompts]
+        self._run.near_ties = find_near_ties(self._run, prompts, self._run.answers)
 
     def metrics(self, window: Window) -> Iterator[Metric]:
         """Yield the figures of the requests that were measured."""

@@ -1,0 +1,84 @@
+"""Near ties: positions of an answer at which rounding alone may choose another token."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from accel_bench.modeling.contract import text_config
+from accel_bench.run_context import Run
+
+ROUNDINGS = 8.0
+"""Roundings that a near tie's margin allows for. In llamas with random weights, of 1 to 32 blocks
+in bfloat16 and float16, tokens that were 4.5 of them apart have changed places, and none further.
+"""
+
+MOST_REQUESTS = 256
+"""Requests whose near ties are looked for."""
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Keys of a configuration with experts: where rounding chooses another one, all logits change."""
+
+
+def find_near_ties(
+    run: Run, prompts: Sequence[torch.Tensor], answers: Sequence[Sequence[int]]
+) -> list[Sequence[int]] | None:
+    """Return the near ties of the first answers, each of them computed again in one forward pass.
+
+    `prompts` are tensors of shape (length,). None where each token must be the same, where none is
+    the likeliest one, and for models in which roundings add up in another way.
+    """
+    asked, model = run.scenario.inference, run.unwrapped_model
+    dtype: torch.dtype = getattr(torch, run.scenario.compute_dtype)
+    exact = dtype == torch.float32 and asked.rate is None
+    margin = near_tie_margin(model.config, dtype)
+    if exact or asked.decoding != "greedy" or margin is None:
+        return None
+    pairs = list(zip(prompts, answers, strict=True))[:MOST_REQUESTS]
+    with torch.no_grad(), run.autocast(), _uncompiled():
+        return [_near_ties(model, run.device, *pair, margin) for pair in pairs]
+
+
+def near_tie_margin(config: Any, dtype: torch.dtype) -> float | None:
+    """Return how far the logits of two tokens may be apart so that rounding may turn them round, in
+    standard deviations of all logits of their position; None where that is not known.
+
+    Each decoder block rounds what it adds to the hidden state, so that errors of independent
+    roundings grow with the square root of the number of blocks.
+    """
+    text = text_config(config)
+    blocks = getattr(text, "num_hidden_layers", None)
+    if not blocks or any(getattr(text, name, None) for name in EXPERTS):
+        return None
+    return ROUNDINGS * torch.finfo(dtype).eps * math.sqrt(blocks)
+
+
+def _near_ties(
+    model: Any, device: Any, prompt: torch.Tensor, answer: Sequence[int], margin: float
+) -> list[int]:
+    """Return the positions of an answer whose two likeliest tokens are nearer than the margin."""
+    kept = len(answer)
+    ids = torch.cat([prompt.cpu(), torch.tensor(answer[:-1], dtype=prompt.dtype)])[None]
+    last = "logits_to_keep" in inspect.signature(model.forward).parameters
+    more = {"logits_to_keep": kept} if last else {}
+    output = model(input_ids=ids.to(str(device)), use_cache=False, **more)
+    logits = output.logits[0, -kept:].float()
+    best = logits.topk(2).values
+    near = best[:, 0] - best[:, 1] <= margin * logits.std(dim=-1)
+    positions: list[int] = near.nonzero()[:, 0].tolist()
+    return positions
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which what was compiled runs as it is written: these lengths are new,
+    and would be compiled for nothing."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
