@@ -39,10 +39,10 @@ def asking(made: Bundle, **scenario: Any) -> Bundle:
         ("data.path", {"data": {"use": "text", "path": "[path]/corpus.txt"}}),
         ("data.tokenizer", {"data": {"use": "text", "tokenizer": "a/../../x"}}),
         ("model.id", {"model": {"id": "./weights"}}),
-        ("stacks.fast.use.folder", {"stacks": {"fast": {"use": [{"use": "x", "folder": "/opt"}]}}}),
+        ("stacks.fast.x.folder", {"stacks": {"fast": {"use": [{"use": "x", "folder": "/opt"}]}}}),
         ("adapter.cache_dir", {"adapter": {"use": "x", "cache_dir": "kept"}}),
         (
-            "stacks.fast.use.folder",
+            "stacks.fast.x.folder",
             {"stacks": {"fast": {"use": [{"use": "x", "folder": "offload"}]}}},
         ),
         ("sweep.data.path", {"sweep": {"data.path": ["a.txt", "/b.txt"]}}),
@@ -66,6 +66,57 @@ def test_a_relative_path_to_a_file_of_this_folder_is_one_too(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BundleError, match=r"data\.path is 'notes\.txt'"):
         draft_of(asked, [])
+
+
+ELSEWHERE = {"use": "openai-endpoint", "url": "http://models.test/v1", "allow_other_hosts": True}
+
+
+@pytest.mark.parametrize(
+    ("key", "scenario"),
+    [
+        ("engine.url", {"engine": ELSEWHERE}),
+        ("engine.url", {"engine": ELSEWHERE | {"url": "http://127.0.0.1@models.test/v1"}}),
+        ("engine.url", {"engine": ELSEWHERE | {"url": "http://127.0.0.1.models.test:80/v1"}}),
+        ("engine.url", {"engine": ELSEWHERE | {"url": "http://0.0.0.0:8000/v1"}}),
+        ("engine.url", {"engine": ELSEWHERE | {"url": "http://[::1/v1"}}),
+        ("engine.server", {"engine": {"use": "x", "server": "models.test:8000"}}),
+        ("data.path", {"data": {"use": "x", "path": "s3://bucket/rows.jsonl"}}),
+        (
+            "stacks.fast.set.engine.url",
+            {"stacks": {"fast": {"use": [], "set": {"engine.url": "http://10.0.0.7:8000/v1"}}}},
+        ),
+        ("sweep.engine.url", {"sweep": {"engine.url": ["http://localhost/v1", "http://a.test"]}}),
+        ("stacks.fast.x.uri", {"stacks": {"fast": {"use": [{"use": "x", "uri": "https:"}]}}}),
+    ],
+)
+def test_a_host_that_is_another_machine_must_be_named_here(
+    made: Bundle, key: str, scenario: dict[str, Any]
+) -> None:
+    """Prompts would go to whom somebody else's file names."""
+    with pytest.raises(BundleError, match=rf"{key} is .*another machine.*--set {key}=ADDRESS"):
+        draft_of(asking(made, **scenario), [])
+    draft_of(asking(made, **scenario), [key])
+
+
+def test_the_way_out_of_a_refusal_is_taken(made: Bundle) -> None:
+    """The keys that a refusal names are those that `--set` changes."""
+    stacks = {
+        "fast": {"use": [{"use": "x", "folder": "/a"}], "set": {"engine.url": "http://b.test"}}
+    }
+    mine = {"stacks.fast.x.folder": "/mine", "stacks.fast.set.engine.url": "http://mine.test"}
+    draft = draft_of(asking(made, stacks=stacks), list(mine))
+    draft.override(list(mine.items()))
+    assert draft.data["stacks"]["fast"] == {
+        "use": [{"use": "x", "folder": "/mine"}],
+        "set": {"engine.url": "http://mine.test"},
+    }
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "[::1]:8000", "127.8.9.10"])
+def test_a_server_on_the_loopback_address_is_this_machines_own(made: Bundle, host: str) -> None:
+    url = f"http://{host}/v1"
+    asked = asking(made, engine={"use": "openai-endpoint", "url": url})
+    assert draft_of(asked, []).get("engine.url") == url
 
 
 def test_a_session_without_the_named_baseline_is_compared_with_its_first_stack() -> None:

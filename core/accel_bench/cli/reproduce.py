@@ -28,8 +28,8 @@ def reproduce(options: ReproduceOptions) -> int:
     A ratio is reproduced where it is the bundle's within 5 %, or on the same side of 1 with no sure
     difference. Absolute speeds are compared on the same device model alone, without a verdict.
 
-    A bundle chooses no files, environments, variables, launcher and code of this machine: what it
-    asks for needs --set, --allow-env or --trust-remote-code.
+    A bundle chooses no files, environments, variables, launcher and code of this machine, and no
+    other machine to contact: what it asks for needs --set, --allow-env or --trust-remote-code.
 
     Exits with 0 reproduced, 1 a stack failed, 4 not reproduced, 5 cannot tell.
     """

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from accel_bench.analysis.reproduction import summarize_results
 from accel_bench.analysis.schema import Summary
 from accel_bench.documents.anonymity import FOLDER
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.interchange.bundle import Bundle
+from accel_bench.modeling.hosts import is_loopback
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.result import Provenance
 from accel_bench.scenario.draft import Draft
@@ -38,13 +40,19 @@ NOT_RUN = ("name", "description", "exclude", "tag")
 FOLDERS = re.compile(r"(^|[._])(folder|directory|dir)$")
 """Keys whose texts name folders; a relative one that is not there yet is one, too."""
 
+USES = re.compile(r"stacks\.[^.]+\.use")
+"""Key of the plugins of a stack."""
+
+ADDRESSES = re.compile(r"(^|[._])(address|endpoint|host|hostname|server|uri|url)$")
+"""Keys whose texts name hosts, whatever else they look like."""
+
 
 def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
     """Return the bundle's scenario as a draft, without its launcher and trackers.
 
     `overridden` are the dotted keys that the command line sets. Raises BundleError for a key that
-    no bundle may have, and for a path of this machine that the bundle names and the command line
-    does not: it may be any file, or a folder to write to.
+    no bundle may have, and for what the bundle names and the command line does not: a path of this
+    machine, which may be any file, or a folder to write to; and a host that is another machine.
     """
     data = {key: copy.deepcopy(one) for key, one in bundle.scenario.items() if key not in OWN}
     for where, key in _keys(data):
@@ -54,9 +62,14 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
                 f"of it, you choose: --set {key}=..."
             )
     for key, text in _texts(data, ""):
-        if (_is_folder(key) or _is_path(text)) and not any(
-            f"{key}.".startswith(f"{one}.") for one in overridden
-        ):
+        if any(f"{key}.".startswith(f"{one}.") for one in overridden):
+            continue
+        if _is_elsewhere(key, text):
+            raise BundleError(
+                f"{bundle.file}: {key} is {text!r}, an address on another machine; a bundle may "
+                f"not choose whom this one contacts. Name your own: --set {key}=ADDRESS"
+            )
+        if _is_folder(key) or _is_path(text):
             raise BundleError(
                 f"{bundle.file}: {key} is {text!r}, a path; a bundle may not choose files of this "
                 f"machine. Name your own: --set {key}=PATH"
@@ -101,12 +114,34 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
                 yield from _texts(inner, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _texts(inner, key)
+            yield from _texts(inner, _key_of_use(inner, key))
+
+
+def _key_of_use(use: Any, key: str) -> str:
+    """Return the key by which `--set` changes a plugin's option, of the use of a stack."""
+    named = use.get("use") if isinstance(use, Mapping) else None
+    if named is None or not USES.fullmatch(key):
+        return key
+    return f"{key.rpartition('.')[0]}.{named}"
 
 
 def _is_folder(key: str) -> bool:
     """Return whether a key names a place to write to, wherever a text may lead."""
     return bool(FOLDERS.search(key))
+
+
+def _is_elsewhere(key: str, text: str) -> bool:
+    """Return whether a text is an address that is not surely this machine's own."""
+    is_url = "://" in text
+    if not is_url and not ADDRESSES.search(key):
+        return False
+    if text.startswith("file:"):
+        return False  # It is a path, which is refused as one.
+    try:
+        host = urlsplit(text if is_url else f"//{text}").hostname
+    except ValueError:
+        return True
+    return host is None or not is_loopback(host)
 
 
 def _is_path(text: str) -> bool:

@@ -18,6 +18,9 @@ from accel_bench.scenario.models import StackEntry
 MAXIMUM_EXTENDS = 16
 """Files in one chain of `extends`."""
 
+SET = "set"
+"""Part of a stack with the settings that it changes."""
+
 SHORT = {"resources.device": "--device", "measure.timeout_seconds": "--timeout"}
 """Options of the command line that set a key, where they are not written with `--set`."""
 
@@ -73,8 +76,8 @@ class Draft:
     def set(self, key: str, value: Any, place: str) -> None:
         """Change a dotted key.
 
-        `stacks.NAME.PLUGIN.OPTION` sets a plugin's option; what follows `sweep` or `zip` is one
-        dotted key.
+        `stacks.NAME.PLUGIN.OPTION` sets a plugin's option; what follows `sweep`, `zip` or
+        `stacks.NAME.set` is one dotted key.
         """
         check_depth(key)
         parts = _parts(key)
@@ -84,8 +87,8 @@ class Draft:
         self.places[tuple(parts)] = place
         for length in range(1, len(parts)):
             self.places.setdefault(tuple(parts[:length]), place)
-        if parts[0] == "stacks" and len(parts) >= 4:
-            set_path(self._use_of(parts[1], parts[2]), parts[3:], value)
+        if _is_of_stack(parts):
+            set_path(self._part_of(parts[1], parts[2]), parts[3:], value)
             return
         set_path(self.data, parts, value)
         if parts[0] == "stacks":
@@ -115,8 +118,8 @@ class Draft:
         parts = _parts(key)
         data: Any = self.data
         rest = parts
-        if parts[0] == "stacks" and len(parts) >= 4:
-            data, rest = self._use_of(parts[1], parts[2]), parts[3:]
+        if _is_of_stack(parts):
+            data, rest = self._part_of(parts[1], parts[2]), parts[3:]
         for part in rest[:-1]:
             data = data.get(part) if isinstance(data, dict) else None
         if is_value(rest[-1]) or not isinstance(data, dict) or rest[-1] not in data:
@@ -154,29 +157,39 @@ class Draft:
             )
         return read_stack(known[preset]).model_dump(mode="json")
 
-    def _use_of(self, stack: str, plugin: str) -> dict[str, Any]:
-        """Return the use of one plugin in one stack, spelt out as a mapping."""
+    def _part_of(self, stack: str, part: str) -> dict[str, Any]:
+        """Return the settings of one stack (`set`), or its use of a plugin, as a mapping."""
         stacks = self.data.get("stacks", {})
         if stack not in stacks:
             hint = did_you_mean(stack, stacks)
             if self.get("ladder"):
                 hint += "; what a ladder makes is changed in its items: --set 'ladder=[...]'"
             raise ScenarioError(f"no stack is called {stack!r}{hint}")
+        if part == SET:
+            settings: dict[str, Any] = stacks[stack].setdefault(SET, {})
+            return settings
         uses = stacks[stack].get("use", [])
         names = [use if isinstance(use, str) else use.get("use") for use in uses]
-        if plugin not in names:
-            known = did_you_mean(plugin, filter(None, names))
-            raise ScenarioError(f"stack {stack!r} does not use the plugin {plugin!r}{known}")
-        index = names.index(plugin)
-        use = {"use": plugin} if isinstance(uses[index], str) else dict(uses[index])
+        if part not in names:
+            known = did_you_mean(part, filter(None, names))
+            raise ScenarioError(f"stack {stack!r} does not use the plugin {part!r}{known}")
+        index = names.index(part)
+        use = {"use": part} if isinstance(uses[index], str) else dict(uses[index])
         uses[index] = use
         return use
 
 
 def _parts(key: str) -> list[str]:
-    """Split a dotted key; what follows `sweep` or `zip` is one key of it."""
+    """Split a dotted key; what follows `sweep`, `zip` or `stacks.NAME.set` is one key of it."""
     first, *rest = key.split(".")
+    if first == "stacks" and rest[1:2] == [SET] and rest[2:]:
+        return [first, *rest[:2], ".".join(rest[2:])]
     return [first, ".".join(rest)] if first in AXES and rest else [first, *rest]
+
+
+def _is_of_stack(parts: Sequence[str]) -> bool:
+    """Return whether a key is a setting of a stack or an option of one of its plugins."""
+    return parts[0] == "stacks" and len(parts) >= 4
 
 
 def _swept(key: str, value: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,6 +19,7 @@ from accel_bench import (
     Window,
     hookimpl,
 )
+from accel_bench.modeling.hosts import is_loopback
 
 if TYPE_CHECKING:
     from accel_bench.builtin.engines.openai_endpoint_impl import EndpointEngine
@@ -127,7 +127,7 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
         """Yield why the server may not be asked, and what is its own matter."""
         host = urlsplit(self.options.url).hostname or ""
-        if not (self.options.allow_other_hosts or _is_here(host)):
+        if not (self.options.allow_other_hosts or is_loopback(host)):
             yield (
                 f"{host} is another machine: prompts would leave this one, and the network would "
                 "be measured; set engine.allow_other_hosts to allow it"
@@ -169,13 +169,3 @@ class ServedElsewhere:
 
     def __init__(self, url: str) -> None:
         self.url = url
-
-
-def _is_here(host: str) -> bool:
-    """Return whether a host is this machine, by its loopback address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

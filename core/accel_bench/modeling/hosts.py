@@ -1,0 +1,15 @@
+"""Which addresses are this machine's own."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, by its loopback address; no name is looked up."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
