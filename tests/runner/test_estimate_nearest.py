@@ -82,3 +82,42 @@ def test_a_smaller_batch_is_simulated_with_the_gradients_that_it_keeps(
     assert found.settings == {MICRO: 1, ACCUMULATION: 4}
     assert found.needed_bytes.high == pytest.approx(needed(1, 4), rel=1e-5)
     assert found.needed_bytes.high <= capacity
+
+
+def test_where_weights_and_states_alone_exceed_the_device_no_smaller_batch_is_simulated(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_text(WORK)
+    base = {
+        "model.dtype": "float32",
+        "model.overrides.vocab_size": 2**18,
+        "optimizer.use": "adamw",
+        "train.gradient_checkpointing": False,
+    }
+
+    def planned(changed: dict[str, Any]) -> Planned:
+        request = PlanRequest(overrides=tuple({**base, **changed}.items()), force=True)
+        return make_plan(read_draft(path), read_machine(), request).planned[0]
+
+    with closing(Counting()) as simulator:
+        target = target_of(read_machine(), None)._replace(kind="cpu", memory_bytes=GIBI)
+        search = NearestSearch(MemoryEstimator(simulator, target), lambda _, one: planned(one))
+        search.nearest(planned({}))
+    assert [one for one in simulator.asked if one[0] == "float32"] == [("float32", False, 4)]
+    assert ("bfloat16", True, 2) in simulator.asked, "its weights and states fit"
+
+
+class Counting(InProcess):
+    """Notes what it is asked: dtype, checkpointing, micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, bool, int]] = []
+
+    def _ask(self, request: SimulationRequest) -> Simulation:
+        scenario = request.experiment.scenario
+        train, (shape,) = scenario.train, request.shapes
+        dtype = scenario.model.dtype
+        self.asked.append((dtype, train.gradient_checkpointing, shape.micro_batch_size))
+        return super()._ask(request)
