@@ -14,7 +14,9 @@ from fault_plugins.distribution import install
 from several_ranks.scenarios import forking, write
 
 from accel_bench.analysis.profiles.modules import DATA
+from accel_bench.analysis.profiles.waterfall import ADDS_UP
 from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall
+from accel_bench.report.views.profile_waterfall import adding_up
 from accel_bench.runner.profile_waterfall import Side, collect_waterfalls
 from accel_bench.store.database import open_store
 
@@ -92,6 +94,7 @@ def check_that_it_adds_up(found: ProfileWaterfall) -> None:
             assert total == pytest.approx(getattr(found.difference, side), rel=1e-6, abs=1e-9)
     assert found.explained is not None
     assert found.explained == pytest.approx(1 - abs(rest.change / found.difference.change))
+    assert found.explained >= 1 - ADDS_UP or "lie in no module and no operation" in adding_up(found)
 
 
 def test_planted_pauses_are_recovered_by_name_and_size(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from analysis_factory import make_experiment
 from cli.program import start, surroundings, write_nulls
+from machine.device_distribution import install, install_standin
 
 from accel_bench import DeviceType, Machine, open_store, read_machine
 from accel_bench.builtin.devices import rocm
@@ -36,8 +37,6 @@ from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_machine, run_scenario
 from accel_bench.worker.clocks import EventClock, HostClock, clock_for
 
-STANDIN = Path(__file__).parents[1] / "data" / "acme_standin.py"
-
 WORK = """\
 name: standin
 model:
@@ -49,16 +48,6 @@ resources: {device: standin, threads: 1}
 stacks: {baseline: []}
 measure: {warmup: 2, steps: 4, rounds: 1, phase_steps: 1}
 """
-
-
-def install(folder: Path, name: str, kind: str, source: str) -> None:
-    """Lay out the distribution `acme-NAME`, with one device type."""
-    (folder / f"acme_{name}.py").write_text(source, encoding="utf8")
-    info = folder / f"acme_{name}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: acme-{name}\nVersion: 1.0\n")
-    entry = f"[accel_bench.devices]\n{name} = acme_{name}:{kind}\n"
-    (info / "entry_points.txt").write_text(entry)
 
 
 @pytest.fixture
@@ -102,6 +91,12 @@ def test_amd_s_gpus_are_those_of_the_driver_with_simd_units(
     # Torch's own word for both makers' is cuda; the scenario says which was asked for.
     assert of_torch_type("cuda", "rocm") is device_type("rocm")
     assert of_torch_type("cuda") is device_type("cuda")
+
+
+def test_of_a_device_that_nothing_describes_torch_s_own_module_is_asked() -> None:
+    found = of_torch_type("xpu")
+    assert (found.torch_type, found.on_host, found.module()) == ("xpu", False, torch.xpu)
+    assert of_torch_type("meta") is device_type("cpu")
 
 
 def test_an_apple_chip_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +269,18 @@ def test_without_events_the_host_s_clock_waits_for_the_device() -> None:
 def test_a_description_in_another_distribution_trains_on_its_device(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
-    install(site, "standin", "Standin", STANDIN.read_text(encoding="utf8"))
+    install_standin(site)
     scenario, calls = tmp_path / "standin.yaml", tmp_path / "calls.json"
     scenario.write_text(WORK)
     environment = {"PYTHONPATH": str(site), "ACME_STANDIN_CALLS": str(calls)}
-    done = start("run", str(scenario), "--quiet", folder=tmp_path, **environment)
+    words = ("--quiet", "--active", "1", "--format", "json")
+    done = start("profile", str(scenario), *words, folder=tmp_path, **environment)
     assert done.code == 0, done.err
+    (profile,) = json.loads(done.out)["profiles"][0]["ranks"]
+    assert profile["steps"] == 1
+    assert [one["memory_bytes"] > 0 for one in profile["scalars"]] == [True] * 2
+    (warning,) = profile["warnings"]
+    assert warning.startswith("torch's profiler has recorded no kernel of the standin device: oper")
     (run,) = open_store(tmp_path / "accel_bench_results").select()
     assert (run.status, run.reasons) == ("ok", ())
     (rank,) = run.ranks

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from accel_bench.errors import PluginError
+from accel_bench import DeviceType
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.machine import devices
+from accel_bench.machine.devices import device_type
 from accel_bench.micro import ComputeType
 from accel_bench.micro.clocks import clock_for
 from accel_bench.micro.compute import TimedCall
+from accel_bench.micro.devices import prepare_device, torch_name
 from accel_bench.micro.fixture import _pedantic
 from accel_bench.micro.memory import peak_memory_bytes
 from accel_bench.micro.roofline import roofline_figures
@@ -123,7 +128,8 @@ def test_the_environment_sets_device_dtype_clock_and_the_flush() -> None:
         }
     )
     assert found == MicroSettings("cuda:1", "bfloat16", "wall", True)
-    assert found.arguments() == {"device": "cuda:1", "dtype": torch.bfloat16}
+    here = MicroSettings("cpu", "bfloat16").arguments()
+    assert here == {"device": "cpu", "dtype": torch.bfloat16}
     assert read_settings({}) == MicroSettings()
 
 
@@ -139,10 +145,73 @@ def test_a_setting_that_means_nothing_is_an_error(variable: str, value: str, mes
         read_settings({f"ACCEL_BENCH_MICRO_{variable}": value})
 
 
-def test_a_gpu_is_timed_by_events_or_by_a_clock_that_waits_for_it() -> None:
-    names = [clock_for(*one).__name__ for one in (("cpu", "events"), ("cuda", "events"))]
-    assert [*names, clock_for("cuda", "wall").__name__] == [
-        "perf_counter",
-        "cuda_events",
-        "synchronized_perf_counter",
-    ]
+class Acme(DeviceType):
+    """A device whose events are a second apart, and whose allocator keeps a peak."""
+
+    torch_type, label = "acme", "Acme"
+
+    def __init__(self, events: bool = True) -> None:
+        self.asked: list[str] = []
+        self.events, self.now = events, 0
+
+    def use(self, index: int) -> None:
+        """Note which one."""
+        self.asked.append(f"use {index}")
+
+    def synchronize(self) -> None:
+        """Note it."""
+        self.asked.append("wait")
+
+    def make_event(self) -> Any:
+        """Return an event that is a second after the one before."""
+
+        def record() -> None:
+            self.now += 1
+            event.at = self.now
+
+        event = SimpleNamespace(record=record, at=0)
+        event.elapsed_time = lambda later: 1e3 * (later.at - event.at)
+        return event if self.events else None
+
+    def memory(self) -> dict[str, int]:
+        """Return what is held, and a peak that begins anew."""
+        self.asked.append("memory")
+        return {"device_allocated_bytes": 100, "device_peak_allocated_bytes": 350}
+
+    def reset_peak_memory(self) -> None:
+        """Note it."""
+        self.asked.append("reset")
+
+
+def test_a_device_is_timed_by_its_events_or_by_a_clock_that_waits_for_it() -> None:
+    assert clock_for(device_type("cpu"), "events").name == "wall"
+    acme = Acme()
+    name, read = clock_for(acme, "events")
+    first, second = read(), read()
+    assert (name, second - first, acme.asked) == ("acme events", 1.0, ["wait"])
+    name, read = clock_for(acme, "wall")
+    assert (name, isinstance(read(), float), acme.asked) == ("acme wall", True, ["wait", "wait"])
+    assert clock_for(Acme(events=False), "events").name == "acme wall"
+
+
+def test_a_round_on_a_device_is_marked_on_the_device_of_its_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acme = Acme()
+    known = {"acme": acme, "cpu": device_type("cpu")}
+    monkeypatch.setattr(devices, "device_types", lambda: known)
+    fixture = Fixture(Clocked())
+    call = TimedCall(ComputeType.INFERENCE, lambda x: x, ((torch.ones(3),), {}), lambda out: out)
+    _pedantic(fixture, call, "acme:2", MicroSettings())
+    assert acme.asked[0] == "use 2"
+    assert fixture.iterations > 1  # as many as fill a millisecond
+    acme.asked.clear()
+    assert peak_memory_bytes(lambda: acme.asked.append("call"), "acme") == 250
+    assert acme.asked == ["wait", "reset", "memory", "call", "wait", "memory"]
+
+
+def test_a_device_is_named_as_in_a_scenario_and_called_as_torch_calls_it() -> None:
+    assert [*map(torch_name, ("rocm:1", "cpu", "meta"))] == ["cuda:1", "cpu", "meta"]
+    assert prepare_device("cpu") == "cpu"
+    with pytest.raises(ScenarioError, match="no device type is called 'cudaa'; did you mean 'cuda"):
+        MicroSettings("cudaa").arguments()

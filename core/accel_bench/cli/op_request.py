@@ -14,6 +14,7 @@ from accel_bench.cli.op import OpRunOptions
 from accel_bench.cli.output import print_report, print_text
 from accel_bench.cli.request import Command, plan_request, run_plans
 from accel_bench.documents.shown import plain, printable
+from accel_bench.machine.devices import AUTO
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.operations import (
     CellChoice,
@@ -45,7 +46,7 @@ def run_operations(options: OpRunOptions) -> int:
         compute_types=options.compute_type or (),
         dtype=options.dtype,
         calls=options.calls,
-        device=machine.device,
+        device=machine.device if options.device in (None, AUTO) else options.device,
     )
     with redirect_stdout(sys.stderr):
         request = plan_request(options, {"measure.rounds": options.rounds})

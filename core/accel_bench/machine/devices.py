@@ -88,11 +88,26 @@ def best_device(machine: Machine) -> str:
 
 def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
     """Return the device type of that name if its devices are of a type of torch, else the first of
-    that type; the host's for one that has none, such as `meta`."""
+    that type.
+
+    Of one that nothing installed describes, torch's own module is asked; the host's where there is
+    none, as for `meta`.
+    """
     known = device_types()
     if name in known and known[name].torch_type == torch_type:
         return known[name]
-    return next((one for one in known.values() if one.torch_type == torch_type), known[HOST])
+    found = next((one for one in known.values() if one.torch_type == torch_type), None)
+    return found or _undescribed(torch_type) or known[HOST]
+
+
+def _undescribed(torch_type: str) -> DeviceType | None:
+    """Return a device type of which only torch's module is known; None without one."""
+    module = getattr(sys.modules.get("torch"), torch_type, None)
+    if not hasattr(module, "synchronize"):
+        return None
+    known = {"torch_type": torch_type, "label": torch_type}
+    kind: type[DeviceType] = type("Undescribed", (DeviceType,), known)
+    return kind()
 
 
 def computes_on_host(torch_type: str) -> bool:

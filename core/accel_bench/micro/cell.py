@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accel_bench.errors import PluginError
+from accel_bench.machine.devices import started_device
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.micro.benchmark import Benchmark, as_dtype
 from accel_bench.micro.check import Check, called, check_against_float64, coarsest_dtype
 from accel_bench.micro.compute import ComputeType, TimedCall
+from accel_bench.micro.devices import torch_name
 from accel_bench.micro.executors import Executor
 from accel_bench.micro.memory import peak_memory_bytes
 from accel_bench.micro.roofline import roofline_figures
@@ -143,8 +145,9 @@ def cell_obstacle(
 
     What a benchmark or an executor raises on the way is a reason too, with its name.
     """
+    named = {key: torch_name(str(settings[key])) for key in ("device",) if key in settings}
     try:
-        one = _benchmark_at(kind, size, settings)
+        one = _benchmark_at(kind, size, {**settings, **named})
         return executor.supports(one) or no_backward(one, compute_type)
     except PluginError as error:
         return str(error)
@@ -238,8 +241,8 @@ def free_memory() -> None:
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    if (device := started_device()) is not None:
+        device.empty_cache()
 
 
 def release_frames(error: BaseException) -> None:

@@ -4,52 +4,65 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
+
+from accel_bench.machine.device_type import DeviceType
+
+
+class Clock(NamedTuple):
+    """What times the rounds of a cell."""
+
+    name: str
+    """Such as `wall`, the host's clock, or `cuda events`."""
+
+    read: Callable[[], Any]
+    """Returns a moment; two of them can be subtracted."""
 
 
 class EventMark:
-    """A point in the work of a GPU; the difference of two is the seconds between them."""
+    """A point in the work of a device; the difference of two is the seconds between them."""
 
-    def __init__(self) -> None:
-        import torch
-
-        self._event = torch.cuda.Event(enable_timing=True)
+    def __init__(self, device: DeviceType) -> None:
+        self._device = device
+        self._event = device.make_event()
         self._event.record()
 
     def __sub__(self, earlier: EventMark) -> float:
-        """Return the seconds since an earlier mark; waits for the GPU, once a round."""
-        self._event.synchronize()
+        """Return the seconds since an earlier mark; waits for the device, once a round."""
+        self._device.synchronize()
         return float(earlier._event.elapsed_time(self._event)) / 1e3
 
 
-def cuda_events() -> EventMark:
-    """Mark the current stream, without waiting for it."""
-    return EventMark()
-
-
-def synchronized_perf_counter() -> float:
-    """Return the host's clock when the GPU has done all its work."""
-    import torch
-
-    torch.cuda.synchronize()
+def synchronized_perf_counter(device: DeviceType) -> float:
+    """Return the host's clock when the device has done all its work."""
+    device.synchronize()
     return time.perf_counter()
 
 
-def clock_for(device_type: str, clock: str) -> Callable[[], Any]:
-    """Return the clock that times a device of that type; `clock` is `events` or `wall`."""
-    if device_type != "cuda":
-        return time.perf_counter
-    return cuda_events if clock == "events" else synchronized_perf_counter
+def clock_for(device: DeviceType, wanted: str) -> Clock:
+    """Return the clock that times a type of device; `wanted` is `events` or `wall`.
+
+    Where such devices have no events that time, the host's clock waits for them.
+    """
+    if device.on_host:
+        return Clock("wall", time.perf_counter)
+    kind = device.torch_type
+    if wanted == "events" and device.make_event() is not None:
+        return Clock(f"{kind} events", partial(EventMark, device))
+    return Clock(f"{kind} wall", partial(synchronized_perf_counter, device))
 
 
 class CacheFlush:
-    """Empties the L2 cache of a GPU by writing a buffer of several times its size."""
+    """Empties the L2 cache of a device by writing a buffer of several times its size."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         import torch
 
-        size = int(getattr(torch.cuda.get_device_properties(), "L2_cache_size", 0))
-        self._buffer = torch.empty(max(4 * size, 2**26), dtype=torch.int8, device="cuda")
+        place = torch.device(device)
+        ask = getattr(torch.get_device_module(place), "get_device_properties", None)
+        size = 0 if ask is None else int(getattr(ask(place.index or 0), "L2_cache_size", 0))
+        self._buffer = torch.empty(max(4 * size, 2**26), dtype=torch.int8, device=place)
 
     def __call__(self) -> None:
         """Enqueue the writing; what is timed afterwards begins when it has ended."""

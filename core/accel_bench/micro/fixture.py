@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from accel_bench.machine.devices import of_torch_type
 from accel_bench.micro.benchmark import Benchmark, benchmark_of
 from accel_bench.micro.cell import (
     Cell,
@@ -30,7 +31,7 @@ MOST_CALLS = 1000
 """Calls of a round, at most."""
 
 ROUND_SECONDS = 1e-3
-"""Least duration of a round on a GPU without a flushed cache: starting a kernel takes 1e-5."""
+"""Least duration of a round on a device without a flushed cache: starting a kernel takes 1e-5."""
 
 WARM_UP_CALLS = 3
 
@@ -156,8 +157,9 @@ def _compared(check: Check | None) -> dict[str, Any]:
 
 
 def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSettings) -> None:
-    """Time rounds: on a GPU of many calls, where nothing has to happen between two of them."""
-    kind = device.partition(":")[0]
+    """Time rounds: on a device of many calls, where nothing has to happen between two of them."""
+    kind, _, index = device.partition(":")
+    known = of_torch_type(kind)
     setup = call.prepare if call.compute_type is ComputeType.TRAINING_BACKWARD else None
 
     def run() -> None:
@@ -167,13 +169,14 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
     if not benchmark.enabled:
         benchmark.pedantic(run, setup=setup)
         return
-    if kind == "cuda":
-        benchmark._timer = clock_for(kind, settings.clock)
+    if not known.on_host:
+        known.use(int(index or 0))  # events are marked on the current device
+        benchmark._timer = clock_for(known, settings.clock).read
         if settings.flush_cache:
-            setup = _both(call.prepare, CacheFlush())
+            setup = _both(call.prepare, CacheFlush(device))
     seconds = _warm_up(call, benchmark._timer)
     calls = 1
-    if kind == "cuda" and setup is None:
+    if not known.on_host and setup is None:
         calls = min(MOST_CALLS, math.ceil(ROUND_SECONDS / seconds))
     fitting = int(benchmark._max_time / (seconds * calls))
     rounds = min(MOST_ROUNDS, max(benchmark._min_rounds, fitting))
@@ -196,19 +199,19 @@ def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
         call.prepare()
         before = clock()
         call.run()
-        float(clock() - before)  # waits for a GPU
+        float(clock() - before)  # waits for the device
         fastest = min(fastest, time.perf_counter() - started)
     return max(fastest, 1e-9)
 
 
 def _figures(benchmark: Any, cell: Cell, settings: MicroSettings) -> dict[str, Any]:
     """Return what stands beside the times in the saved file."""
-    on_gpu = cell.device.startswith("cuda")
+    device = of_torch_type(cell.device.partition(":")[0])
     return {
         "device": cell.device,
         "dtype": cell.dtype,
-        "clock": f"cuda {settings.clock}" if on_gpu else "wall",
-        "cache_flushed": on_gpu and settings.flush_cache,
+        "clock": clock_for(device, settings.clock).name,
+        "cache_flushed": settings.flush_cache and not device.on_host,
         "peak_memory_bytes": cell.peak_memory(),
         **cell.figures(benchmark.stats.stats.median),
     }

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-MATMUL_SIZE = {"cuda": 8192, "cpu": 1024}
-"""Rows and columns of the square matrices whose product reaches a device's peak."""
+from accel_bench.machine.devices import computes_on_host
 
-COPIED_BYTES = {"cuda": 2**30, "cpu": 2**27}
-"""Size of a buffer that no cache holds."""
+MATMUL_SIZE, HOST_MATMUL_SIZE = 8192, 1024
+"""Rows and columns of the square matrices whose product reaches the peak of a device, and of a
+host."""
+
+COPIED_BYTES, HOST_COPIED_BYTES = 2**30, 2**27
+"""Sizes of a buffer that no cache holds, of a device and of a host."""
 
 
 @cache
@@ -22,7 +25,7 @@ def matmul_peak(device: str, dtype: str) -> float:
     from accel_bench.modeling.timing import back_to_back_seconds
 
     kind = torch.device(device).type
-    size = MATMUL_SIZE.get(kind, MATMUL_SIZE["cpu"])
+    size = HOST_MATMUL_SIZE if computes_on_host(kind) else MATMUL_SIZE
     one, other = (torch.randn(size, size, device=device).to(as_dtype(dtype)) for _ in range(2))
     return 2 * size**3 / back_to_back_seconds(lambda: torch.mm(one, other), kind)
 
@@ -35,7 +38,7 @@ def copy_peak(device: str) -> float:
     from accel_bench.modeling.timing import back_to_back_seconds
 
     kind = torch.device(device).type
-    size = COPIED_BYTES.get(kind, COPIED_BYTES["cpu"])
+    size = HOST_COPIED_BYTES if computes_on_host(kind) else COPIED_BYTES
     one, other = (torch.zeros(size, device=device, dtype=torch.int8) for _ in range(2))
     return 2 * size / back_to_back_seconds(lambda: other.copy_(one), kind)
 

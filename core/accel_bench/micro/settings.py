@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.micro.devices import default_device, prepare_device
 
 PREFIX = "ACCEL_BENCH_MICRO_"
 
 CLOCKS = ("events", "wall")
-"""CUDA events, or the host's clock with a synchronisation before it is read."""
+"""Events of the device, or the host's clock with a synchronisation before it is read."""
 
 
 @dataclass(frozen=True)
@@ -20,16 +21,16 @@ class MicroSettings:
     """Where and how cells are timed."""
 
     device: str = ""
-    """`cuda`, `cpu`, ...; empty is a GPU where there is one."""
+    """As `resources.device`, such as `cuda`, or one of several: `cuda:1`. Empty is `auto`."""
 
     dtype: str = ""
     """Empty is the benchmark's own."""
 
     clock: str = "events"
-    """What times a GPU; a CPU is always timed by the host's clock."""
+    """What times a device with events; a CPU is always timed by the host's clock."""
 
     flush_cache: bool = False
-    """Whether a GPU's cache is emptied before each round."""
+    """Whether a device's cache is emptied before each round."""
 
     def __post_init__(self) -> None:
         if self.clock not in CLOCKS:
@@ -37,10 +38,13 @@ class MicroSettings:
             raise PluginError(f"there is no clock {self.clock!r}{hint}")
 
     def arguments(self) -> dict[str, Any]:
-        """Return `device` and `dtype`, as `__init__` of a benchmark may take them."""
+        """Return `device` and `dtype`, as `__init__` of a benchmark may take them.
+
+        The device may be used from then on.
+        """
         from accel_bench.micro.benchmark import as_dtype
 
-        found: dict[str, Any] = {"device": self.device or default_device()}
+        found: dict[str, Any] = {"device": prepare_device(self.device or default_device())}
         if self.dtype:
             found["dtype"] = as_dtype(self.dtype)
         return found
@@ -60,10 +64,3 @@ def read_settings(variables: Mapping[str, str] = os.environ) -> MicroSettings:
         clock=variables.get(f"{PREFIX}CLOCK", "events"),
         flush_cache=flush == "1",
     )
-
-
-def default_device() -> str:
-    """Return `cuda` where torch sees a GPU, and `cpu` elsewhere."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

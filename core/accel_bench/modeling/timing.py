@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.utils.benchmark
 
+from accel_bench.machine.devices import of_torch_type
+
 BLOCKS = 3
 """Blocks of calls, of which the median counts."""
 
@@ -22,10 +24,14 @@ LONGEST_BLOCK = 1000
 
 def back_to_back_seconds(call: Callable[[], Any], device_type: str) -> float:
     """Return the seconds of one call, from blocks of calls without waiting between them."""
-    # On a GPU, torch's own clock waits for it; on a CPU it would start a context on a GPU it sees.
-    clock: dict[str, Any] = {} if device_type == "cuda" else {"timer": time.perf_counter}
+    device = of_torch_type(device_type)
+
+    def clock() -> float:
+        device.synchronize()
+        return time.perf_counter()
+
     timer = torch.utils.benchmark.Timer(
-        "call()", globals={"call": call}, num_threads=torch.get_num_threads(), **clock
+        "call()", globals={"call": call}, num_threads=torch.get_num_threads(), timer=clock
     )
     with torch.no_grad():
         once = timer.timeit(1).median

@@ -132,6 +132,11 @@ def to_cpu(self: Mlp, x: torch.Tensor) -> torch.Tensor:
     return Mlp.forward(self, x)
 
 
+def shown(self: Mlp, x: torch.Tensor) -> torch.Tensor:
+    self.seen = f"{x}"  # PLANTED
+    return Mlp.forward(self, x)
+
+
 def lost_fusion(self: Attention, x: torch.Tensor) -> torch.Tensor:
     query = self.query(x)
     scores = (query @ query.mT / WIDTH**0.5).softmax(-1)  # PLANTED
@@ -252,7 +257,7 @@ FORWARDS: dict[str, tuple[str, Callable[..., Any]]] = {
     one.__name__.replace("_", "-"): (module, one)
     for module, functions in {
         "blocks.1.mlp": (
-            *(item, to_host, to_list, nonzero, by_mask, put_by_mask, repeated, to_cpu),
+            *(item, to_host, to_list, nonzero, by_mask, put_by_mask, repeated, to_cpu, shown),
             *(upcast, back_and_forth, lost_in_place),
             *(extra_matmul, transposed_matmul, saved_activation, dropout),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -100,14 +101,15 @@ def test_operations_are_counted_by_step_and_have_kinds(run: Run, tmp_path: Path)
     assert profile.host is not None
     assert profile.host.measures == "no operation"
     assert profile.host.launches is None
-    assert "a CPU launches no kernels" in profile.host.launches_reason
+    assert "no kernels of a device were recorded" in profile.host.launches_reason
     assert profile.communication is None
 
 
 def test_a_layer_that_sleeps_is_the_answer(run: Run, tmp_path: Path) -> None:
     run.unwrapped_model = model_of(sleeps=0.05)
     answer = answer_of(findings_of([record(run, tmp_path / "rank0")]))
-    assert answer.startswith("forward of 1 holds up the step: no operation runs for 5")
+    held_up = r"forward of 1 holds up the step: no operation runs for [5-9]\d\.\d ms"
+    assert re.match(held_up, answer)
 
 
 def test_a_value_that_is_read_is_the_answer(run: Run, tmp_path: Path) -> None:

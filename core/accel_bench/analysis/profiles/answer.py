@@ -95,10 +95,13 @@ def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
 def _read_finding(profile: RankProfile, one: HostReads, who: str) -> Finding:
     times = "once" if one.calls == 1 else f"{one.calls:.3g} times"
     where = place_text(one.place)
-    if profile.host is None or profile.host.measures != "device idle":
+    if profile.recorded == "operations":
+        cost = "each makes the host wait for the device"
+        if profile.device == "cpu":
+            cost = f"costs nothing on this device; on a GPU {cost}"
         text = (
             f"{who}{where} reads a value of a tensor on the host (as .item() does) {times} a step: "
-            "costs nothing on this device; on a GPU each makes the host wait for the device"
+            f"{cost}"
         )
         return Finding(kind="read", text=text)
     text = f"{who}{where} waits for the device {times} a step, {milliseconds(one.seconds)} ms"
@@ -142,9 +145,8 @@ def _kernel_finding(profile: RankProfile, who: str) -> Finding:
     longest = profile.kernels[0]
     kind, seconds = next(iter(profile.kinds.items()))
     share = seconds / profile.kernel_seconds if profile.kernel_seconds else 0.0
-    what = "kernels" if profile.device == "cuda" else "operations"
     text = (
-        f"{who}{kind} takes {percent(share)} of the time of {what}, the "
+        f"{who}{kind} takes {percent(share)} of the time of {profile.recorded}, the "
         f"longest is {longest.name} ({milliseconds(longest.seconds)} ms in {longest.calls:.3g} "
         "calls a step)"
     )

@@ -26,7 +26,7 @@ LONG = 1_000_000
 MOST_PLACES = 5
 """Places of gaps and of reads that are kept."""
 
-NO_LAUNCHES = "a CPU launches no kernels: its operations are computed where they are called"
+NO_LAUNCHES = "no kernels of a device were recorded; a CPU has none"
 
 
 def host_time(cycles: Sequence[Cycle]) -> HostTime | None:

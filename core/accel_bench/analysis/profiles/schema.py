@@ -221,6 +221,12 @@ class RankProfile(Frozen):
     warnings: tuple[str, ...] = ()
     """What could not be recorded or written, and why."""
 
+    @property
+    def recorded(self) -> Literal["kernels", "operations"]:
+        """What `kernels` holds: those of a device, or the operations of the host."""
+        of_device = self.host is not None and self.host.measures == "device idle"
+        return "kernels" if of_device else "operations"
+
 
 class Finding(Frozen):
     """One thing that may be worth looking at."""

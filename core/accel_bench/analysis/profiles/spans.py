@@ -21,6 +21,10 @@ KINDS: dict[str, SpanKind] = {
     "gpu_memset": "copy",
     "cuda_runtime": "runtime",
     "cuda_driver": "runtime",
+    "xpu_runtime": "runtime",
+    "xpu_driver": "runtime",
+    "privateuse1_runtime": "runtime",
+    "privateuse1_driver": "runtime",
 }
 """What torch's profiler calls a kind of event, as `cat` in a Chrome trace; others are left out."""
 

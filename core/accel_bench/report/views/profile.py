@@ -46,14 +46,13 @@ def _slowest(ranks: Sequence[RankProfile]) -> RankProfile | None:
 
 
 def _tables(rank: RankProfile, several: bool, top: int) -> Iterator[Table]:
-    what = "kernels" if rank.device == "cuda" else "operations"
     where = f" of rank {rank.rank}" if several else ""
     by_time = sorted(rank.kernels, key=lambda one: -one.seconds)[:top]
     by_count = sorted(rank.kernels, key=lambda one: -one.calls)[:top]
     columns = _columns(rank)
     if rank.kernels:
-        yield Table(columns, by_time, title=f"{what}{where} by time")
-        yield Table(columns, by_count, title=f"{what}{where} by count")
+        yield Table(columns, by_time, title=f"{rank.recorded}{where} by time")
+        yield Table(columns, by_count, title=f"{rank.recorded}{where} by count")
     yield from memory_tables(rank, where, top)
 
 

@@ -26,6 +26,10 @@ TO_HOST = frozenset(
 )
 """Methods that wait for a device, and of a tensor in host memory are no operation at all."""
 
+AS_TEXT = frozenset({torch.Tensor.__repr__, torch.Tensor.__format__})
+"""Methods that write a tensor as text: torch hides what they do from all modes, but of a number's
+format."""
+
 NOT_COUNTED = frozenset({"detach", "_record_function_enter_new", "_record_function_exit"})
 """What is no work: ranges for a profiler, and the new variables of saved tensors."""
 
@@ -83,7 +87,7 @@ class StepCounter:
         return out
 
     def host_call(self, name: str, tensor: torch.Tensor) -> None:
-        """Count a call that would wait for a device, of a tensor in host memory."""
+        """Count a call that waits for a device, or would if the tensor were on one."""
         site = self.sites.here()
         if self._on_host(site, [tensor]):
             return
@@ -155,7 +159,7 @@ class _Dispatched(TorchDispatchMode):
 
 
 class _HostCalls(TorchFunctionMode):
-    """Counts calls of tensors in host memory that would wait for a device, and dispatch nothing."""
+    """Counts calls that wait for a device, or would, and dispatch nothing that can be seen."""
 
     def __init__(self, counter: StepCounter) -> None:
         super().__init__()
@@ -164,7 +168,8 @@ class _HostCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         to_host = func in TO_HOST or (func is torch.Tensor.to and _names_host(args, kwargs))
-        if to_host and args[0].device.type == "cpu":
+        hidden = func in AS_TEXT and (func is torch.Tensor.__repr__ or args[0].dim())
+        if hidden or (to_host and args[0].device.type == "cpu"):
             self._counter.host_call(f"Tensor.{func.__name__}", args[0])
         return func(*args, **kwargs)
 

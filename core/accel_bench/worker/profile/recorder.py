@@ -13,13 +13,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+import torch
+from torch.profiler import (
+    ProfilerActivity,
+    profile,
+    record_function,
+    schedule,
+    supported_activities,
+)
 
 from accel_bench.analysis.profiles.spans import EDGE, KINDS, Cycle, Span, in_order
 from accel_bench.analysis.profiles.summarize import figures_of
 from accel_bench.engine import Batch, PhaseName
 from accel_bench.job import ProfileRequest
+from accel_bench.machine.device_type import DeviceType
 from accel_bench.run_context import Run
 from accel_bench.worker.profile.attribution import attribute
 from accel_bench.worker.profile.ranges import ModuleRanges, Preemption, mark_phase
@@ -72,9 +79,9 @@ class Recorder:
                 active=asked.active,
                 repeat=asked.repeat,
             )
-        on_device = [ProfilerActivity.CUDA] if self._run.device.type == "cuda" else []
+        on_device = device_activity(self._run.device_type)
         self._profiler = profile(
-            activities=[ProfilerActivity.CPU, *on_device],
+            activities=[one for one in (ProfilerActivity.CPU, on_device) if one is not None],
             schedule=steps,
             on_trace_ready=self._keep,
             record_shapes=asked.shapes,
@@ -109,6 +116,12 @@ class Recorder:
             self._preemption.close()
         if self._profiler is not None:
             self._profiler.stop()
+        seen = self._run.device_type.on_host or any(one.device for one in self._cycles)
+        if self._cycles and not seen:
+            self._warnings.append(
+                f"torch's profiler has recorded no kernel of the {self._run.device.type} device: "
+                "operations and their times are those of the host"
+            )
         if self._ended < self.steps:
             self._warnings.append(
                 f"{self._ended} of {self.steps} steps ended; where one was cut short, figures "
@@ -171,6 +184,16 @@ class Recorder:
         self._cycles.append(Cycle(spans))
 
 
+def device_activity(device: DeviceType) -> ProfilerActivity | None:
+    """Return what torch's profiler calls the work of a type of device; None where it sees none."""
+    kind = device.torch_type
+    if kind == "cuda":  # Where its library is missing, torch records by events.
+        return ProfilerActivity.CUDA
+    own = kind == torch._C._get_privateuse1_backend_name()
+    found = getattr(ProfilerActivity, "PrivateUse1" if own else kind.upper(), None)
+    return None if device.on_host or found not in supported_activities() else found
+
+
 def write_trace(profiler: Any, path: Path) -> None:
     """Write a compressed trace whole, or nothing. Raises OSError or RuntimeError."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +227,7 @@ def category_of(event: Any) -> str:
 
 def category_by_name(event: Any) -> str:
     """Return the category of an event by where it ran and what it is called."""
-    on_host = event.device_type() == DeviceType.CPU
+    on_host = event.device_type() == torch.autograd.DeviceType.CPU
     name = event.name()
     if event.is_user_annotation():
         return "user_annotation" if on_host else "gpu_user_annotation"

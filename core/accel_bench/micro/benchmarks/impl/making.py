@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from accel_bench.machine.devices import of_torch_type
+
 FIRST_SEED = 2025
 """Seed of what is made with seed 0: no cotangent, which begin at 0 too, may equal an input. Along
 its own input a norm has no gradient."""
@@ -30,8 +32,7 @@ def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: in
     The global random state and the defaults are left as they were.
     """
     place, before = torch.device(device), torch.get_default_dtype()
-    cuda_devices = [place.index or 0] if place.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda_devices), place:
+    with of_torch_type(place.type).keep_random_state(place.index or 0), place:
         torch.manual_seed(FIRST_SEED + seed)
         torch.set_default_dtype(getattr(torch, dtype))
         try:

@@ -1,0 +1,39 @@
+"""The devices that cells run on, by the names that `resources.device` has for them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from accel_bench.machine.devices import HOST, device_type, device_types
+from accel_bench.machine.info import read_machine
+
+
+def torch_name(name: str) -> str:
+    """Return what torch calls a device such as `rocm:1`: `cuda:1`; a name of torch's as it is."""
+    kind, colon, index = name.partition(":")
+    known = device_types().get(kind)
+    return name if known is None else f"{known.torch_type}{colon}{index}"
+
+
+@cache
+def prepare_device(name: str) -> str:
+    """Return what torch calls a device, which this process may use from then on.
+
+    Raises ScenarioError for a type of device that nothing installed describes.
+    """
+    kind, _, index = name.partition(":")
+    device = device_type(kind)
+    device.prepare()
+    if index:
+        device.use(int(index))
+    return torch_name(name)
+
+
+@cache
+def default_device() -> str:
+    """Return the device of `resources.device: auto`; the host where torch cannot reach that."""
+    import torch
+
+    name = read_machine().device
+    available = getattr(torch.get_device_module(prepare_device(name)), "is_available", None)
+    return name if available is None or available() else HOST
