@@ -23,6 +23,7 @@ NAMES = (
     "gpt2",
     "gpt2-medium",
     "granite-3-8b",
+    "h2o-danube2-1.8b",
     "llama-2-70b",
     "llama-2-7b",
     "llama-3-70b",

@@ -1,0 +1,128 @@
+"""The sweeps of docs/sweeps.md: at the tutorial's sizes they plan, and at a small one they run."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from builtin.tasks.catalogue_files import write_catalogue
+
+from accel_bench import Result, Status
+from accel_bench.analysis.checks.audit import audit
+from accel_bench.catalog.hardware import named_hardware
+from accel_bench.documents.presets import find_presets
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.runner.estimate_target import machine_with
+from accel_bench.scenario.draft import read_draft
+from accel_bench.testing import run_scenario
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text(encoding="utf8")
+
+WRITTEN = {
+    one["name"]: one for one in map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
+}
+
+TAGS = {
+    "llama3_1_70b_instruct": ["ps_llama3_1_70b_instruct.ws_8.4_2048_bfloat16"],
+    "llama3_1_8b_dpo": [
+        f"beta_{beta}-length_normalization_false-micro_batch_size_4-nll_scale_0.0-"
+        "reference_tensor_parallel_size_1-sequence_length_2048"
+        for beta in (0.1, 0.2, 0.5)
+    ],
+    "nllb_600m": [
+        f"learning_rate_2e-05-micro_batch_size_4-sequence_length_128-source_lang_eng-"
+        f"target_lang_{lang}-weight_decay_0.1"
+        for lang in ("fra", "deu", "spa")
+    ],
+    "wav2vec2_base": ["ps_wav2vec2_base.ws_8.mal_100000.minal_1000.norm_true"],
+}
+"""The tag of each point."""
+
+FEW_STEPS = {
+    "measure.warmup": 1,
+    "measure.steps": 7,
+    "measure.phase_steps": 0,
+    "resources.threads": 1,
+}
+
+
+def test_every_sweep_of_the_page_is_one_of_these() -> None:
+    assert WRITTEN.keys() == TAGS.keys()
+    shipped = re.findall(r"^accel-bench run (\S+-sweep)", PAGE, re.M)
+    assert sorted(shipped) == sorted(n for n in find_presets("scenarios") if n.endswith("-sweep"))
+
+
+@pytest.mark.parametrize("name", TAGS)
+def test_a_sweep_of_the_page_plans_on_eight_gpus_in_points_of_these_tags(
+    name: str, tmp_path: Path
+) -> None:
+    for lang in ("fr", "de", "es"):
+        write_catalogue(tmp_path, lang, "program", {"open": "ouvrir"})
+    written = dict(WRITTEN[name])
+    if written["data"]["use"] == "translations":
+        written["data"] = {**written["data"], "path": str(tmp_path)}
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(written, sort_keys=False))
+    machine = machine_with(read_machine(), named_hardware("h100-80gb"), 8)
+    plan = make_plan(read_draft(path), machine, PlanRequest())
+    assert [one.skipped for one in plan.planned] == [()] * len(TAGS[name])
+    assert [one.experiment.tag for one in plan.planned] == TAGS[name]
+    assert {one.experiment.scenario.world_size for one in plan.planned} == {8}
+
+
+def point(name: str, **chosen: Any) -> Result:
+    """Run one point of a shipped sweep, for a few steps."""
+    settings = {key.replace("__", "."): value for key, value in chosen.items()}
+    (found,) = run_scenario(name, only=["baseline"], settings=FEW_STEPS | settings).values()
+    assert found.status is Status.OK, found.reasons
+    assert not audit(found)
+    return found
+
+
+def losses(result: Result) -> list[float]:
+    """Losses of a run, from its first step on."""
+    window = result.ranks[0].window
+    assert window is not None
+    return [float(one.loss or 0) for one in (*window.warmup, *window.samples)]
+
+
+def test_a_beta_is_run_beside_a_reference_of_the_same_name() -> None:
+    small = {"data__limit_bytes": 20_000, "data__sequence_length": 64}
+    weak, strong = (losses(point("dpo-sweep", task__beta=beta, **small)) for beta in (0.1, 0.5))
+    # Before its first step the policy is the reference, whatever beta is.
+    assert weak[0] == pytest.approx(math.log(2), rel=1e-6)
+    assert strong[0] == pytest.approx(math.log(2), rel=1e-6)
+    assert strong[1:] != pytest.approx(weak[1:], rel=1e-3)
+
+
+def test_each_pair_of_languages_is_trained_on(tmp_path: Path) -> None:
+    words = "open close file folder page line word print save edit view help search find".split()
+    for folder, ending in {"fr": "er", "de": "en", "es": "ar"}.items():
+        texts = {f"{a} the {b}": f"{a}{ending} le {b}{ending}" for a in words for b in words}
+        write_catalogue(tmp_path, folder, "program", texts)
+    few = {"data__path": str(tmp_path), "data__samples": 100, "data__sequence_length": 24}
+    languages = ("fra", "deu", "spa")
+    found = [point("translation-sweep", data__target_lang=lang, **few) for lang in languages]
+    for one in found:
+        assert losses(one)[-1] < losses(one)[0]
+    tags = [one.experiment.tag for one in found]
+    assert tags == [f"ps_translation-cpu.ws_1.eng-{lang}" for lang in languages]
+
+
+def test_speech_is_recognized_in_both_phases() -> None:
+    few = {"data__samples": 16, "data__max_audio_len": 8_000}
+    trained, frozen = (
+        point(
+            "speech-sweep", task__freeze_encoder_for_n_steps=n, data__normalize_audio=n == 0, **few
+        )
+        for n in (0, 1000)
+    )
+    for one in (trained, frozen):
+        assert losses(one)[-1] < losses(one)[0]
+    flows = [one.ranks[0].effective.gradient_flow for one in (trained, frozen)]
+    assert [flow.trained_tensors for flow in flows if flow][1] == 2 < flows[0].trained_tensors
