@@ -127,6 +127,7 @@ def test_the_schema_accepts_the_shipped_scenarios(name: str) -> None:
         ("{model: {use: x, option: 1}, metrics: [memory, {use: x, every: 2}]}", True),
         ("stacks: {a: [], b: [x, {use: y, z: 1}], c: {set: {k: 1}, use: [x]}, d: named}", True),
         ("{extends: base.yaml, slow: true}", True),
+        ("{extends: base.yaml, stacks: {of-the-base: null}}", True),
         ("extends: [a.yaml, b.yaml]", True),
         ("{sweep: {train.seed: [1, 2]}, exclude: [{when: {stack: a}, because: b}]}", True),
         ("measure: {warmup: auto}", True),

@@ -72,8 +72,9 @@ class ExperimentRuns:
 
     @property
     def name(self) -> str:
-        """The stack's name, with the values of its sweep point where something is swept."""
-        return label(self.planned.experiment.stack.name, self.planned.experiment.sweep)
+        """The stack's name, with its sweep point where something is swept."""
+        experiment = self.planned.experiment
+        return label(experiment.stack.name, experiment.sweep, experiment.tag)
 
     @property
     def usable(self) -> bool:

@@ -143,7 +143,7 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
 def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
     """Return the runs that keep rows open, and how to measure their rounds again."""
     named = {
-        (label(run.stack, row.sweep), run.round): run.factor
+        (label(run.stack, row.sweep, row.tag), run.round): run.factor
         for row in rows
         for run in row.slow_runs
     }
@@ -245,7 +245,7 @@ def _others(summary: Summary) -> list[ExperimentSummary]:
 
 
 def _name(row: ExperimentSummary) -> str:
-    return label(row.stack, row.sweep)
+    return label(row.stack, row.sweep, row.tag)
 
 
 def _how(rows: Sequence[ExperimentSummary]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import JsonValue
 from accel_bench.scenario.models import Stack
+from accel_bench.scenario.tags import is_chosen
 
 
 def percent(fraction: float) -> str:
@@ -35,9 +36,13 @@ def assignments(changed: Mapping[str, JsonValue]) -> list[str]:
     return words
 
 
-def label(stack: str, sweep: Mapping[str, JsonValue]) -> str:
-    """Return a stack's name, with the values of its sweep point where something is swept."""
-    return f"{stack} ({settings(sweep)})" if sweep else stack
+def label(stack: str, sweep: Mapping[str, JsonValue], tag: str = "") -> str:
+    """Return a stack's name, with its sweep point where something is swept.
+
+    That is the point's tag where the scenario has formed it itself, else the swept values.
+    """
+    point = tag if is_chosen(tag, sweep) else settings(sweep)
+    return f"{stack} ({point})" if sweep else stack
 
 
 def differs(stack: Stack) -> str:

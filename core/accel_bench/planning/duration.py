@@ -83,7 +83,8 @@ def estimate_time(plan: Plan, machine: Machine, store: Store | None) -> TimeEsti
                 f"a run may take {duration(run)}, and is ended after {duration(limit)}; "
                 "--timeout sets another limit"
             )
-            notices.append((label(experiment.stack.name, experiment.sweep), notice))
+            name = label(experiment.stack.name, experiment.sweep, experiment.tag)
+            notices.append((name, notice))
     return TimeEstimate(seconds, "; ".join(sorted(bases)), tuple(grouped_by_reason(notices)))
 
 

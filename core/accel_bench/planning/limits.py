@@ -80,7 +80,8 @@ def refuse_needs(needs: Iterable[tuple[Experiment, MemoryNeed]]) -> None:
         if not need.fits:
             where = "the host" if _on_host(experiment.scenario) else "the device"
             text = f"{need.describe()}, and {where} has {size(need.available_bytes or 0)}"
-            stacks.setdefault(text, []).append(label(experiment.stack.name, experiment.sweep))
+            name = label(experiment.stack.name, experiment.sweep, experiment.tag)
+            stacks.setdefault(text, []).append(name)
     if stacks:
         lines = [f"{join_names(names)}: {text}" for text, names in stacks.items()]
         raise ScenarioError(

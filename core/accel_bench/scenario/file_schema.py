@@ -19,7 +19,14 @@ def file_schema() -> dict[str, Any]:
     use = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["use"]}]}
     ((pattern, spelt_out),) = properties["stacks"]["patternProperties"].items()
     properties["stacks"]["patternProperties"] = {
-        pattern: {"anyOf": [{"type": "string"}, {"type": "array", "items": use}, spelt_out]}
+        pattern: {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": use},
+                {"type": "null"},  # takes a stack of a file below back
+                spelt_out,
+            ]
+        }
     }
     properties["stacks"]["additionalProperties"] = False
     tag = properties["tag"]

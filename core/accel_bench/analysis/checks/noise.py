@@ -91,7 +91,8 @@ def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
     for result in results:
         load = load_of(result)
         if load is not None and result.status.completed:
-            name = label(result.experiment.stack.name, result.experiment.sweep)
+            experiment = result.experiment
+            name = label(experiment.stack.name, experiment.sweep, experiment.tag)
             named = f"{name} (round {result.round + 1})", load
             sessions.setdefault(result.session, []).append(named)
     every = [load for runs in sessions.values() for _, load in runs]

@@ -86,7 +86,7 @@ def request_tables(summary: Summary) -> list[Table]:
     if not rows:
         return []
     latencies = [
-        LatencyRow(title, label(row.stack, row.sweep), values)
+        LatencyRow(title, label(row.stack, row.sweep, row.tag), values)
         for name, title in LATENCIES.items()
         for row in rows
         if any(values := tuple(_known(row).get(f"{name}_p{one}") for one in PERCENTILES))
@@ -97,7 +97,7 @@ def request_tables(summary: Summary) -> list[Table]:
         for name, title, unit, form in RATES
         if name in measured
     ]
-    stack = Column("stack", lambda row: label(row.stack, row.sweep), kind="name")
+    stack = Column("stack", lambda row: label(row.stack, row.sweep, row.tag), kind="name")
     return [Table(LATENCY_COLUMNS, latencies), Table([stack, *rates], rows)]
 
 

@@ -66,7 +66,7 @@ def pairing(rows: Sequence[PointFigure]) -> list[str]:
 
 
 def _name(row: PointFigure) -> str:
-    return label(row.stack, row.sweep)
+    return label(row.stack, row.sweep, row.tag)
 
 
 def _point(row: PointFigure) -> str:

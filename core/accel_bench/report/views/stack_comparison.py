@@ -189,7 +189,10 @@ def _metric_tables(summary: Summary) -> list[Table]:
     names = labels(one for row in summary.experiments for one in row.metrics if one.name not in own)
     rows = [
         MetricRow(
-            name, label(row.stack, row.sweep), metric, _metric_of_baseline(summary, row, metric)
+            name,
+            label(row.stack, row.sweep, row.tag),
+            metric,
+            _metric_of_baseline(summary, row, metric),
         )
         for key, name in names.items()
         for row in summary.experiments
@@ -272,14 +275,14 @@ def _evidence(summary: Summary) -> list[str]:
             if isinstance(shown, dict) and isinstance(text := shown.get("summary"), str):
                 text = shorten(text, SUMMARY_CHARACTERS, placeholder=" ...")
                 note = text if plugin == row.stack else f"{plugin}: {text}"
-                texts.append((label(row.stack, row.sweep), note))
+                texts.append((label(row.stack, row.sweep, row.tag), note))
     return grouped_by_reason(texts)
 
 
 def _reason_notes(summary: Summary, answer: str) -> list[str]:
     """Return why rows are not simply ok, each reason once; the load of the host comes last."""
     reasons = [
-        (label(row.stack, row.sweep), reason)
+        (label(row.stack, row.sweep, row.tag), reason)
         for row in summary.experiments
         for reason in _reasons(row, summary.baseline, answer)
     ]
@@ -335,7 +338,7 @@ def details(summary: Summary) -> list[str]:
         allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""
         parts = [row.differs, _phases(row), _communication(row), _rate(row), _start(row)]
         parts += [_visible(row), allowed, update_cost_text(row)]
-        notes.append(f"{label(row.stack, row.sweep)}: {'; '.join(filter(None, parts))}")
+        notes.append(f"{label(row.stack, row.sweep, row.tag)}: {'; '.join(filter(None, parts))}")
     kinds = dict.fromkeys(row.peak_memory_kind or "" for row in summary.experiments)
     if measured := ", ".join(filter(None, kinds)):
         notes.append(f"memory: peak of the device that needed most, {measured}")
