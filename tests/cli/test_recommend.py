@@ -62,6 +62,17 @@ def test_people_and_spreadsheets_read_the_same_rows(results: Path, form: str) ->
         assert "not changed, and not compared with anything else: model.dtype=float32" in out
 
 
+def test_a_family_is_answered_from_what_is_stored_of_its_models(results: Path) -> None:
+    done = recommend("--family", "text-generation", "--format", "json")
+    (row,) = json.loads(done.out)["rows"]
+    assert (row["model"], row["mode"], row["device"]) == ("tiny-llama-cpu", "train", "l4")
+    assert row["recommended"]["stack"] == "fast" and row["certainty"] == "measured"
+    assert "use fast on l4" in recommend("--family", "text-generation").out
+    nothing = recommend("--family", "vision", code=1).out
+    assert "Cannot tell: nothing that is stored of vision models answers this." in nothing
+    assert "Cannot tell" in recommend("--family", "vision", "--results", "nowhere", code=1).out
+
+
 def test_conditions_choose_the_evidence(results: Path) -> None:
     done = recommend(*MODEL, "--where", "stack = baseline", "--format", "json")
     assert json.loads(done.out)["recommended"]["stack"] == "baseline"
@@ -79,6 +90,11 @@ def test_conditions_choose_the_evidence(results: Path) -> None:
         ([*MODEL, "--budget", "-3", "--tokens", "5"], "budget_usd"),
         ([*MODEL, "--json", "nowhere.json"], "nowhere.json"),
         ([*MODEL, "--where", "nothing = 5"], "nothing"),
+        ([*MODEL, "--at-most", "request_latency_p99"], "write METRIC=VALUE"),
+        ([*MODEL, "--family", "vision"], "leave --model out, or name one model"),
+        (["--family", "visions"], "did you mean 'vision'"),
+        (["--family", "vision", "--mode", "sing"], "--mode sing: it is train or inference"),
+        ([*MODEL, "--at-most", "request_latency_p99=soon"], "write METRIC=VALUE"),
     ],
 )
 def test_bad_requests_name_the_culprit(results: Path, arguments: list[str], problem: str) -> None:

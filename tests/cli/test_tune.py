@@ -204,6 +204,14 @@ def test_loss_at_a_time_is_read_from_runs_that_are_long_enough() -> None:
     assert min(steps[1:]) > 15
 
 
+def test_a_rate_of_requests_is_no_setting_of_a_server_and_answers_have_no_loss() -> None:
+    served = ("tune", "inference-cpu", "--set", "inference.rate=4")
+    error = call(*served, "--over", "inference.rate=1..8").err
+    assert "fewer requests are always answered sooner" in error
+    error = call(*served, "--over", "inference.batch_size=1,2", *RATE[2:], "--at", "tokens=9").err
+    assert "a model that answers requests has no loss" in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from recommendation_factory import experiment, in_turn, runs
+from serving_factory import serving
 
 from accel_bench.analysis.recommendation.answer import memory_words
 from accel_bench.analysis.recommendation.schema import MemoryUse, Recommendation, RecommendRequest
 from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import Device
+from accel_bench.report.formats import render_report
 from accel_bench.report.views.recommend import recommend_report
 from accel_bench.result import Provenance, Result, Status
 from accel_bench.runner.recommend import Recommender, Stored, check_request
@@ -244,3 +247,29 @@ def test_the_baseline_of_a_session_is_that_of_its_scenario(
 ) -> None:
     record = SessionRecord(id="s", started_at="2026", scenario="s", document=document)
     assert record.baseline == name
+
+
+def test_at_a_rate_the_device_that_answers_soonest_is_taken_and_a_job_has_no_hours() -> None:
+    servers = {"monday": 100.0, "tuesday": 40.0}
+    found = [
+        run.model_copy(
+            update={
+                "ranks": tuple(
+                    rank.model_copy(update={"device": Device(type="cuda", name=device)})
+                    for rank in run.ranks
+                )
+            }
+        )
+        for device, (session, ms) in zip(("NVIDIA L4", "NVIDIA T4"), servers.items(), strict=True)
+        for run in serving("baseline", ms, seconds=ms / 1000 / ms**2, session=session)
+    ]
+    document = ask(found, mode="inference")
+    assert document.offer is not None and document.offer.device == "t4"
+    assert document.offer.request_seconds is not None
+    with pytest.raises(ScenarioError, match="leave --tokens, --lengths"):
+        ask(found, mode="inference", tokens=1e6)
+    table = render_report(recommend_report(document), "table")
+    assert "median request" in table and "99 of 100" in table
+    limited = ask(found, mode="inference", gpu="l4", at_most={"request_latency_p99": 10.0})
+    assert limited.offer is None
+    assert [one.fate for one in limited.others] == ["over a limit"]

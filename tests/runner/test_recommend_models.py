@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from cli.program import call
 
 from accel_bench.catalog.hardware import named_hardware
-from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import PlanRequest
 from accel_bench.runner.device_estimates import DeviceEstimator
 from accel_bench.runner.recommend_models import fitting_models
+from accel_bench.runner.simulator import Simulator
+from accel_bench.scenario.draft import Draft
 
 
 def test_what_surely_does_not_fit_is_not_simulated_and_problems_stay_with_their_model() -> None:
-    asked = []
-
-    def estimator_of(name: str) -> DeviceEstimator:
-        asked.append(name)
-        raise ScenarioError("cannot be planned")
-
-    found = fitting_models(["gpt2", "llama-2-70b"], named_hardware("t4"), estimator_of)
-    assert asked == ["gpt2"]
-    assert [(one.model, one.fit, one.why) for one in found] == [
-        ("llama-2-70b", "does not fit", "its weights alone take 128 GiB in 16 bits"),
-        ("gpt2", None, "cannot be planned"),
+    asked: list[str] = []
+    names = ["gpt2", "llama-2-70b", "opt-125m"]
+    with closing(Simulator()) as simulator:
+        estimators = [unplannable(simulator)] * 2
+        found = fitting_models(names, named_hardware("t4"), estimators, asked.append)
+    assert sorted(asked) == ["gpt2", "opt-125m"]
+    assert [(one.model, one.fit) for one in found] == [
+        ("llama-2-70b", "does not fit"),
+        ("opt-125m", None),
+        ("gpt2", None),
     ]
+    assert found[0].why == "its weights alone take 128 GiB in 16 bits"
+    assert "cannot be planned" in found[1].why
+
+
+def unplannable(simulator: Simulator) -> DeviceEstimator:
+    """An estimator of a scenario that asks for a plugin which nobody has."""
+    draft = Draft("cannot be planned", {"name": "x", "optimizer": {"use": "no-such"}})
+    return DeviceEstimator(simulator, draft, PlanRequest(), read_machine(), (), (), None)
 
 
 @pytest.mark.release

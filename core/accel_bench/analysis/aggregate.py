@@ -12,6 +12,12 @@ from accel_bench.analysis.checks.audit import disowning, with_audit
 from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.named import named_metrics
+from accel_bench.analysis.metrics.offered_load import (
+    compared_seconds,
+    is_saturated,
+    largest_metric,
+    offered_rate,
+)
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.schema import (
     ExperimentFigures,
@@ -92,9 +98,29 @@ class ExperimentRuns:
         return "was skipped" if status is Status.SKIPPED else f"ended as {status.value}"
 
     @property
-    def seconds_per_token(self) -> dict[RoundKey, float]:
-        """Seconds per real token of every completed run: what is compared."""
-        return {key: speed.seconds_per_token for key, speed in self.speeds.items()}
+    def compared_seconds(self) -> dict[RoundKey, float]:
+        """Seconds of every completed run that are compared: of a real token, at a rate of the
+        median request."""
+        found = (
+            (key, compared_seconds(self.completed[key], one)) for key, one in self.speeds.items()
+        )
+        return {key: seconds for key, seconds in found if seconds is not None}
+
+    @property
+    def rate(self) -> float | None:
+        """Requests that arrived per second; None where they arrived at no rate."""
+        return offered_rate(self.planned.experiment.scenario)
+
+    @property
+    def saturated(self) -> bool:
+        """Whether requests piled up in a completed run."""
+        return any(map(is_saturated, self.completed.values()))
+
+    def largest(self, metric: str) -> float | None:
+        """Return the largest value over runs of a metric of the engine; None where one lacks it."""
+        found = [largest_metric(run, metric) for run in self.completed.values()]
+        known = [value for value in found if value is not None]
+        return max(known) if known and len(known) == len(found) else None
 
     @property
     def tokens_per_second(self) -> Interval | None:
@@ -267,11 +293,18 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         rates=_rates(list(row.speeds.values())),
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
+        offered_rate=row.rate,
+        request_seconds=None if row.rate is None else _latency(row),
+        saturated=row.saturated,
         loss=_loss_ends(trained, steps),
         losses=next((speed.loss_statistics for speed in trained.values()), None),
         differs=differs(experiment.stack),
         metrics=named_metrics(list(row.completed.values())),
     )
+
+
+def _latency(row: ExperimentRuns) -> Interval | None:
+    return positive_interval(list(row.compared_seconds.values()))
 
 
 def _rates(speeds: Sequence[RunThroughput]) -> Rates | None:

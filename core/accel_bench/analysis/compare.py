@@ -20,7 +20,7 @@ from accel_bench.analysis.checks.comparability import (
     comparability,
     of_comparable,
 )
-from accel_bench.analysis.checks.outputs import of_offered_load
+from accel_bench.analysis.checks.offered_load import of_offered_load
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
     compare_training,
@@ -88,7 +88,7 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentCompar
     training = _training(left, right, allowed, paired)
     speed = of_same_training(_speed(left, right, allowed, paired), training)
     return ExperimentComparison(
-        **dict(of_offered_load(speed, right.planned.experiment.scenario)),
+        **dict(of_offered_load(speed, left, right)),
         **dict(training),
         a=_operand(left, steps),
         b=_operand(beside_baseline(right, left), steps),
@@ -140,7 +140,7 @@ def _speed(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
 ) -> Comparison:
     """Return a verdict on comparable pairs, else the ratio and why there is no more."""
-    before, after = left.seconds_per_token, right.seconds_per_token
+    before, after = left.compared_seconds, right.compared_seconds
     if unused := _disowned(left, right):
         return Comparison(verdict_reason=unused)
     if not paired:

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
-from accel_bench.analysis.wording import count, join_names, label, rate, ratio_texts
+from accel_bench.analysis.wording import (
+    count,
+    join_names,
+    label,
+    milliseconds,
+    rate,
+    ratio_texts,
+)
 from accel_bench.result import Status
 from accel_bench.scenario.uses import CALLS
 
@@ -258,11 +265,17 @@ def _as_fast(row: ExperimentSummary, baseline: str) -> str:
     """Return `1.32 times as fast as lora [1.30, 1.34]`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
-    return f"{median} times as fast as {baseline}" + (f" [{', '.join(ends)}]" if ends else "")
+    what = "" if row.offered_rate is None else ", by the latency of the median request"
+    interval = f" [{', '.join(ends)}]" if ends else ""
+    return f"{median} times as fast as {baseline}{interval}{what}"
 
 
 def _speed(row: ExperimentSummary) -> str:
     """Return `lora trains at 12,345 tokens/s [12,300, 12,400]`; empty without a speed."""
+    if row.request_seconds is not None:
+        latency = milliseconds(row.request_seconds.median)
+        text = f"{_name(row)} answers the median of {row.offered_rate:g} requests/s in {latency} ms"
+        return f"{text}, and is saturated" if row.saturated else text
     speed = row.tokens_per_second
     if speed is None:
         return ""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.metrics.memory import largest, peak_memory
 from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange
@@ -69,7 +70,7 @@ def _figure(
     reason = _obstacle(new, old)
     if reason or new is None or old is None:
         return LadderFigure(stack=stack, against=against, reason=reason)
-    logs = paired_logs(old.seconds_per_token, new.seconds_per_token)
+    logs = paired_logs(old.compared_seconds, new.compared_seconds)
     # The stack with the item comes second: its plugins declare what is allowed.
     fewer, more = (new, old) if reverse_loss else (old, new)
     return LadderFigure(
@@ -93,7 +94,7 @@ def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
             return f"{_name(row)} {row.how_it_ended}"
     if not set(new.speeds) & set(old.speeds):
         return "no round in which both completed"
-    return ""
+    return load_obstacle(old, new)
 
 
 def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:

@@ -163,7 +163,10 @@ def _point(
 
 
 def _place(row: PageRow) -> tuple[bool, bool, float]:
-    speed = row.summary.tokens_per_second
+    """Return the place of a row: at a rate who answers soonest comes first, else the fastest."""
+    speed, latency = row.summary.tokens_per_second, row.summary.request_seconds
+    if latency is not None:
+        return bool(row.why_not_ranked), False, latency.median
     return bool(row.why_not_ranked), speed is None, -speed.median if speed else 0.0
 
 
@@ -196,17 +199,17 @@ def _row(
 
 def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:
     """Return why a row has no place among the others; empty where it has one."""
-    if own.imported:
-        return "imported: it was not measured here"
-    if not row.status.completed:
-        return status_word(row.status)
-    if row.disowned:
-        return "its own figures contradict one another"
-    if row.tokens_per_second is None:
-        return "no speed was measured"
-    if row.training_difference:
-        return f"it did not {'answer' if row.generated else 'train'} the same"
-    return "not comparable" if row.verdict_reason.startswith(NOT_COMPARABLE) else ""
+    other = f"it did not {'answer' if row.generated else 'train'} the same"
+    reasons = {
+        "imported: it was not measured here": own.imported,
+        status_word(row.status): not row.status.completed,
+        "its own figures contradict one another": row.disowned,
+        "no speed was measured": row.tokens_per_second is None,
+        f"saturated at {row.offered_rate} requests/s": row.saturated,
+        other: row.training_difference,
+        "not comparable": row.verdict_reason.startswith(NOT_COMPARABLE),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _machines(results: Sequence[Result]) -> tuple[Machine, ...]:

@@ -252,12 +252,12 @@ def _of_row(results: Sequence[Result], row: ExperimentSummary, stack: str) -> li
 def _usable(
     results: Sequence[Result], row: ExperimentSummary, stack: str
 ) -> Mapping[RoundKey, float]:
-    """Return seconds per token of a stack at the row's sweep point, by round."""
+    """Return the compared seconds of a stack at the row's sweep point, by round."""
     found = _of_row(results, row, stack)
     if not found:
         return {}
     runs: ExperimentRuns = collect_runs(PlannedSummary(experiment=found[-1].experiment), found, 0)
-    return runs.seconds_per_token if runs.usable else {}
+    return runs.compared_seconds if runs.usable else {}
 
 
 def _judge(

@@ -150,6 +150,17 @@ class ExperimentFigures(ExperimentRow):
     peak_memory_kind: str | None
     """How the peak was measured, in the words of the metric."""
 
+    offered_rate: float | None = None
+    """Requests that arrived per second on each device; null where the next ones are asked for when
+    the last are answered."""
+
+    request_seconds: Interval | None = None
+    """Latency of the median request, from its arrival to its last token: what is compared where
+    requests arrive at a rate."""
+
+    saturated: bool = False
+    """Whether requests piled up in a run, so that latencies say how long was measured."""
+
     loss: LossEnds | None
     """Loss at both ends of the run."""
 

@@ -18,7 +18,7 @@ from accel_bench.analysis.aggregate import (
 )
 from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
 from accel_bench.analysis.checks.noise import load_notes
-from accel_bench.analysis.checks.outputs import of_offered_load
+from accel_bench.analysis.checks.offered_load import of_offered_load
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
     compare_training,
@@ -171,7 +171,7 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             training = compare_training(base.completed, row.completed)
             both = comparability_of_rounds(base.completed, row.completed)
             judged = of_same_training(comparison, training)
-            judged = of_offered_load(judged, row.planned.experiment.scenario)
+            judged = of_offered_load(judged, base, row)
             speed = of_comparable(judged, both)
             summary = _row(beside_baseline(row, base), speed, training, steps)
             slow = _slow_runs(base, row) if speed.verdict == "inconclusive" else ()
@@ -194,7 +194,7 @@ def _slow_runs(base: ExperimentRuns, row: ExperimentRuns) -> tuple[SlowRun, ...]
             round=one.key[1],
             factor=one.factor,
         )
-        for one in slow_runs(base.seconds_per_token, row.seconds_per_token)
+        for one in slow_runs(base.compared_seconds, row.compared_seconds)
         if one.key[1] not in row.repeated
     )
 
@@ -215,13 +215,14 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
 
 def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict[str, Comparison]:
     """Compare speeds; code identical to the baseline's shows the noise, where any ran beside it."""
-    times = {key: row.seconds_per_token for key, row in open_rows.items()}
+    times = {key: row.compared_seconds for key, row in open_rows.items()}
     identical = [
-        math.expm1(abs(fmean(paired_logs(base.seconds_per_token, times[key]))))
+        math.expm1(abs(fmean(logs)))
         for key, row in open_rows.items()
         if row.planned.experiment.id == base.planned.experiment.id
+        and (logs := paired_logs(base.compared_seconds, times[key]))
     ]
-    return compare(base.seconds_per_token, times, max(identical, default=None))
+    return compare(base.compared_seconds, times, max(identical, default=None))
 
 
 def _row(

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from pydantic import Field
 
@@ -99,6 +99,18 @@ def read_card(name: str) -> ModelCard:
 def list_cards() -> dict[str, ModelCard]:
     """Read the whole catalog, by name; raises ScenarioError for the first file that is wrong."""
     return {name: _read(path) for name, path in sorted(find_presets("models").items())}
+
+
+def cards_of_family(family: str) -> dict[str, ModelCard]:
+    """Return the models of a family by name; raises ScenarioError for a family without any."""
+    cards = {name: card for name, card in list_cards().items() if card.family == family}
+    if not cards:
+        known = get_args(Family)
+        raise ScenarioError(
+            f"--family {family}: no model of the catalog is one; families are {', '.join(known)}"
+            f"{did_you_mean(family, known)}"
+        )
+    return cards
 
 
 def model_problems(model: ModelUse) -> Iterator[str]:

@@ -19,9 +19,15 @@ class RecommendOptions(AnswerOptions):
         str | None,
         typer.Option(help="Model, as scenarios name it (`models list`); else that of --scenario."),
     ] = None
+    family: Annotated[
+        str | None,
+        typer.Option(help="All models of a family that have stored runs, such as text-encoder."),
+    ] = None
     mode: Annotated[
         str | None,
-        typer.Option(help="`train`, or `inference`: from stored runs alone.  [default: train]"),
+        typer.Option(
+            help="`train`, or `inference` (stored runs alone).  [default: train; a family: both]"
+        ),
     ] = None
     gpu: Annotated[
         str | None,
@@ -48,6 +54,13 @@ class RecommendOptions(AnswerOptions):
         Names,
         typer.Option(help="Condition on stored runs, as `results list --where` takes it."),
     ] = None
+    at_most: Annotated[
+        Names,
+        typer.Option(
+            metavar="METRIC=VALUE",
+            help="Largest value of a metric of the worst run: request_latency_p99=500 (ms).",
+        ),
+    ] = None
     json: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Read the request from a JSON file (- for stdin)."),
@@ -65,6 +78,10 @@ def recommend(options: RecommendOptions) -> int:
     such. Where neither is enough, it prints the command that would be, with minutes and dollars.
     Exit code 1 where nothing can be recommended.
     """
+    if options.family is not None:
+        from accel_bench.cli.recommend_family import recommend_models_of
+
+        return recommend_models_of(options.family, options)
     from accel_bench.cli.recommend_request import run_recommend
 
     return run_recommend(options)

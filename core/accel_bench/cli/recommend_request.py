@@ -28,7 +28,7 @@ from accel_bench.documents.files import read_text
 from accel_bench.documents.load_json import load_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, StoreError
-from accel_bench.machine.info import Machine, read_machine
+from accel_bench.machine.info import Machine, available_cores, read_machine
 from accel_bench.planning.duration import recent_results
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, resolve_request
@@ -45,6 +45,9 @@ from accel_bench.store.schema import RUNS
 
 MAXIMUM_BYTES = 64 * 2**20
 """Size of a request: its lengths are most of it."""
+
+MOST_SIMULATORS = 8
+"""Processes that simulate at once; each takes about a gibibyte."""
 
 NOTHING = 1
 """Exit code where nothing can be recommended."""
@@ -73,22 +76,28 @@ def run_recommend(options: RecommendOptions) -> int:
 
 def _list_models(options: RecommendOptions, gpu: str) -> int:
     """Print which models of the catalog fit on a device; return the exit code."""
-    others = ("budget", "deadline", "tokens", "lengths", "where", "no_estimates")
+    others = ("budget", "deadline", "tokens", "lengths", "where", "at_most", "no_estimates")
     if given := [name for name in others if getattr(options, name)]:
         listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ScenarioError(f"{listed}: name the model too (--model NAME)")
     device, work = named_hardware(gpu), options.scenario or "quickstart"
-    with closing(Simulator(options.trust_remote_code)) as simulator:
+    asked, trusted = (
+        RecommendRequest(model=_model_of(work), scenario=work),
+        options.trust_remote_code,
+    )
+    # What another card's figures are needs no simulation of its own.
+    names = [name for name, card in list_cards().items() if not card.same_as]
+    with ExitStack() as stack:
+        estimators = [
+            _estimator(asked, Stored(), stack.enter_context(closing(Simulator(trusted))), trusted)
+            for _ in range(max(1, min(available_cores(), MOST_SIMULATORS, len(names))))
+        ]
 
-        def estimator_of(name: str) -> DeviceEstimator:
+        def notify(name: str) -> None:
             if sys.stderr.isatty():
                 print(f"simulating {name}", file=sys.stderr)
-            request = RecommendRequest(model=name, scenario=work)
-            return _estimator(request, Stored(), simulator, options.trust_remote_code)
 
-        # What another card's figures are needs no simulation of its own.
-        names = [name for name, card in list_cards().items() if not card.same_as]
-        models = fitting_models(names, device, estimator_of)
+        models = fitting_models(names, device, estimators, notify)
     document = FittingModels(gpu=device.name, scenario=work, models=models)
     print_report(models_report(document), options.output)
     return 0 if any(one.fit == "fits" for one in models) else NOTHING
@@ -109,6 +118,7 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
         "lengths": read_lengths(options.lengths) if options.lengths else None,
         "scenario": options.scenario,
         "where": options.where or None,
+        "at_most": limits_of(options) or None,
     }
     given = {key: value for key, value in given.items() if value is not None}
     where = "the command line"
@@ -130,6 +140,25 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
         return where
 
     return validate(RecommendRequest, given, place, ScenarioError)
+
+
+def limits_of(options: RecommendOptions) -> dict[str, float]:
+    """Return the largest values of metrics (`--at-most`). Raises ScenarioError."""
+    return dict(map(_limit, options.at_most or ()))
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """Return `METRIC=VALUE` as a name and a number. Raises ScenarioError."""
+    name, _, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not name.strip() or not math.isfinite(number):
+        raise ScenarioError(
+            f"--at-most {text}: write METRIC=VALUE, such as request_latency_p99=500 (milliseconds)"
+        )
+    return name.strip(), number
 
 
 def _check_model(request: RecommendRequest, stored: Stored) -> None:

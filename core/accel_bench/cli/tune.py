@@ -24,7 +24,9 @@ class TuneOptions(PlanOptions):
     ] = None
     objective: Annotated[
         Literal["tokens_per_second", "loss"],
-        typer.Option(help="Speed with an equivalent loss, or the loss itself."),
+        typer.Option(
+            help="Speed with an equivalent loss (requests at a rate: their latency), or the loss."
+        ),
     ] = "tokens_per_second"
     at: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import typer
 
+from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.searches.tuning import beats, best_of, with_answer
 from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, Unit
 from accel_bench.analysis.tables.experiment_keys import changes_task
@@ -40,6 +41,9 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.layers import look_up
 
 UNITS: tuple[Unit, ...] = ("seconds", "dollars", "tokens")
+
+RATE = "inference.rate"
+"""Key of the load, which is no setting of a server."""
 
 SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -89,7 +93,8 @@ def run_tune(options: TuneOptions) -> int:
             return allocation.exit_code
         machine = machine_of(allocation, machine)
         plans = _plans(draft, machine, request, options.stack)
-        task = _Task(axes, objective, plans, single(plans.baseline({})))
+        planned = single(plans.baseline({}))
+        task = _Task(axes, _at_the_rate(objective, planned, axes), plans, planned)
         _check_ends(task)
         if options.dry_run:
             print_plan([plans.baseline({})], machine, options.results, options.output)
@@ -132,6 +137,23 @@ def _refuse_tasks(axes: Sequence[Axis]) -> None:
             f"--over {key} with --objective loss: losses on other data, or of another model, are "
             "of other tasks; tune them for speed, or vary what only changes the training"
         )
+
+
+def _at_the_rate(objective: Objective, planned: Planned, axes: Sequence[Axis]) -> Objective:
+    """Return the objective; where requests arrive at a rate, speed is how soon they are answered.
+
+    Raises ScenarioError for a search over the rate, or for a loss: nothing is trained.
+    """
+    scenario = planned.experiment.scenario
+    if scenario.generates and not objective.is_speed:
+        raise ScenarioError("--objective loss: a model that answers requests has no loss")
+    if offered_rate(scenario) is None:
+        return objective
+    if any(axis.key == RATE for axis in axes):
+        raise ScenarioError(
+            f"--over {RATE}: fewer requests are always answered sooner; sweep the rate with `run`"
+        )
+    return objective.model_copy(update={"goal": "request_seconds"})
 
 
 def parse_size(text: str) -> int:

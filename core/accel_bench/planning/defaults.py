@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from accel_bench.catalog.models import Family, architecture_of, list_cards
+from accel_bench.catalog.models import architecture_of, cards_of_family
 from accel_bench.documents.load import Location
-from accel_bench.errors import PluginError, ScenarioError, did_you_mean
+from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import load_class
@@ -59,13 +59,7 @@ def sweep_family(draft: Draft, family: str) -> None:
 
     A task that the file names chooses those that were trained by it; else each model has its own.
     """
-    cards = {name: card for name, card in list_cards().items() if card.family == family}
-    if not cards:
-        known = get_args(Family)
-        raise ScenarioError(
-            f"--family {family}: no model of the catalog is one; families are {', '.join(known)}"
-            f"{did_you_mean(family, known)}"
-        )
+    cards = cards_of_family(family)
     if draft.get("zip") is not None:
         raise ScenarioError(f"{draft.where(('zip',))}: --family cannot be added to a zip")
     model, place = draft.data.get("model"), f"--family {family}"

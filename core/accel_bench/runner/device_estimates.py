@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from threading import Lock
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.estimates.schema import Estimate, LengthSummary
@@ -20,6 +21,9 @@ from accel_bench.runner.estimate import Estimator
 from accel_bench.runner.estimate_target import machine_with, target_of
 from accel_bench.runner.simulator import Simulator
 from accel_bench.scenario.draft import Draft
+
+PLANNING = Lock()
+"""Held while a scenario is planned: several devices or models may be estimated at once."""
 
 MOST_DEVICES = 1024
 """Devices that a machine of the table is taken to have: as many as a scenario wants."""
@@ -69,7 +73,8 @@ class DeviceEstimator(NamedTuple):
             oversubscribe=True,
             build_environments=False,
         )
-        with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        # What a plugin prints is no part of the document; standard output is that of all threads.
+        with PLANNING, redirect_stdout(sys.stderr):
             return make_plan(self.draft, self.on(chosen), request)
 
     def on(self, chosen: NamedHardware | None) -> Machine:

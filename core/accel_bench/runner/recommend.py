@@ -56,6 +56,12 @@ from accel_bench.store.sessions import SessionRecord
 
 LENGTH = "data.sequence_length"
 
+NO_JOB = (
+    "the stored requests arrive at a rate (inference.rate), by which a job of tokens has no hours; "
+    "leave --tokens, --lengths, --budget and --deadline out, or choose others with --where"
+)
+"""Why the size of a job is refused."""
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -88,10 +94,7 @@ class Recommender:
     def answer(self) -> Recommendation:
         """Return the recommendation. Raises AccelBenchError where the request has no answer."""
         chosen, left_out = self._candidates()
-        by_device = {
-            device: rank([one for one in chosen if one.device == device], self.tokens)
-            for device in dict.fromkeys(one.device for one in chosen)
-        }
+        by_device = self._by_device(chosen)
         ranks = [one for one in by_device.values() if one.best]
         offers = {
             id(one): measured_offer(one.best, self.request, self.tokens, self.prices)
@@ -114,6 +117,23 @@ class Recommender:
                 "next_runs": next_runs,
             }
         )
+
+    def ranked(self) -> tuple[dict[DeviceKind, Ranked], list[str]]:
+        """Return the stored stacks in order on each device, and what was left out."""
+        chosen, left_out = self._candidates()
+        return self._by_device(chosen), left_out
+
+    def _by_device(self, chosen: Sequence[Candidate]) -> dict[DeviceKind, Ranked]:
+        """Return the candidates in order on each device. Raises ScenarioError for a job of tokens
+        where requests arrive at a rate."""
+        if self.tokens is not None and any(one.runs.rate is not None for one in chosen):
+            raise ScenarioError(NO_JOB)
+        return {
+            device: rank(
+                [one for one in chosen if one.device == device], self.tokens, self.request.at_most
+            )
+            for device in dict.fromkeys(one.device for one in chosen)
+        }
 
     @property
     def lengths(self) -> LengthSummary | None:

@@ -44,6 +44,7 @@ def measured_offer(
         devices=best.device.devices,
         stack=best.name,
         tokens_per_second=_span(speed) if speed else None,
+        request_seconds=_span(best.row.request_seconds) if best.row.request_seconds else None,
         hours=hours,
         usd=hours.times(hourly) if hours and hourly else None,
         usd_per_hour=hourly,
@@ -137,7 +138,9 @@ def _within(span: Span | None, limit: float | None, sure: bool) -> Answer | None
 
 
 def _duration(offer: Offer) -> float:
-    """Return the hours of the job at worst, else those of a token."""
+    """Return the time of the job at worst, of the median request at a rate, else of a token."""
+    if offer.request_seconds is not None:
+        return offer.request_seconds.high
     if offer.hours is not None:
         return offer.hours.high
     return 1 / offer.tokens_per_second.low if offer.tokens_per_second else math.inf

@@ -72,6 +72,12 @@ def paired_losses(results: list[Result], objective: Objective) -> list[tuple[flo
 def _of_speed(plan: Plan, results: list[Result], session: str) -> TuneCheck:
     summary = plan.summarize(results)
     row = next(one for one in summary.experiments if one.stack == TUNED)
+    base = next(one for one in summary.experiments if one.stack == summary.baseline)
+    if base.saturated and not row.saturated and row.status.completed and not row.not_the_same:
+        reason = "it answers all requests in time, and the baseline is saturated at this rate"
+        return TuneCheck(
+            verdict="better", reason=reason, rounds=row.rounds, ratio=None, session=session
+        )
     return TuneCheck(
         verdict=VERDICTS.get(row.verdict, "open"),
         reason=conclusion(summary).rstrip("."),

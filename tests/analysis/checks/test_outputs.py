@@ -234,14 +234,6 @@ def test_empty_answers_show_nothing() -> None:
     assert verdict(answered(()), answered(())).output_verdict == "not tested"
 
 
-def test_at_a_rate_there_is_no_verdict_on_tokens_per_busy_second() -> None:
-    summary = summary_of(TEXT, rate=4.0)
-    fast = summary.experiments[1]
-    assert (fast.verdict, fast.output_verdict) == ("not tested", "same")
-    assert "compare latencies at this rate" in fast.verdict_reason
-    assert summary_of(TEXT).experiments[1].verdict == "faster"
-
-
 def summary_of(fast: tuple[int, ...], **inference: Any) -> Any:
     """Five rounds of a baseline and of a stack that takes half as long."""
     results, planned = [], []

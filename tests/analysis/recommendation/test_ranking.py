@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from analysis_factory import with_threads
 from recommendation_factory import BASELINE, experiment, in_turn, runs
+from serving_factory import serving
 
 from accel_bench.analysis.recommendation.answer import answer_of, others_of
 from accel_bench.analysis.recommendation.candidates import collect_candidates, device_of
@@ -203,3 +204,47 @@ def test_another_device_than_cuda_is_no_cpu(torch_type: str) -> None:
         "cpu",
         on_host.machine.processor if on_host.machine else "cpu",
     )
+
+
+def served(at_most: dict[str, float] | None = None, **full: bool) -> Ranked:
+    """Three servers at 4 requests/s; the one that answers last has the highest busy speed."""
+    stacks = [("base", 100.0, 0.1), ("soon", 50.0, 0.2), ("late", 200.0, 0.01)]
+    found = in_turn(
+        *(
+            serving(name, ms, seconds=seconds, saturated=full.get(name, False))
+            for name, ms, seconds in stacks
+        )
+    )
+    return rank(collect_candidates(found, {"monday": "base"}), None, at_most)
+
+
+def test_at_a_rate_the_soonest_answer_is_recommended() -> None:
+    ranked = served()
+    assert names(ranked) == ["soon", "base", "late"]
+    assert ranked.sure
+    words = answer_of(ranked, None)
+    assert "the median of 4 requests/s in 50.0 ms, 2.00" in words
+    assert "in its worst run 99 of 100 requests took at most 150 ms" in words
+    assert break_evens(ranked, None) == []
+
+
+def test_a_saturated_server_is_never_recommended() -> None:
+    ranked = served(soon=True)
+    assert names(ranked) == ["base", "late"]
+    assert [(one.fate, one.row.stack) for one in others_of(ranked, None)][-1] == (
+        "saturated",
+        "soon",
+    )
+    nothing = served(base=True, soon=True, late=True)
+    assert nothing.best is None
+    assert {one.fate for one in others_of(nothing, None)} == {"saturated"}
+
+
+def test_the_slowest_requests_can_be_limited() -> None:
+    ranked = served({"request_latency_p99": 299.0})
+    assert names(ranked) == ["soon"]
+    over = {one.row.stack: one.why for one in others_of(ranked, None) if one.fate == "over a limit"}
+    assert over["base"] == "request_latency_p99 may be 299 at most: its worst run has 300"
+    unknown = served({"time_to_first_token_p99": 5.0})
+    assert unknown.best is None
+    assert unknown.refused[0].obstacle.endswith("it was not measured")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis_factory import FAST, LORA, NF4, STEADY, make_rank, make_result, make_rounds, scaled
+from serving_factory import serving
 
 from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.schema import PlannedSummary, Summary
@@ -171,3 +172,23 @@ def test_the_report_of_a_race_misses_no_round_that_a_dropped_stack_was_spared() 
         page = scenario_page("monday", (), plan, results, {})
         assert [row.status for row in page.summary.experiments] == [Status.OK, Status.OK, status]
         assert (page.summary.race is not None) is race
+
+
+def race_of_servers(**full: bool) -> list[tuple[str, str]]:
+    """What a race at 4 requests/s drops, and by whom: the late one has the higher busy speed."""
+    stacks = [
+        serving("base", 100, seconds=0.1, rounds=12, saturated=full.get("base", False)),
+        serving("soon", 50, seconds=0.2, rounds=12, saturated=full.get("soon", False)),
+        serving("late", 200, seconds=0.05, rounds=5),
+    ]
+    planned = [PlannedSummary(experiment=runs[0].experiment) for runs in stacks]
+    results = [run for runs in stacks for run in runs]
+    summary = summarize("served", "base", planned, results, 12, race=True)
+    assert summary.race is not None
+    return [(one.stack, one.rival) for one in summary.race.drops]
+
+
+def test_at_a_rate_the_latency_decides_a_race_and_what_is_saturated_drops_none() -> None:
+    assert race_of_servers() == [("late", "soon")]
+    assert race_of_servers(soon=True) == [("late", "base")]
+    assert race_of_servers(soon=True, base=True) == []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from analysis.learning.learning_factory import learned
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
+from serving_factory import serving
 
 from accel_bench.analysis.learning.curves import training_curve
 from accel_bench.analysis.searches.tuning import (
@@ -195,3 +197,44 @@ def test_the_advice_is_what_the_command_line_and_the_scenario_take() -> None:
         "Use --set train.gradient_checkpointing=true --set optimizer.eps=null, and "
         "`set: {train.micro_batch_size: 4}` in the stack lora of the scenario."
     )
+
+
+def test_at_a_rate_the_soonest_answer_wins_and_a_saturated_server_does_not_count() -> None:
+    latency = Objective(goal="request_seconds")
+
+    def trial(number: int, ms: float, **changes: Any) -> TuneTrial:
+        (run,) = serving("tuned", ms, rounds=1, **changes)
+        return judge_trial(number, {"inference.batch_size": number}, run, base, latency)
+
+    (base,) = serving("base", 100, rounds=1)
+    late, soon = trial(1, 200, seconds=0.01), trial(2, 50, seconds=0.5)
+    full, other = trial(3, 10, saturated=True), trial(4, 10, answer=(1, 2))
+    assert (late.value, soon.value) == (0.2, 0.05)
+    assert (full.outcome, full.reason) == (
+        "infeasible",
+        "it is saturated: requests pile up at this rate",
+    )
+    assert (other.outcome, other.value) == ("infeasible", None)
+    assert other.reason.startswith("different (")
+    baseline = judge_trial(None, {}, base, base, latency)
+    trials = [late, soon, full, other]
+    best = best_of(trials, latency)
+    assert best is soon
+    assert beats(best, baseline, latency) and not beats(late, baseline, latency)
+    report = TuneReport(
+        scenario="served",
+        stack="base",
+        study="s",
+        objective=latency,
+        baseline=baseline,
+        trials=tuple(trials),
+        best=best,
+    )
+    assert "the best latency of the median request has inference.batch_size=2 with 50.0 ms" in (
+        with_answer(report).answer
+    )
+
+
+def test_what_answers_the_same_counts_in_a_search_for_speed() -> None:
+    (base,), (run,) = serving("base", 9, rate=None, rounds=1), serving("x", 9, rate=None, rounds=1)
+    assert judge_trial(1, {}, run, base, SPEED).outcome == "ok"

@@ -7,11 +7,10 @@ from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.agreement import BLOCK, Agreement, agreement
 from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
-from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
+from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import count, percent
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
-from accel_bench.scenario.models import Scenario
 
 OutputWord: TypeAlias = Literal[
     "same", "equivalent", "different", "different by design", "not tested"
@@ -42,12 +41,6 @@ LETTERS = (
 
 NOTHING = "no token was generated"
 """Why empty answers show nothing."""
-
-AT_A_RATE = (
-    "at inference.rate a slower server answers larger batches, so that tokens per busy second tell "
-    "no speed: compare latencies at this rate"
-)
-"""Why there is no verdict on the speed at a rate."""
 
 NO_ANSWERS = "one of the two has kept no answers"
 """Why nothing is compared."""
@@ -170,14 +163,6 @@ def _apart(worst: Agreement) -> str:
         f"{percent(share)} of the tokens from {block.first} to {block.first + BLOCK - 1} differ "
         f"where all before are equal, {percent(block.surely)} at least"
     )
-
-
-def of_offered_load(speed: Comparison, stack: Scenario) -> Comparison:
-    """Return the speed, without a verdict where requests arrived at a rate."""
-    if not stack.generates or stack.inference.rate is None:
-        return speed
-    changes = {"verdict": "not tested", "verdict_reason": AT_A_RATE, "rounds_needed": None}
-    return speed.model_copy(update=changes)
 
 
 def _units(*runs: Result) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.noise import load_notes
+from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.checks.training import (
     TrainingComparison,
     compare_training,
@@ -197,7 +198,7 @@ def _judge_point(
         if disowned
         else compare_training(against.completed, stack.completed)
     )
-    logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
+    logs = paired_logs(against.compared_seconds, stack.compared_seconds)
     looks = looks_before + count_looks(against.speeds, stack.speeds)
     enough = len(logs) >= MINIMUM_ROUNDS and not disowned
     judged = judge_rounds(logs, floor, looks, points) if enough else None
@@ -257,7 +258,7 @@ def _sentence(
     judged: Judgement,
     floor: float,
 ) -> str:
-    logs = paired_logs(against.seconds_per_token, stack.seconds_per_token)
+    logs = paired_logs(against.compared_seconds, stack.compared_seconds)
     speed = log_interval(logs)
     assert speed is not None
     times = (
@@ -288,7 +289,7 @@ def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingC
     if training.update_missing:
         what = "what it answers" if training.generated else f"how {stack.name} trained"
         return f"{training.untested}, so that nothing shows {what}"
-    return ""
+    return load_obstacle(against, stack)
 
 
 def _failure(side: ExperimentRuns) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.metrics.memory import MemoryFigures
+from accel_bench.analysis.metrics.offered_load import TAIL_LATENCY
 from accel_bench.analysis.recommendation.candidates import UNCOMPARED, Candidate
 from accel_bench.analysis.recommendation.ranking import Ranked, as_fast, fate_of, job_time
 from accel_bench.analysis.recommendation.schema import (
@@ -20,6 +21,7 @@ from accel_bench.analysis.wording import (
     count,
     differs,
     duration,
+    milliseconds,
     percent,
     rate,
     ratio_interval,
@@ -30,6 +32,17 @@ from accel_bench.catalog.hardware import list_hardware
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result
 from accel_bench.scenario.layers import look_up
+
+KEPT_SERVING = (
+    "model.dtype",
+    "inference.prompt_tokens",
+    "inference.new_tokens",
+    "inference.decoding",
+    "inference.rate",
+    "inference.batch_size",
+    "inference.cache",
+)
+"""The same of a model that answers requests."""
 
 KEPT = (
     "model.dtype",
@@ -63,6 +76,8 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
         changes=differs(candidate.experiment.stack),
         device=candidate.device.label,
         tokens_per_second=row.tokens_per_second if usable else None,
+        request_seconds=row.request_seconds if usable else None,
+        slowest_requests_ms=candidate.runs.largest(TAIL_LATENCY) if usable else None,
         start_seconds=starts[len(starts) // 2] if starts else None,
         hours=job_time(candidate, tokens).mapped(lambda s: s / SECONDS)
         if usable and tokens
@@ -107,8 +122,9 @@ def kept_settings(candidate: Candidate) -> dict[str, JsonValue]:
     """Return settings of the training that the recommendation leaves alone."""
     scenario = candidate.experiment.scenario.model_dump(mode="json")
     changed = {*candidate.experiment.stack.settings, *candidate.experiment.sweep}
-    found = {key: look_up(scenario, key)[1] for key in KEPT}
-    return {key: value for key, value in found.items() if key not in changed}
+    keys = KEPT_SERVING if candidate.experiment.scenario.generates else KEPT
+    found = {key: look_up(scenario, key)[1] for key in keys}
+    return {key: value for key, value in found.items() if key not in changed and value is not None}
 
 
 def answer_of(ranked: Ranked, tokens: float | None) -> str:
@@ -116,6 +132,8 @@ def answer_of(ranked: Ranked, tokens: float | None) -> str:
     best = ranked.best
     assert best is not None
     parts = [f"Use {best.name} on {best.device.label}: {_speed(best)}, {_trained(best)}"]
+    if slowest := best.runs.largest(TAIL_LATENCY):
+        parts.append(f"in its worst run 99 of 100 requests took at most {slowest:,.4g} ms")
     if memory := memory_of(best):
         parts.append(f"it needs {memory_words(memory)}{_memory_left(memory)}")
     text = "; ".join(parts) + "."
@@ -125,9 +143,11 @@ def answer_of(ranked: Ranked, tokens: float | None) -> str:
 
 
 def _speed(best: Candidate) -> str:
-    speed = best.row.tokens_per_second
+    speed, latency = best.row.tokens_per_second, best.row.request_seconds
     assert speed is not None
     text = f"{rate(speed.median)} tokens/s"
+    if latency is not None:
+        text = f"the median of {best.runs.rate:g} requests/s in {milliseconds(latency.median)} ms"
     if best.is_baseline:
         return f"{text}, the baseline"
     if best.row.ratio is None:

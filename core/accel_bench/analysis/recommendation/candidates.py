@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
+from accel_bench.analysis.checks.offered_load import NO_LATENCY, saturation
 from accel_bench.analysis.checks.training import compare_training, training_obstacle
+from accel_bench.analysis.recommendation.schema import Fate
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
@@ -75,6 +77,9 @@ class Candidate:
     lone: bool = False
     """Whether it is sound, and the baseline of its sweep point ran out of memory."""
 
+    fate: Fate | None = None
+    """What the obstacle is, where nothing else tells."""
+
     @property
     def name(self) -> str:
         """Stack and sweep point."""
@@ -104,9 +109,12 @@ class Candidate:
         return median(counts)
 
     def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
-        """Return the seconds of a job by run; without tokens the seconds of one of them."""
-        each = self.runs.seconds_per_token
-        if tokens is None:
+        """Return the seconds of a job by run; without tokens the seconds of one of them.
+
+        Where requests arrive at a rate, the latency of the median request.
+        """
+        each = self.runs.compared_seconds
+        if tokens is None or self.runs.rate is not None:
             return each
         starts = self.start_seconds
         usual = median(starts.values()) if starts else 0.0
@@ -257,6 +265,24 @@ def _obstacle(runs: ExperimentRuns, row: ExperimentSummary, is_baseline: bool) -
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return row.verdict_reason
     return training_obstacle(row, row.ratio_reason)
+
+
+def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
+    """Return the candidate, refused where it does not keep up or has too much of a metric."""
+    if candidate.obstacle and not candidate.lone:
+        return candidate
+    runs = candidate.runs
+    if runs.saturated:
+        return replace(candidate, obstacle=saturation(runs), lone=False, fate="saturated")
+    if not runs.compared_seconds:
+        return replace(candidate, obstacle=NO_LATENCY, lone=False, fate="not usable")
+    for metric, limit in at_most.items():
+        value = runs.largest(metric)
+        reason = f"its worst run has {value:,.4g}" if value is not None else "it was not measured"
+        if value is None or value > limit:
+            why = f"{metric} may be {limit:,.4g} at most: {reason}"
+            return replace(candidate, obstacle=why, lone=False, fate="over a limit")
+    return candidate
 
 
 def same_training(base: Candidate, other: Candidate) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from accel_bench.analysis.recommendation.break_even import break_even, mean_ends
-from accel_bench.analysis.recommendation.candidates import Candidate, same_training
+from accel_bench.analysis.recommendation.candidates import (
+    Candidate,
+    same_training,
+    within_limits,
+)
 from accel_bench.analysis.recommendation.schema import BreakEven, Fate
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.verdict import (
@@ -35,13 +39,19 @@ class Ranked(NamedTuple):
     """Whether nothing eligible may be 2 % faster than the best, as far as enough rounds show."""
 
 
-def rank(candidates: Sequence[Candidate], tokens: float | None) -> Ranked:
+def rank(
+    candidates: Sequence[Candidate],
+    tokens: float | None,
+    at_most: Mapping[str, float] | None = None,
+) -> Ranked:
     """Return the candidates in order; the best is the plainest within 2 % of the soonest.
 
     All of one device. Those whose sweep point trains something else than the newest baseline's are
-    refused.
+    refused, and so is what does not keep up with its requests, or has more of a metric than
+    `at_most`.
     """
-    settled = _with_lone(with_reference(candidates))
+    compared = with_reference(candidates)
+    settled = _with_lone([within_limits(one, at_most or {}) for one in compared])
     eligible = sorted(
         (one for one in settled if not one.obstacle),
         key=lambda one: job_time(one, tokens).median,
@@ -124,7 +134,9 @@ def as_fast(one: Candidate, other: Candidate, tokens: float | None) -> Interval 
     keys = pairs_of(one, other)
     seconds, others = one.job_seconds(tokens), other.job_seconds(tokens)
     if keys:
-        seconds, others = ({key: own[key] for key in keys} for own in (seconds, others))
+        seconds, others = (
+            {key: own[key] for key in keys if key in own} for own in (seconds, others)
+        )
     return ratio_of(others, seconds, bool(keys))
 
 
@@ -159,7 +171,7 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     None for what does not surely start later.
     """
     best = ranked.best
-    if best is None:
+    if best is None or best.runs.rate is not None:
         return []
     bases = [one for one in ranked.eligible if one.is_baseline]
     own = [one for one in bases if point_of(one) == point_of(best)]
@@ -173,11 +185,16 @@ def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> 
     keys = pairs_of(best, other)
     if not keys:
         return None
-    seconds, others = ({key: one.job_seconds(tokens)[key] for key in keys} for one in (best, other))
+    seconds, others = (
+        {key: own for key, own in one.job_seconds(tokens).items() if key in keys}
+        for one in (best, other)
+    )
     return compare(others, {"best": seconds})["best"]
 
 
 def _refusal(candidate: Candidate) -> Fate:
+    if candidate.fate is not None:
+        return candidate.fate
     if candidate.runs.ending.status is Status.OOM:
         return "does not fit"
     if not candidate.runs.usable:
@@ -220,6 +237,6 @@ def _extra_and_saved(one: Candidate, rival: Candidate) -> tuple[list[float], lis
     else:
         keys = list(zip(one.start_seconds, rival.start_seconds, strict=False))
     extra = [one.start_seconds[a] - rival.start_seconds[b] for a, b in keys]
-    seconds = one.runs.seconds_per_token, rival.runs.seconds_per_token
+    seconds = one.runs.compared_seconds, rival.runs.compared_seconds
     saved = [(seconds[1][b] - seconds[0][a]) * rival.tokens_per_step for a, b in keys]
     return extra, saved

@@ -24,6 +24,8 @@ Fate: TypeAlias = Literal[
     "changes the training",
     "training not compared",
     "does not fit",
+    "saturated",
+    "over a limit",
     "not usable",
 ]
 """Why a stack was not recommended."""
@@ -58,6 +60,10 @@ class RecommendRequest(Described):
 
     lengths: tuple[int, ...] | None = Field(None, min_length=1)
     """Length of each sample in tokens."""
+
+    at_most: dict[str, float] = Field(default_factory=dict)
+    """Largest value of metrics of the engine, by name, such as `request_latency_p99` in
+    milliseconds; of the worst run of a stack."""
 
     scenario: str = "quickstart"
     """Scenario file, or a shipped one: what would be run where nothing is stored."""
@@ -134,6 +140,12 @@ class Considered(Frozen):
     tokens_per_second: Interval | None = None
     """Real tokens per second of all devices."""
 
+    request_seconds: Interval | None = None
+    """Latency of the median request, where requests arrive at a rate."""
+
+    slowest_requests_ms: float | None = None
+    """Milliseconds in which 99 of 100 requests were answered, of the worst run."""
+
     start_seconds: float | None = None
     """Seconds from the start of the process to the first usual step, compilation included."""
 
@@ -180,6 +192,9 @@ class Offer(Frozen):
     """Changes with which it fits, where an estimate needs some."""
 
     tokens_per_second: Span | None = None
+    request_seconds: Span | None = None
+    """Latency of the median request, where requests arrive at a rate."""
+
     hours: Span | None = None
     usd: Span | None = None
     usd_per_hour: float | None = None

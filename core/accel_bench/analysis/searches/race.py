@@ -17,6 +17,7 @@ from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.searches.race_schema import RaceDrop
 from accel_bench.analysis.statistics.estimators import log_interval
@@ -35,7 +36,7 @@ ENDS_A_STACK = frozenset(
 """Statuses after which a stack is not run again in its session: it would likely fail again."""
 
 Times = Mapping[RoundKey, float]
-"""Seconds per token of the runs of a stack."""
+"""Compared seconds of the runs of a stack: of a token, or at a rate of the median request."""
 
 Eligible = Callable[[str, Sequence[RoundKey]], bool]
 """Whether a stack may drop others, by what these rounds show of its training."""
@@ -69,7 +70,7 @@ def run_race(
         if len(keys) < size or baseline not in alive:
             break
         here = {name: {key: times[name][key] for key in keys} for name in alive}
-        rivals = [name for name in alive if name == baseline or eligible(name, keys)]
+        rivals = [name for name in alive if eligible(name, keys)]
         for name in [one for one in alive if one != baseline]:
             others = [one for one in rivals if one != name]
             if drop := _drop(name, others, here, look, len(times) - 1):
@@ -105,7 +106,7 @@ def _complete(times: Sequence[Times]) -> list[RoundKey]:
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
     """Return the stacks of a sweep point that are dropped, by the runs so far."""
     by_name = {row.planned.experiment.stack.name: row for row in rows}
-    if baseline not in by_name:
+    if baseline not in by_name or len({row.rate for row in rows}) > 1:
         return []
     sound = {name: _sound(row) for name, row in by_name.items()}
     times = {name: {key: one[1] for key, one in runs.items()} for name, runs in sound.items()}
@@ -114,6 +115,10 @@ def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> li
         chosen: list[dict[RoundKey, Result]] = [
             {key: sound[one][key][0] for key in keys} for one in (baseline, name)
         ]
+        if any(map(is_saturated, chosen[1].values())):
+            return False  # How late it answers says how long was measured.
+        if name == baseline:
+            return True
         training = compare_training(*chosen)
         other = training.not_the_same or training.update_missing
         return not other and comparability_of_rounds(*chosen).comparable
@@ -142,14 +147,15 @@ def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
 
 
 def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
-    """Return each run that counts by itself, whatever came after it, and its seconds per token."""
+    """Return each run that counts by itself, whatever came after it, and its compared seconds."""
     kept = {
         key: run
         for key, run in row.counted.items()
         if run.status.completed and not run.imported and not disowning(run)
     }
     speeds = ((key, run, run_throughput(run)) for key, run in kept.items())
-    return {key: (run, speed.seconds_per_token) for key, run, speed in speeds if speed}
+    times = ((key, run, compared_seconds(run, speed)) for key, run, speed in speeds if speed)
+    return {key: (run, seconds) for key, run, seconds in times if seconds is not None}
 
 
 def _ended(row: ExperimentRuns, sessions: Collection[str]) -> bool:

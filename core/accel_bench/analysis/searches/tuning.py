@@ -12,9 +12,11 @@ from statistics import fmean
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
+from accel_bench.analysis.checks.offered_load import NO_LATENCY
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.learning.curves import Reached, training_curve, validation_curve
 from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.searches.tuning_schema import (
     CheckVerdict,
@@ -35,6 +37,7 @@ from accel_bench.analysis.wording import (
     assignments,
     count,
     interval_text,
+    milliseconds,
     percent,
     rate,
     ratio,
@@ -123,6 +126,9 @@ def _judge(
         return "infeasible", None, reason
     if objective.goal == "tokens_per_second":
         return "ok", speed.tokens_per_second, ""
+    if objective.goal == "request_seconds":
+        latency = compared_seconds(run, speed)
+        return ("ok", latency, "") if latency else ("failed", None, NO_LATENCY)
     return _judge_loss(run, objective)
 
 
@@ -144,7 +150,9 @@ def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str
         yield "its memory was not measured"
     elif most is not None and peak is not None and peak >= most:
         yield f"its peak of {size(peak)} is not below {size(most)}"
-    if objective.goal == "tokens_per_second" and run.run_id != baseline.run_id:
+    if is_saturated(run):
+        yield "it is saturated: requests pile up at this rate"
+    if objective.is_speed and run.run_id != baseline.run_id:
         yield from _other_training(run, baseline)
 
 
@@ -153,7 +161,9 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
     training = compare_training({("", 0): baseline}, {("", 0): run})
     yield from filter(None, (comparability([baseline], [run]).refusal, training.not_the_same))
     if training.update_missing:
-        yield training.update_reason
+        yield training.untested
+    if training.generated:
+        return  # What else than the same answers is among the differences.
     if training.loss_verdict != "equivalent":
         yield (
             f"its loss was not shown to be equivalent: {training.loss_reason}; --objective loss "
@@ -283,7 +293,7 @@ def _fit(report: TuneReport) -> str:
 
 
 def _best(report: TuneReport) -> str:
-    goal = "fast" if report.objective.goal == "tokens_per_second" else "good"
+    goal = "fast" if report.objective.is_speed else "good"
     base, best = report.baseline, report.best
     if best is None:
         why = next((one.reason for one in (base, *report.trials) if one.reason), "")
@@ -300,6 +310,8 @@ def _best(report: TuneReport) -> str:
 def _value(objective: Objective, trial: TuneTrial) -> str:
     if trial.value is None:
         return f"none ({trial.reason})"
+    if objective.goal == "request_seconds":
+        return f"{milliseconds(trial.value)} ms"
     speed = objective.goal == "tokens_per_second"
     return f"{rate(trial.value)} tokens/s" if speed else significant(trial.value, 4)
 

@@ -9,8 +9,8 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
 
-Goal: TypeAlias = Literal["tokens_per_second", "loss"]
-"""What is tuned for."""
+Goal: TypeAlias = Literal["tokens_per_second", "request_seconds", "loss"]
+"""What is tuned for; `request_seconds` is the latency of the median request."""
 
 Unit: TypeAlias = Literal["seconds", "dollars", "tokens"]
 """What training is measured in until its loss is read."""
@@ -26,7 +26,8 @@ class Objective(Frozen):
     """What a trial is judged by."""
 
     goal: Goal
-    """Speed at an equivalent loss, or the loss itself."""
+    """Speed at an equivalent loss, where requests arrive at a rate their latency with the same
+    answers, or the loss itself."""
 
     unit: Unit | None = None
     """Of `amount`; null for speed."""
@@ -52,7 +53,14 @@ class Objective(Frozen):
         """What it is, such as `loss at 60 seconds`."""
         if self.goal == "loss":
             return f"loss at {self.amount:g} {self.unit}"
+        if self.goal == "request_seconds":
+            return "latency of the median request"
         return "tokens/s with an equivalent loss"
+
+    @property
+    def is_speed(self) -> bool:
+        """Whether only what does the same work as the baseline counts, the sooner the better."""
+        return self.goal != "loss"
 
 
 class TuneTrial(Frozen):

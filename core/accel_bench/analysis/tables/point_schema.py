@@ -40,7 +40,8 @@ class PointFigure(Frozen):
     """The same divided by the number of ranks."""
 
     ratio: Interval | None = None
-    """Global speed over that of the reference, with a 95 % interval."""
+    """Global speed over that of the reference, with a 95 % interval; where requests arrive at a
+    rate, the reference's latency of the median request over this one's."""
 
     ratio_per_device: Interval | None = None
     """Speed per device over that of the reference."""

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 
 from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.compare import unpaired_ratio
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
@@ -55,7 +56,7 @@ def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
     reason = _obstacle(row, base)
     ratio = None
     if not reason:
-        ratio = ratio_of(base.seconds_per_token, row.seconds_per_token, paired)
+        ratio = ratio_of(base.compared_seconds, row.compared_seconds, paired)
     per_device = there.scenario.world_size / size
     return PointFigure(
         stack=here.stack.name,
@@ -130,4 +131,4 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns) -> str:
         return row.how_it_ended
     if row is base:
         return "this is the reference point"
-    return "" if base.usable else f"the reference point {base.how_it_ended}"
+    return load_obstacle(base, row) if base.usable else f"the reference point {base.how_it_ended}"

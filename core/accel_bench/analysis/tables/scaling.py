@@ -35,8 +35,12 @@ BATCH = frozenset(
 
 
 def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
-    """Return how each stack scales, where devices or nodes are swept; else nothing."""
-    if not any(SIZES & set(row.planned.experiment.sweep) for row in rows):
+    """Return how each stack scales, where devices or nodes are swept; else nothing.
+
+    Nothing where requests arrive at a rate: each device has its own, and none finds more to do.
+    """
+    swept = any(SIZES & set(row.planned.experiment.sweep) for row in rows)
+    if not swept or any(row.rate is not None for row in rows):
         return ()
     alike = _grouped(rows, SIZES)
     if not any(len(set(map(_size, group))) > 1 for group in alike):
@@ -167,7 +171,7 @@ def _serial_share(
 
 def _speedups_by_round(rows: Sequence[ExperimentRuns]) -> list[list[float]]:
     """Return the speed-ups of all rows for each round, or run where they share no rounds."""
-    base, times = rows[0], [row.seconds_per_token for row in rows]
+    base, times = rows[0], [row.compared_seconds for row in rows]
     shared = set.intersection(*(set(row) for row in times))
     if shared and all(shares_rounds(row, base) for row in rows):
         columns = [[row[key] for key in sorted(shared)] for row in times]

@@ -169,6 +169,7 @@ class EndpointEngine:
         summary = f"{load.text}; {text}" if load else text
         return {
             "summary": summary,
+            **({"load": dict(vars(load))} if load else {}),
             "models": models,
             "tokens_by_the_server": sum(said) if said else None,
             "parts_of_streams": parts,

@@ -80,6 +80,16 @@ def inference_columns(baseline: str) -> list[Column]:
     ]
 
 
+def load_notes(summary: Summary) -> list[str]:
+    """Return what was compared where requests arrived at a rate; nothing where they did not."""
+    if all(row.offered_rate is None for row in summary.experiments):
+        return []
+    return [
+        "at inference.rate: times as fast is by the latency of the median request, from its "
+        "arrival to its last token; the speed is that of the busy time"
+    ]
+
+
 def request_tables(summary: Summary) -> list[Table]:
     """Return the tables of latencies and of rates; none where nothing was generated."""
     rows = [row for row in summary.experiments if _known(row).keys() & SHOWN]

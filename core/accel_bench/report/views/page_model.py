@@ -151,6 +151,9 @@ class Page:
     overview: Table | None
     history: Sequence[Plot]
     environments: Table | None
+    both_modes: Table | None
+    """Models that are trained and answer requests on this page."""
+
     notes: Sequence[str]
     made_by: str
     version: str = __version__

@@ -139,11 +139,8 @@ def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
         base = bases.get(runs.planned.experiment.point)
         if base is None or row.stack == baseline or ratio is None:
             continue
-        shared = [key for key in runs.speeds if key in base.speeds]
-        values = [
-            base.speeds[key].seconds_per_token / runs.speeds[key].seconds_per_token
-            for key in shared
-        ]
+        seconds, others = base.compared_seconds, runs.compared_seconds
+        values = [seconds[key] / others[key] for key in others if key in seconds]
         series.append(Series(row.name, row.number, [(v, 0.0) for v in values], _band(ratio)))
     if series:
         caption = (

@@ -19,6 +19,7 @@ from accel_bench.analysis.wording import (
     duration,
     grouped_by_reason,
     label,
+    milliseconds,
     percent,
     plain_value,
     rate,
@@ -27,6 +28,7 @@ from accel_bench.analysis.wording import (
     settings,
     significant,
     size,
+    with_spread,
 )
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 
@@ -46,8 +48,9 @@ def recommend_report(document: Recommendation) -> Report:
     tables = []
     if lines:
         answers = any(line.row.output for line in lines)
-        left_out = OF_TRAINING if answers else OF_ANSWERS
-        columns = [column for column in STACKS if column.key not in left_out]
+        other = OF_TRAINING if answers else OF_ANSWERS
+        unknown = {key for key in OF_REQUESTS if not any(map(reader(key), lines))}
+        columns = [column for column in STACKS if column.key not in other | unknown]
         tables.append(Table(columns, lines, title="stacks"))
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         used = [one for one in OFFERS if any(map(one.cell, document.offers))]
@@ -137,6 +140,10 @@ def _memory(value: Any) -> str:
     return f"{size(value.peak_bytes)} {value.kind}{left}"
 
 
+def _latency(value: Interval) -> str:
+    return with_spread(value, milliseconds)
+
+
 def _hours(value: float) -> str:
     return significant(value, 3)
 
@@ -155,10 +162,15 @@ EVIDENCE = 5
 OF_TRAINING, OF_ANSWERS = {"row.loss", "row.update"}, {"row.output"}
 """Columns of stacks that train, and of those that answer requests."""
 
+OF_REQUESTS = ("row.request_seconds", "row.slowest_requests_ms")
+"""Columns that are left out where no row has them."""
+
 STACKS = (
     Column("stack", _name, kind="name"),
     Column("fate", reader("fate"), "what", kind="word"),
     _number("row.tokens_per_second", "speed", "tokens/s", rate_interval),
+    _number("row.request_seconds", "median request", "ms", _latency),
+    _number("row.slowest_requests_ms", "99 of 100", "ms at most", _hours),
     _number("of_the_best", "does the job", "times as fast", ratio_interval),
     Column("row.loss", reader("row.loss"), "loss"),
     Column("row.update", reader("row.update"), "update"),
@@ -205,6 +217,8 @@ FLAT = (
     *paths("", "fate why"),
     *paths("row", "device stack sweep changes"),
     *interval_paths("row.tokens_per_second", "tokens_per_second"),
+    *interval_paths("row.request_seconds", "request_seconds"),
+    *paths("row", "slowest_requests_ms"),
     *interval_paths("of_the_best", "of_the_best"),
     *interval_paths("row.ratio", "ratio"),
     *interval_paths("row.hours", "hours"),

@@ -41,6 +41,7 @@ from accel_bench.report.views.inference import (
     SHOWN,
     generates,
     inference_columns,
+    load_notes,
     request_tables,
 )
 from accel_bench.report.views.ladder import ladder_columns, ladder_tables
@@ -128,6 +129,7 @@ def _notes(summary: Summary, answer: str) -> list[str]:
     return [
         *([summary.race.text] if summary.race else []),
         *summary.notices,
+        *load_notes(summary),
         *_evidence(summary),
         *map(_seeds, summary.seeds),
         *_reason_notes(summary, answer),

@@ -8,6 +8,7 @@ from accel_bench.analysis.searches.tuning_schema import TuneReport, TuneTrial
 from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,
+    milliseconds,
     plain_value,
     rate,
     significant,
@@ -43,11 +44,13 @@ def tune_view(report: TuneReport) -> Report:
 def _columns(report: TuneReport) -> list[Column]:
     keys = dict.fromkeys(key for row in report.trials for key in row.parameters)
     goal = report.objective.words
-    value = Column(goal, reader("value"), "objective", goal, _four_digits, "number")
+    form = milliseconds if report.objective.goal == "request_seconds" else _four_digits
+    unit = f"{goal}, ms" if form is milliseconds else goal
+    value = Column(goal, reader("value"), "objective", unit, form, "number")
     return [
         Column("trial", _name, kind="name"),
         *(_parameter(key) for key in keys),
-        *([value] if report.objective.goal == "loss" else []),
+        *([value] if report.objective.goal != "tokens_per_second" else []),
         Column("speed", reader("tokens_per_second"), "", "tokens/s", rate, "number"),
         Column("memory", reader("peak_memory_bytes"), "", "peak", size, "number"),
         Column("last loss", reader("last_loss"), form=_four_digits, kind="number"),

@@ -1,0 +1,40 @@
+"""May two be compared in how soon they answer requests?"""
+
+from __future__ import annotations
+
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.analysis.wording import join_names
+
+NO_LATENCY = "latencies of requests were not measured"
+"""Why nothing is compared at a rate."""
+
+OTHER_LOAD = "one of the two answers requests at a rate, the other one as many as it can"
+"""Why a latency and a speed are not compared."""
+
+
+def load_obstacle(base: ExperimentRuns, row: ExperimentRuns) -> str:
+    """Return why two are not compared in how soon they answer; empty where they may be."""
+    if (base.rate is None) is not (row.rate is None):
+        return OTHER_LOAD
+    if base.rate is None:
+        return ""
+    if full := [one for one in (base, row) if one.saturated]:
+        return saturation(*full)
+    return "" if base.compared_seconds and row.compared_seconds else NO_LATENCY
+
+
+def saturation(*rows: ExperimentRuns) -> str:
+    """Return that requests pile up, and what of that follows."""
+    names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in rows])
+    return f"saturated: {names}; requests pile up, so that latencies say how long was measured"
+
+
+def of_offered_load(speed: Comparison, base: ExperimentRuns, row: ExperimentRuns) -> Comparison:
+    """Return the comparison, without ratio and verdict where the load allows none."""
+    reason = load_obstacle(base, row)
+    if not reason and base.rate != row.rate:
+        reason = f"requests arrive at {base.rate:g} and at {row.rate:g} a second"
+    if not reason:
+        return speed
+    return Comparison(rounds=speed.rounds, looks=speed.looks, verdict_reason=reason)

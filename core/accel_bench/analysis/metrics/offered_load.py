@@ -1,0 +1,52 @@
+"""Requests that arrive at a rate: what is compared of them, and whether a server kept up.
+
+At a rate a slower server finds more requests waiting and answers larger batches, so that tokens per
+busy second tell nothing about it. Compared is how long the median request took, from its arrival to
+its last token; where requests pile up, that says how long was measured, and nothing is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from accel_bench.analysis.metrics.throughput import RunThroughput
+from accel_bench.result import Result
+from accel_bench.scenario.models import Scenario
+
+MEDIAN_LATENCY, TAIL_LATENCY = "request_latency_p50", "request_latency_p99"
+"""Metrics of an engine that answers requests, in milliseconds: what is compared at a rate, and the
+latency of the slowest requests."""
+
+
+def offered_rate(scenario: Scenario) -> float | None:
+    """Return the requests that arrive per second; None where the next are asked for when the last
+    are answered, and where the model is trained."""
+    return scenario.inference.rate if scenario.generates else None
+
+
+def is_saturated(run: Result) -> bool:
+    """Return whether requests piled up on a rank, as its engine says by `load` in its evidence."""
+    shown = (one for rank in run.ranks for one in rank.evidence.values())
+    loads = (one.get("load") for one in shown if isinstance(one, Mapping))
+    return any(isinstance(load, Mapping) and load.get("saturated") is True for load in loads)
+
+
+def largest_metric(run: Result, name: str) -> float | None:
+    """Return the largest value over ranks of a metric of the engine; None where a rank lacks it."""
+    engine = run.experiment.scenario.engine.use
+    found = [
+        one.value
+        for rank in run.ranks
+        for one in rank.metrics
+        if one.name == name and one.plugin == engine and one.value is not None
+    ]
+    return max(found) if found and len(found) == len(run.ranks) else None
+
+
+def compared_seconds(run: Result, speed: RunThroughput) -> float | None:
+    """Return the seconds of a run that are compared: those of a real token; where requests arrive
+    at a rate, the latency of the median request. None where that was not measured."""
+    if offered_rate(run.experiment.scenario) is None:
+        return speed.seconds_per_token
+    latency = largest_metric(run, MEDIAN_LATENCY)
+    return latency / 1000 if latency else None

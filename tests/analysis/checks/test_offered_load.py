@@ -1,0 +1,138 @@
+"""Requests at a rate: latencies are compared in the place of tokens per busy second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from analysis_factory import make_failures, make_rank
+from serving_factory import serving
+
+from accel_bench.analysis.checks.offered_load import OTHER_LOAD
+from accel_bench.analysis.compare import compare_stored
+from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.metrics.offered_load import is_saturated, largest_metric
+from accel_bench.analysis.page import scenario_page
+from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.stored_plan import stored_plan
+from accel_bench.analysis.summary import summarize
+from accel_bench.report.formats import render
+from accel_bench.result import Result, Status
+
+
+def summary_of(*stacks: Sequence[Result]) -> Summary:
+    """The summary of stacks, the first of which is the baseline."""
+    planned = [PlannedSummary(experiment=runs[0].experiment) for runs in stacks]
+    results = [run for runs in stacks for run in runs]
+    return summarize("served", stacks[0][0].experiment.stack.name, planned, results, 5)
+
+
+def test_a_slower_server_is_slower_although_its_larger_batches_make_more_tokens_a_second() -> None:
+    """Batches in 0.6 s and in 3 s at 4 requests/s: the second one is busy at a higher rate."""
+    summary = summary_of(serving("base", 850, seconds=0.106), serving("late", 4540, seconds=0.1))
+    base, late = summary.experiments
+    assert base.tokens_per_second is not None and late.tokens_per_second is not None
+    assert late.tokens_per_second.median > base.tokens_per_second.median
+    assert late.verdict == "slower"
+    assert late.ratio is not None and late.ratio.median == pytest.approx(850 / 4540)
+    assert late.request_seconds is not None
+    assert late.request_seconds.median == pytest.approx(4.54, rel=1e-3)
+    text = render([summary], "markdown")
+    assert "by the latency of the median request" in conclusion(summary)
+    assert "the speed is that of the busy time" in text
+
+
+def test_a_server_that_answers_sooner_with_other_text_is_no_faster() -> None:
+    summary = summary_of(serving("base", 100), serving("other", 50, answer=(1, 2, 3)))
+    assert summary.experiments[1].verdict == "different output"
+    same = summary_of(serving("base", 100), serving("other", 50))
+    assert same.experiments[1].verdict == "faster"
+
+
+@pytest.mark.parametrize("full", ["base", "fast"])
+def test_nothing_is_compared_with_a_server_whose_queue_grows(full: str) -> None:
+    runs = [serving(one, ms, saturated=one == full) for one, ms in (("base", 100), ("fast", 50))]
+    summary = summary_of(*runs)
+    row = summary.experiments[1]
+    assert (row.verdict, row.ratio, row.output_verdict) == ("not tested", None, "same")
+    assert row.verdict_reason.startswith(f"saturated: {full} at 4 requests/s")
+    assert summary.experiments[full == "fast"].saturated
+    assert "nothing was compared" in conclusion(summary)
+    assert row.verdict_reason in render([summary], "markdown")
+    stored = compare_stored(*runs)
+    assert (stored.ratio, stored.verdict) == (None, "not tested")
+
+
+def test_a_page_ranks_by_latency_and_gives_a_saturated_server_no_rank() -> None:
+    stacks = [
+        serving("base", 100, seconds=0.1),
+        serving("soon", 50, seconds=0.2),
+        serving("full", 10, seconds=0.05, saturated=True),
+    ]
+    results = [run for runs in stacks for run in runs]
+    names = [runs[0].experiment.stack.name for runs in stacks]
+    document = {"scenario": {"baseline": "base", "stacks": {name: {} for name in names}}}
+    page = scenario_page("monday", (), stored_plan(document, results), results, {})
+    (rows,) = page.points
+    assert [row.summary.stack for row in rows] == ["soon", "base", "full"]
+    assert rows[-1].why_not_ranked == "saturated at 4.0 requests/s"
+
+
+def test_a_latency_and_a_speed_are_not_compared() -> None:
+    def ratio(own: float | None) -> tuple[Interval | None, str]:
+        base, fast = serving("base", 100, rate=own), serving("fast", 50, declares=True)
+        row = summary_of(base, fast).experiments[1]
+        return row.ratio, row.verdict_reason
+
+    assert ratio(None) == (None, OTHER_LOAD)
+    assert ratio(2.0) == (None, "requests arrive at 2 and at 4 a second")
+
+
+def test_without_a_rate_tokens_per_second_are_compared() -> None:
+    slow, fast = serving("base", 100, rate=None), serving("fast", 900, seconds=0.05, rate=None)
+    row = summary_of(slow, fast).experiments[1]
+    assert row.verdict == "faster"
+    assert (row.offered_rate, row.request_seconds) == (None, None)
+
+
+def test_sweep_points_are_compared_by_latency_and_those_that_are_saturated_are_not() -> None:
+    def point(batch: int, ms: float, seconds: float, **more: Any) -> list[Result]:
+        sweep = {"inference.batch_size": batch}
+        return serving("base", ms, seconds=seconds, sweep=sweep, inference=batches(batch), **more)
+
+    def batches(size: int) -> dict[str, Any]:
+        return {"batch_size": size}
+
+    stacks = [point(1, 100, 0.1), point(4, 200, 0.05), point(8, 50, 0.02, saturated=True)]
+    first, second, third = summary_of(*stacks).points
+    assert first.reason == "this is the reference point"
+    assert second.ratio is not None and second.ratio.median == pytest.approx(0.5)
+    assert third.ratio is None and third.reason.startswith(
+        "saturated: base (inference.batch_size=8)"
+    )
+
+
+def test_latencies_that_were_not_measured_leave_the_speed_open() -> None:
+    base, fast = (serving(name, None) for name in ("base", "fast"))
+    row = summary_of(base, fast).experiments[1]
+    assert (row.ratio, row.verdict_reason) == (None, "latencies of requests were not measured")
+    assert row.output_verdict == "same"
+
+
+def test_a_metric_of_a_run_is_that_of_its_worst_rank_and_needs_all_ranks() -> None:
+    (one,), (other,) = serving("base", 100, rounds=1), serving("base", 300, rounds=1)
+    both = one.model_copy(update={"ranks": (*one.ranks, *other.ranks)})
+    assert largest_metric(both, "request_latency_p50") == 300
+    lacking = one.model_copy(update={"ranks": (*one.ranks, make_rank(1))})
+    assert largest_metric(lacking, "request_latency_p50") is None
+    assert not is_saturated(both)
+    (full,) = serving("base", 100, rounds=1, saturated=True)
+    assert is_saturated(one.model_copy(update={"ranks": (*one.ranks, *full.ranks)}))
+
+
+def test_a_server_that_failed_is_not_compared() -> None:
+    failed = make_failures(serving("fast", 50)[0].experiment, Status.FAILED)
+    row = summary_of(serving("base", 100), failed).experiments[1]
+    assert (row.ratio, row.request_seconds, row.saturated) == (None, None, False)
