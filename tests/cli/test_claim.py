@@ -129,7 +129,7 @@ BAD = {
     ),
     "claims:\n  - {stack: lora, baseline: lora, at_least: 1}": "cannot be compared with itself",
     "claims: []": "claims.yaml:1:1: there are no claims",
-    "claims: [{stack: fast, at_least: 1, where: status ?}]": "cannot be understood",
+    "claims: [{stack: fast, at_least: 1, where: status ?}]": "claims.yaml:1:37: claims.0.where: ",
 }
 
 

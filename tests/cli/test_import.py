@@ -282,4 +282,5 @@ def test_the_guide_s_configuration_is_written_too(tmp_path: Path) -> None:
     path = write(tmp_path, "training_config.json", CONFIG)
     done = call("scenarios", "import", str(path), "-o", str(tmp_path / "ours"))
     assert done.code == 0, done.err
-    assert "training_config-cpu.yaml: 720 experiments" in done.out
+    for family in ("embedding", "text_generation"):
+        assert f"training_config-{family}-cpu.yaml: 720 experiments" in done.out

@@ -263,19 +263,38 @@ def configured(tmp_path: Path, **changed: Any) -> tuple[list[NativeScenario], Fi
 
 
 def test_the_guide_s_configuration_becomes_a_scenario_for_each_hardware(tmp_path: Path) -> None:
-    scenarios, findings = configured(tmp_path, batch_sizes=[1, 4])
-    assert [one.name for one in scenarios] == ["training_config-cpu", "training_config-cuda"]
-    assert [one.experiments for one in scenarios] == [2 * 3 * 3 * 2 * 4 * 2] * 2
+    small = {"batch_sizes": [1, 4], "gradient_accumulation_steps": [1]}
+    scenarios, findings = configured(tmp_path, **small)
+    assert [one.name for one in scenarios] == [
+        f"training_config-{family}-{device}"
+        for family in ("embedding", "text_generation")
+        for device in ("cpu", "cuda", "mps")
+    ]
+    assert [one.experiments for one in scenarios] == [2 * 3 * 3 * 2 * 2] * 6
     write_files(tmp_path, {f"{one.name}.yaml": one.text() for one in scenarios})
-    found = points(tmp_path / "training_config-cuda.yaml")
-    assert len(found) == scenarios[1].experiments
+    pairs = points(tmp_path / "training_config-embedding-cuda.yaml")[0].scenario
+    assert (pairs.task.use, pairs.data.use) == ("embedding", "synthetic-pairs")
+    assert (pairs.model.id, pairs.data.sequence_length) == ("bert-base-uncased", 32)
+    found = points(tmp_path / "training_config-text_generation-cuda.yaml")
+    assert len(found) == scenarios[-1].experiments
     first = found[0].scenario
     assert (first.measure.warmup, first.measure.steps) == (5, 50)
     assert (first.resources.device, first.train.precision) == ("cuda", "bf16-autocast")
     assert {point.scenario.optimizer.use for point in found} == {"adam", "adamw"}
-    assert any("'embedding' was left out with bert-base-uncased" in x for x in findings.changed)
-    assert any("'mps' has no counterpart" in line for line in findings.changed)
-    assert findings.wrong == []
+    assert findings.lines() == []
+
+
+def test_families_of_the_configuration_become_tasks_or_are_reported(tmp_path: Path) -> None:
+    families = {"vision": ["vit-base-patch16-224"], "audio": ["wav2vec2-base"]}
+    (one,), findings = configured(tmp_path, model_families=families, hardware_types=["cuda", "tpu"])
+    assert (one.name, one.experiments) == ("training_config-cuda", 5 * 3 * 2 * 4)
+    write_files(tmp_path, {"vision.yaml": one.text()})
+    first = points(tmp_path / "vision.yaml")[0].scenario
+    assert (first.task.use, first.data.use) == ("image-classification", "images")
+    unknown, hardware = findings.changed
+    assert "'audio' was left out with wav2vec2-base: the file does not say which task" in unknown
+    assert "'tpu' has no counterpart" in hardware
+    assert "left out: sequence_lengths (samples of vision have no length)" in findings.lines()
 
 
 def test_a_misspelt_key_of_the_configuration_is_reported(tmp_path: Path) -> None:
@@ -284,10 +303,10 @@ def test_a_misspelt_key_of_the_configuration_is_reported(tmp_path: Path) -> None
     path = tmp_path / "c.json"
     path.write_text(json.dumps(config))
     findings = Findings()
-    (first, _) = read_config(path, findings)
+    first = read_config(path, findings)[0]
     assert "'batch_size' is misspelt, and was taken for 'batch_sizes'" in findings.wrong[0]
     assert first.sweep["train.micro_batch_size"] == [1, 4, 16, 32, 64]
-    with pytest.raises(ImportFileError, match="names no model"):
-        configured(tmp_path, model_families={"vision": ["vit"]})
+    with pytest.raises(ImportFileError, match="names no model of a family that is trained here"):
+        configured(tmp_path, model_families={"audio": ["whisper"]})
     with pytest.raises(ImportFileError, match="names no hardware"):
-        configured(tmp_path, hardware_types=["mps"])
+        configured(tmp_path, hardware_types=["tpu"])

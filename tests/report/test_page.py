@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds
+from interchange.bundles import make_runs
 from report.page_factory import (
     HOSTILE,
     dressed,
@@ -17,6 +18,7 @@ from report.page_factory import (
 )
 
 from accel_bench.analysis.page import scenario_page
+from accel_bench.analysis.repetitions import Repetition
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.stored_plan import StoredPlan
 from accel_bench.analysis.tables.overview import RunLine, overview
@@ -291,6 +293,42 @@ def test_memory_says_what_it_counts_and_the_twin_where_a_row_is_from() -> None:
     text = render_page_markdown(made)
     assert "| memory host MiB above imports |" in text
     assert "| origin |" in text and "| imported |" in text
+
+
+def test_the_badge_says_how_often_a_bundle_was_reproduced() -> None:
+    runs, baseline = make_runs(), "lora"
+    again = [Repetition(make_runs("tuesday"), True), Repetition(make_runs("friday", 0.5), False)]
+    plans = {run.experiment.id: PlannedSummary(experiment=run.experiment) for run in runs}
+    plan = StoredPlan(baseline, tuple(plans.values()), 5)
+    one = scenario_page("monday", (), plan, runs, {}, again)
+    badges = {row.summary.stack: row_origin(row) for row in one.rows}
+    assert badges[baseline][0] == "measured here"
+    assert badges["slow"][0] == "measured here, reproduced 2 times"
+    short, full = badges["fast"]
+    assert short == "measured here, reproduced 1 of 2 times"
+    assert full.endswith(
+        "its bundle was repeated 2 times: 1 reproduced, 1 not reproduced, 1 of them on the same "
+        "machine"
+    )
+    assert short in render_html(page([one], [], plots=False))
+    assert short in render_page_markdown(page([one], [], plots=False))
+
+
+def test_speed_is_drawn_over_a_swept_number_and_the_time_of_each_step() -> None:
+    stacks = ("lora", "fast")
+    points = [
+        make_experiment(stack, sweep={"train.micro_batch_size": size, "data.use": data})
+        for stack in stacks
+        for size in (1, 2, 4)
+        for data in ("text", "synthetic")
+    ]
+    runs = [run for point in points for run in make_rounds(point, STEADY)]
+    plan = StoredPlan("lora", tuple(PlannedSummary(experiment=one) for one in points), 5)
+    (made,) = page([scenario_page("monday", (), plan, runs, {})], []).scenarios
+    titles = [plot.title for plot in made.figures]
+    assert "Time of each step" in titles and "Speed over data.use" not in titles
+    (plot,) = [plot for plot in made.figures if plot.title == "Speed over train.micro_batch_size"]
+    assert plot.wide.count(">lora (data.use=") == plot.wide.count(">fast (data.use=") == 2
 
 
 @pytest.mark.parametrize(

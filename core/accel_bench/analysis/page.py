@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import (
@@ -16,6 +17,12 @@ from accel_bench.analysis.learning.convergence import converge
 from accel_bench.analysis.learning.schema import ConvergenceDocument
 from accel_bench.analysis.metrics.memory_parts import MemoryAtPeak, memory_at_peak
 from accel_bench.analysis.metrics.waterfall import Waterfall, waterfall
+from accel_bench.analysis.repetitions import (
+    Repetition,
+    StackRepetition,
+    judge_repetitions,
+    row_key,
+)
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.stored_plan import StoredPlan
 from accel_bench.analysis.summary import collect_raced, summarize_runs
@@ -57,6 +64,9 @@ class PageRow:
 
     elsewhere: tuple[tuple[float, ...], ...] = ()
     """Tokens per second of each other command that measured the same experiment."""
+
+    repetitions: tuple[StackRepetition, ...] = ()
+    """What those found who have repeated the session's bundle."""
 
     @property
     def last_run(self) -> Result | None:
@@ -100,6 +110,7 @@ def scenario_page(
     plan: StoredPlan,
     results: Sequence[Result],
     elsewhere: Elsewhere,
+    repetitions: Sequence[Repetition] = (),
 ) -> ScenarioPage:
     """Return the page of the runs of one scenario; at least one run."""
     if plan.race:
@@ -113,12 +124,14 @@ def scenario_page(
     points: dict[str, list[tuple[ExperimentSummary, ExperimentRuns]]] = {}
     for row, own in zip(summary.experiments, runs, strict=True):
         points.setdefault(own.planned.experiment.point, []).append((row, own))
+    judged = judge_repetitions(results, repetitions, plan.baseline)
+    pages = (_point(rows, plan.baseline, command, elsewhere) for rows in points.values())
     return ScenarioPage(
         command=command,
         started_at=min(result.started_at for result in results),
         arguments=arguments,
         summary=summary,
-        points=tuple(_point(rows, plan.baseline, command, elsewhere) for rows in points.values()),
+        points=tuple(tuple(_repeated(row, judged) for row in rows) for rows in pages),
         machines=_machines(results),
         learning=_learning(runs, plan.baseline),
     )
@@ -195,6 +208,11 @@ def _row(
             tuple(found) for name, found in speeds.items() if name not in {command, *counted}
         ),
     )
+
+
+def _repeated(row: PageRow, judged: Mapping[Any, Sequence[StackRepetition]]) -> PageRow:
+    found = judged.get(row_key(row.summary.stack, row.summary.sweep), ())
+    return replace(row, repetitions=tuple(found)) if found else row
 
 
 def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:

@@ -137,24 +137,31 @@ def reproduce(
     file: str, sha256: str, there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
 ) -> Reproduction:
     """Compare a bundle's runs (at least one) with the summary and the runs of their repetition."""
-    before = summarize_results(there, here.baseline)
     devices = device_models(there), device_models(here_runs)
-    same = devices[0] == devices[1]
-    rows = {(row.stack, _point(row)): row for row in here.experiments}
-    stacks = tuple(
-        _compare(row, rows.get((row.stack, _point(row))), here.baseline, (there, here_runs), same)
-        for row in before.experiments
-    )
+    stacks = reproduce_stacks(there, here, here_runs)
     return Reproduction(
         bundle=file,
         sha256=sha256,
         scenario=here.scenario,
         verdict=_overall([row.verdict for row in stacks if row.verdict is not None]),
-        same_device=same,
+        same_device=devices[0] == devices[1],
         devices_there=devices[0],
         devices_here=devices[1],
         differing=differing(there, here_runs),
         stacks=stacks,
+    )
+
+
+def reproduce_stacks(
+    there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
+) -> tuple[StackReproduction, ...]:
+    """Return a row for each experiment of the repeated runs, at least one."""
+    before = summarize_results(there, here.baseline)
+    same = device_models(there) == device_models(here_runs)
+    rows = {(row.stack, _point(row)): row for row in here.experiments}
+    return tuple(
+        _compare(row, rows.get((row.stack, _point(row))), here.baseline, (there, here_runs), same)
+        for row in before.experiments
     )
 
 

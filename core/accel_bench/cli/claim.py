@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, print_report
+
+if TYPE_CHECKING:
+    from accel_bench.documents.document import Document
 
 app = typer.Typer(no_args_is_help=True, help="Claims about stacks.")
 
@@ -32,7 +37,7 @@ def check_claims(
     from accel_bench.analysis.gates.claims import ClaimsFile, check_claim, check_metric, report_of
     from accel_bench.documents.load import SUFFIXES, load_file
     from accel_bench.documents.validate import validate
-    from accel_bench.errors import ScenarioError, StoreError
+    from accel_bench.errors import ScenarioError
     from accel_bench.report.views.claims import claims_report
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.queries import condition_of
@@ -45,15 +50,27 @@ def check_claims(
     checked = []
     with open_results(results) as store:
         for number, claim in enumerate(claims):
+            with _placed(document, number, "where"):
+                chosen = [condition_of(store, claim.where)] if claim.where is not None else []
             stacks = [name for name in (claim.stack, claim.baseline) if name is not None]
-            chosen = [condition_of(store, claim.where)] if claim.where is not None else []
             found = store.results(RUNS.c.stack.in_(stacks), *chosen)
-            try:
+            with _placed(document, number, "metric"):
                 check_metric(claim, found)
-            except StoreError as error:
-                place = document.where(("claims", number, "metric"))
-                raise ScenarioError(f"{place}: claims.{number}.metric: {error}") from None
             checked.append(check_claim(claim, found))
     report = report_of(str(file), checked)
     print_report(claims_report(report), output)
     raise typer.Exit(report.exit_code)
+
+
+@contextmanager
+def _placed(document: Document, number: int, key: str) -> Iterator[None]:
+    """Give an error of the block the place of a claim's key in the file. Raises ScenarioError."""
+    from accel_bench.errors import ScenarioError, StoreError, StoreUnavailableError
+
+    try:
+        yield
+    except StoreUnavailableError:
+        raise  # nothing in the file is wrong
+    except StoreError as error:
+        place = document.where(("claims", number, key))
+        raise ScenarioError(f"{place}: claims.{number}.{key}: {error}") from None

@@ -117,7 +117,9 @@ def _page(options: ReportOptions, plots: bool) -> Page:
         document = record.document if record else {}
         plan = stored_plan(document, one.results, whole=options.where is None)
         arguments = record.command if record else ()
-        scenarios.append(scenario_page(one.id, arguments, plan, one.results, selected.elsewhere))
+        scenarios.append(
+            scenario_page(one.id, arguments, plan, one.results, selected.elsewhere, one.repetitions)
+        )
     made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
     only = [f"only runs where {options.where}"] if options.where is not None else []
     notes = (*only, *selected.notes)

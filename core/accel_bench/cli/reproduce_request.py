@@ -89,7 +89,11 @@ def _run(
         before = _earlier(store, bundle) if options.resume else ()
         alone = replace(options, resume=False)  # the bundle's own runs may be in this store too
         with new_sessions(alone, store, machine, allocation) as new_session:
-            session = new_session(continues=before, repeats=repeats(bundle))
+            session = new_session(
+                continues=before,
+                repeats=repeats(bundle),
+                repeated_sessions=bundle.manifest.sessions,
+            )
             try:
                 session.run_plan(plan)
             finally:

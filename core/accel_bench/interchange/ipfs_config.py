@@ -25,33 +25,40 @@ SETTINGS = {"warmup_iterations": "measure.warmup", "training_iterations": "measu
 
 OTHERS = ("model_families", "hardware_types", "mixed_precision", "distributed_configs")
 
-TRAINED = "text_generation"
-"""The family whose models are causal language models."""
+FAMILIES: Mapping[str, Mapping[str, str]] = {
+    "text_generation": {},
+    "embedding": {"task": "embedding", "data.use": "synthetic-pairs"},
+    "vision": {"task": "image-classification", "data.use": "images"},
+}
+"""Settings of the families of models that there is one task for, by dotted key."""
+
+WITHOUT_LENGTH = ("vision",)
+"""Families whose samples have no length."""
+
+DEVICES = ("auto", "cpu", "cuda", "rocm", "mps")
 
 MIXED = "bf16-autocast"
 
 
-def is_config(path: Path) -> bool:
-    """Return whether a file is such a configuration."""
-    return path.suffix == ".json" and "model_families" in load_file(path).data
-
-
 def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
-    """Return a scenario for each kind of hardware that there is one for."""
+    """Return a scenario for each family and kind of hardware that there is a counterpart of."""
     document = load_file(path)
     config = _respelled(document, findings)
-    models = _models(document, config, findings)
-    found = []
+    families = _families(document, config, findings)
+    devices = []
     for place, hardware in enumerate(config.get("hardware_types") or ["auto"]):
-        device = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "auto": "auto"}.get(hardware)
-        where = document.where(("hardware_types", place))
-        if device is None:
-            findings.changed.append(f"{where}: {hardware!r} has no counterpart here: left out")
+        if hardware in DEVICES:
+            devices.append(hardware)
         else:
-            found.append(_scenario(path, config, (hardware, device), models))
-    if not found:
+            where = document.where(("hardware_types", place))
+            findings.changed.append(f"{where}: {hardware!r} has no counterpart here: left out")
+    if not devices:
         raise ImportFileError(f"{path}: names no hardware that there is a counterpart of")
-    return found
+    return [
+        _scenario(path, config, (family, models), device, len(families) > 1)
+        for family, models in families.items()
+        for device in devices
+    ]
 
 
 def _respelled(document: Document, findings: Findings) -> dict[str, Any]:
@@ -63,40 +70,60 @@ def _respelled(document: Document, findings: Findings) -> dict[str, Any]:
     return found
 
 
-def _models(document: Document, config: Mapping[str, Any], findings: Findings) -> list[str]:
-    """Return the models that can be trained here; families of another task are reported."""
-    families = config.get("model_families") or {}
-    for family, models in families.items():
-        if family != TRAINED:
-            where = document.where(("model_families", family))
+def _families(
+    document: Document, config: Mapping[str, Any], findings: Findings
+) -> dict[str, list[str]]:
+    """Return the models of each family that can be trained here; the others are reported."""
+    found = {}
+    for family, models in (config.get("model_families") or {}).items():
+        names = [str(model) for model in models or ()]
+        where = document.where(("model_families", family))
+        if family not in FAMILIES:
             findings.changed.append(
-                f"{where}: {family!r} was left out with {', '.join(map(str, models))}: only causal "
-                "language models are trained here"
+                f"{where}: {family!r} was left out with {', '.join(names)}: the file does not say "
+                "which task these models are trained for"
             )
-    models = [str(model) for model in families.get(TRAINED) or ()]
-    if not models:
-        raise ImportFileError(f"{document.source}: names no model of the family {TRAINED!r}")
-    return models
+        elif names:
+            found[family] = names
+            if family in WITHOUT_LENGTH and config.get("sequence_lengths"):
+                findings.drop("sequence_lengths", f"samples of {family} have no length")
+    if not found:
+        raise ImportFileError(
+            f"{document.source}: names no model of a family that is trained here "
+            f"({', '.join(FAMILIES)})"
+        )
+    return found
 
 
 def _scenario(
-    path: Path, config: Mapping[str, Any], hardware: tuple[str, str], models: list[str]
+    path: Path,
+    config: Mapping[str, Any],
+    family: tuple[str, list[str]],
+    device: str,
+    several: bool,
 ) -> NativeScenario:
-    """Return all combinations on one kind of hardware."""
-    name, device = hardware
+    """Return all combinations of a family on one kind of hardware."""
+    name, models = family
+    left_out = {"sequence_lengths"} if name in WITHOUT_LENGTH else set()
     sweep: dict[str, list[Any]] = {"model.id": models}
-    sweep |= {key: list(config[their]) for their, key in SWEEPS.items() if config.get(their)}
+    sweep |= {
+        key: list(config[their])
+        for their, key in SWEEPS.items()
+        if config.get(their) and their not in left_out
+    }
     sweep["resources.devices"] = _devices(config)
     data: dict[str, Any] = {}
-    put(data, "resources.device", device)
+    for key, value in {**FAMILIES[name], "resources.device": device}.items():
+        put(data, key, value)
     for their, key in SETTINGS.items():
         if config.get(their) is not None:
             put(data, key, config[their])
     if config.get("mixed_precision") is True:
         put(data, "train.precision", MIXED)
+    parts = (path.stem, *([name] if several else []), device)
     return NativeScenario(
-        name=short_name(f"{path.stem}-{name}"),
-        source=f"{path} (IPFS framework, hardware {name})",
+        name=short_name("-".join(parts)),
+        source=f"{path} (IPFS framework, {name} on {device})",
         data=data,
         sweep=sweep,
     )

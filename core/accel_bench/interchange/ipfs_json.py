@@ -83,7 +83,7 @@ def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]
     """Return what a leaf states, and what its tag adds: sequence length, rate and optimizer."""
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
-    kind = {"cpu": "cpu", "cuda": "cuda"}.get(hardware)
+    kind = hardware if hardware in ("cpu", "cuda", "rocm", "mps") else None
     return without_none(
         {
             "resources.device": kind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,7 @@ class NativeScenario:
         document: dict[str, Any] = {"name": self.name}
         if self.slow:
             document["slow"] = True
-        body = {key: dict(value) for key, value in self.data.items()}
+        body = copy.deepcopy(dict(self.data))
         axes: dict[str, dict[str, list[Any]]] = {"sweep": {}, "zip": {}}
         for kind, columns in (("sweep", self.sweep), ("zip", self.zip)):
             for key, values in columns.items():

@@ -94,6 +94,9 @@ class Series(NamedTuple):
     steps: Sequence[float] = ()
     """Values of x at which its level changes."""
 
+    shape: int = 0
+    """Number that gives its points another shape, where a stack has several series."""
+
     @property
     def colour(self) -> str:
         """Placeholder of its colour."""
@@ -102,7 +105,7 @@ class Series(NamedTuple):
     @property
     def marker(self) -> str:
         """Shape of its points."""
-        return MARKERS[self.number // COLOURS % len(MARKERS)]
+        return MARKERS[(self.number // COLOURS + self.shape) % len(MARKERS)]
 
 
 class Plot(NamedTuple):
@@ -156,8 +159,14 @@ def strips(
     return _plot(title, caption, draw, lambda narrow: 0.75 + 0.5 * len(series))
 
 
-def curves(title: str, caption: str, series: Sequence[Series], axes_names: tuple[str, str]) -> Plot:
-    """Draw a line for each series."""
+def curves(
+    title: str,
+    caption: str,
+    series: Sequence[Series],
+    axes_names: tuple[str, str],
+    dots: bool = False,
+) -> Plot:
+    """Draw a line for each series; with `dots`, each of its points too."""
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -167,8 +176,9 @@ def curves(title: str, caption: str, series: Sequence[Series], axes_names: tuple
             gaps = one.number % 3 + 1
             dashes = (0, (2 * gaps, gaps)) if one.number else "solid"
             axes.plot(
-                x, y, color=one.colour, linewidth=1.7, linestyle=dashes, label=_short(one.name)
-            )
+                x, y, one.marker if dots else "", color=one.colour, linewidth=1.7,
+                linestyle=dashes, markersize=5, markeredgewidth=0, label=_short(one.name),
+            )  # fmt: skip
         _name_axes(axes, axes_names)
         _legend(figure, len(series))
 

@@ -19,10 +19,9 @@ def anonymous_commands(commands: Sequence[CommandRuns]) -> list[CommandRuns]:
     )
     left_sessions, left_results = iter(sessions), iter(results)
     return [
-        CommandRuns(
-            one.id,
-            next(left_sessions) if one.session else None,
-            [next(left_results) for _ in one.results],
+        one._replace(
+            session=next(left_sessions) if one.session else None,
+            results=[next(left_results) for _ in one.results],
         )
         for one in commands
     ]

@@ -26,6 +26,7 @@ from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.sweep_point import SweepPoint
 from accel_bench.runner.trackers import Trackers
 from accel_bench.store.database import Store
+from accel_bench.store.repetitions import REPEATED
 from accel_bench.store.sessions import SessionRecord
 
 
@@ -101,6 +102,9 @@ class Session:
     repeats: Provenance = field(default_factory=Provenance)
     """The bundle that this session repeats, for the record; empty where it repeats none."""
 
+    repeated_sessions: tuple[str, ...] = ()
+    """Ids of the sessions in that bundle."""
+
     writing: threading.Lock = field(default_factory=threading.Lock)
     """Held by the point that writes to the store: points may run at once."""
 
@@ -140,6 +144,7 @@ class Session:
             "skipped": [_skipped(planned) for planned in plan.planned if planned.skipped],
             **({"job": self.job} if self.job else {}),
             **({"repeats": self.repeats.sha256} if self.repeats.sha256 else {}),
+            **({REPEATED: list(self.repeated_sessions)} if self.repeated_sessions else {}),
         }
         self.store.add_session(
             SessionRecord(

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, or_, select
 
 from accel_bench.analysis.gates.history import series_of
+from accel_bench.analysis.repetitions import Repetition
 from accel_bench.analysis.tables.overview import RunLine
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.store.database import IDS_AT_ONCE, SessionRecord, Store, begins_with, named_by
 from accel_bench.store.history import one_of_each
 from accel_bench.store.queries import condition_of, damaged_runs, without
+from accel_bench.store.repetitions import read_repetitions, repeating_sessions
 from accel_bench.store.rows import counted, is_exported
 from accel_bench.store.schema import CHRONOLOGICAL, EXPORTED, IMPORTED, RUNS
 
@@ -46,6 +48,9 @@ class CommandRuns(NamedTuple):
     id: str
     session: SessionRecord | None
     results: list[Result]
+
+    repetitions: Sequence[Repetition] = ()
+    """Repetitions of its sessions by their bundle."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,11 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
         raise StoreError(f"no run in {store.folder} is selected (`accel-bench results list`)")
     keys = _in_detail(lines)
     commands = [_command(store, key, conditions) for key in keys]
+    if repeating := repeating_sessions(store):
+        commands = [
+            one._replace(repetitions=read_repetitions(store, one.results, repeating))
+            for one in commands
+        ]
     return Selected(
         commands=[one for one in commands if one.results],
         lines=lines,

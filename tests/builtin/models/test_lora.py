@@ -79,6 +79,11 @@ def test_all_linear_adapts_every_linear_module_but_the_output_layer(make_run: Ma
     assert not any("lm_head" in name for name in names)
 
 
+def test_targets_may_stand_in_one_text() -> None:
+    assert plugin(target_modules="q_proj  v_proj").options.target_modules == ("q_proj", "v_proj")
+    assert plugin(target_modules="all-linear").options.target_modules == "all-linear"
+
+
 @pytest.mark.parametrize("targets", [["q_porj"], ["q_proj", "q_porj"]])
 def test_a_target_that_matches_nothing_is_refused_with_the_modules_that_exist(
     make_run: MakeRun, targets: list[str]

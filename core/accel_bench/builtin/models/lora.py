@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from accel_bench import Options, Plugin, Run, hookimpl
 
@@ -22,12 +22,20 @@ class LoraOptions(Options):
     """Probability with which an input of the adapters is set to zero."""
 
     target_modules: tuple[str, ...] | Literal["all-linear"] | None = None
-    """Names of the modules to adapt, such as `q_proj`; `all-linear` means every linear module but
-    the output layer; null means PEFT's choice for the architecture, and `all-linear` where it has
-    none."""
+    """Names of the modules to adapt, such as `q_proj`, in a list or in one text with spaces;
+    `all-linear` means every linear module but the output layer; null means PEFT's choice for the
+    architecture, and `all-linear` where it has none."""
 
     autocast_adapter_dtype: bool = True
     """Keep the adapters in float32 when the base is stored in half precision, as PEFT does."""
+
+    @field_validator("target_modules", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        """Return the names of a list or of a text, which scripts of trainers have."""
+        if isinstance(value, str) and value != "all-linear":
+            return tuple(value.split())
+        return tuple(value) if isinstance(value, list) else value  # strict, as of JSON
 
 
 class Lora(Plugin[LoraOptions]):

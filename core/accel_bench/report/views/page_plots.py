@@ -22,6 +22,7 @@ from accel_bench.report.plots import (
     scatter,
     strips,
 )
+from accel_bench.report.views.page_sweeps import sweep_plots
 from accel_bench.report.views.stack_comparison import speed_unit
 from accel_bench.scenario.uses import CALLS
 
@@ -54,9 +55,11 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
     return [
         *found,
         *_loss(trained, end),
+        *_steps(trained, end),
         *_validation(one, shown),
         *_memory(one, ranked),
         *_scaling(one, shown),
+        *sweep_plots(one, ranked, MOST_SERIES),
     ]
 
 
@@ -162,6 +165,23 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
         yield curves("Loss", f"{caption}are equal.{end}", series, ("step", "loss"))
 
 
+def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
+    """Yield the milliseconds of each step, of the slowest rank."""
+    series = []
+    for row in rows:
+        run = next(iter(row.row.runs.completed.values()), None)
+        windows = [rank.window for rank in run.ranks if rank.window] if run else []
+        seconds: dict[float, float] = {}
+        for sample in (sample for window in windows for sample in window.samples):
+            seconds[sample.step] = max(sample.seconds, seconds.get(sample.step, 0.0))
+        if len(seconds) > 1:
+            points = [(step, 1000 * seconds[step]) for step in sorted(seconds)]
+            series.append(Series(row.name, row.number, points))
+    if series:
+        caption = f"The measured window of the first round of each stack, without warm-up.{end}"
+        yield curves("Time of each step", caption, series, ("step", "milliseconds"))
+
+
 def _validation(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
     """Yield the loss on held-out samples against the seconds of training, a line for each stack."""
     numbers = {row.stack: row.number for row in rows}
@@ -223,7 +243,7 @@ def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
             series.append(Series(name, numbers.get(scaling.stack, 0), points))
     if series:
         caption = "Measured points alone; what is estimated for more devices stands in its table."
-        yield curves("Scaling", caption, series, ("devices", "tokens/s"))
+        yield curves("Scaling", caption, series, ("devices", "tokens/s"), dots=True)
 
 
 def _band(interval: object) -> tuple[float, float, float] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.analysis.page import PageRow, ScenarioPage
+from accel_bench.analysis.repetitions import repetition_badge, repetition_text
 from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
     count,
@@ -45,13 +46,21 @@ def row_origin(row: PageRow) -> tuple[str, str]:
         if exported
         else f"measured by this program{f', to repeat the bundle {file}' if file else ''}"
     )
+    short, full = zip((where, title), *_again(row), strict=True)
+    return ", ".join(short), "; ".join(full)
+
+
+def _again(row: PageRow) -> Iterator[tuple[str, str]]:
+    """Yield how often a row was measured again, and was repeated by its bundle."""
+    if row.repetitions:
+        yield repetition_badge(row.repetitions), repetition_text(row.repetitions)
     if not row.elsewhere:
-        return where, title
+        return
     speeds = [math.exp(sum(map(math.log, one)) / len(one)) for one in row.elsewhere]
     others = f"{rate(min(speeds))} to {rate(max(speeds))}" if len(speeds) > 1 else rate(speeds[0])
     times = count(len(speeds), "other session")
     unit = rate_unit([row.summary.counts])
-    return f"{where}, again in {times}", f"the same experiment in {times}: {others} {unit}"
+    yield f"again in {times}", f"the same experiment in {times}: {others} {unit}"
 
 
 def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
