@@ -18,7 +18,7 @@ from fault_plugins.active import faulty_installed
 from fault_plugins.distribution import install_doctored
 from several_ranks.scenarios import forking
 
-from accel_bench.cli.gate_request import parse_fraction
+from accel_bench.cli.options import parse_fraction
 from accel_bench.errors import ScenarioError
 from accel_bench.store.database import open_store
 

@@ -17,7 +17,7 @@ from report.page_factory import (
     scenario_of_endings,
 )
 
-from accel_bench.analysis.page import scenario_page
+from accel_bench.analysis.page import scenario_page, with_repetitions
 from accel_bench.analysis.repetitions import Repetition
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.stored_plan import StoredPlan
@@ -300,7 +300,7 @@ def test_the_badge_says_how_often_a_bundle_was_reproduced() -> None:
     again = [Repetition(make_runs("tuesday"), True), Repetition(make_runs("friday", 0.5), False)]
     plans = {run.experiment.id: PlannedSummary(experiment=run.experiment) for run in runs}
     plan = StoredPlan(baseline, tuple(plans.values()), 5)
-    one = scenario_page("monday", (), plan, runs, {}, again)
+    one = with_repetitions(scenario_page("monday", (), plan, runs, {}), runs, again)
     badges = {row.summary.stack: row_origin(row) for row in one.rows}
     assert badges[baseline][0] == "measured here"
     assert badges["slow"][0] == "measured here, reproduced 2 times"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import (
@@ -110,7 +109,6 @@ def scenario_page(
     plan: StoredPlan,
     results: Sequence[Result],
     elsewhere: Elsewhere,
-    repetitions: Sequence[Repetition] = (),
 ) -> ScenarioPage:
     """Return the page of the runs of one scenario; at least one run."""
     if plan.race:
@@ -124,17 +122,32 @@ def scenario_page(
     points: dict[str, list[tuple[ExperimentSummary, ExperimentRuns]]] = {}
     for row, own in zip(summary.experiments, runs, strict=True):
         points.setdefault(own.planned.experiment.point, []).append((row, own))
-    judged = judge_repetitions(results, repetitions, plan.baseline)
-    pages = (_point(rows, plan.baseline, command, elsewhere) for rows in points.values())
     return ScenarioPage(
         command=command,
         started_at=min(result.started_at for result in results),
         arguments=arguments,
         summary=summary,
-        points=tuple(tuple(_repeated(row, judged) for row in rows) for rows in pages),
+        points=tuple(_point(rows, plan.baseline, command, elsewhere) for rows in points.values()),
         machines=_machines(results),
         learning=_learning(runs, plan.baseline),
     )
+
+
+def with_repetitions(
+    one: ScenarioPage, results: Sequence[Result], repetitions: Sequence[Repetition]
+) -> ScenarioPage:
+    """Return the page of these runs with what their repetitions found of each row."""
+    found = judge_repetitions(results, repetitions, one.summary.baseline)
+    points = [
+        [
+            replace(
+                row, repetitions=tuple(found.get(row_key(row.summary.stack, row.summary.sweep), ()))
+            )
+            for row in rows
+        ]
+        for rows in one.points
+    ]
+    return replace(one, points=tuple(map(tuple, points)))
 
 
 def _learning(rows: Sequence[ExperimentRuns], baseline: str) -> ConvergenceDocument | None:
@@ -208,11 +221,6 @@ def _row(
             tuple(found) for name, found in speeds.items() if name not in {command, *counted}
         ),
     )
-
-
-def _repeated(row: PageRow, judged: Mapping[Any, Sequence[StackRepetition]]) -> PageRow:
-    found = judged.get(row_key(row.summary.stack, row.summary.sweep), ())
-    return replace(row, repetitions=tuple(found)) if found else row
 
 
 def why_not_ranked(row: ExperimentSummary, own: ExperimentRuns) -> str:

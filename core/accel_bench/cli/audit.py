@@ -14,10 +14,10 @@ COLUMNS = "run_id experiment_id stack invariant figures"
 
 
 def audit(
-    results: Annotated[
-        str,
-        typer.Argument(envvar="ACCEL_BENCH_RESULTS", metavar="RESULTS", help="The results folder."),
-    ] = options.DEFAULT_RESULTS,
+    folder: Annotated[
+        str | None, typer.Argument(metavar="RESULTS", help="The results folder, as --results.")
+    ] = None,
+    results: options.Results = options.DEFAULT_RESULTS,
     output: Format = "table",
 ) -> None:
     """Check invariants in every stored row and list those that are broken.
@@ -31,7 +31,7 @@ def audit(
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.audit import audit_store
 
-    with open_results(results) as store:
+    with open_results(folder or results) as store:
         report = audit_store(store)
     rows = len({one.run_id for one in report.broken})
     found = f"{rows} with broken invariants" if rows else "no invariant is broken"

@@ -12,6 +12,7 @@ from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.gate import GateOptions
+from accel_bench.cli.options import parse_fraction
 from accel_bench.cli.output import print_text
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request, print_failures
 from accel_bench.documents.files import write_atomically
@@ -61,20 +62,6 @@ def _plan_and_run(
     if not points_of_both(first):
         raise NothingToRunError(first.nothing or "no sweep point runs both stacks")
     return 0 if options.dry_run else _run(plans, machine, options, floor, allocation)
-
-
-def parse_fraction(text: str, where: str) -> float:
-    """Parse `1%`, `1 %` or `0.01` as 0.01. Raises ScenarioError outside of 0 to 1."""
-    number, percent, rest = text.strip().partition("%")
-    try:
-        fraction = float(number) / (100 if percent else 1)
-    except ValueError:
-        fraction = 0.0
-    if rest or not 0 < fraction < 1:
-        raise ScenarioError(
-            f"{where} {text!r} is no fraction above 0 and below 100 %; write 1% or 0.01"
-        )
-    return fraction
 
 
 def _plans(draft: Draft, machine: Machine, options: GateOptions) -> list[Plan]:

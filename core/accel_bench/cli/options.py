@@ -25,6 +25,7 @@ __all__ = [
     "Results",
     "Where",
     "former_option",
+    "parse_fraction",
     "takes",
 ]
 
@@ -212,3 +213,17 @@ def _signature(model: type[Any]) -> inspect.Signature:
             for parameter in sorted(given, key=lambda parameter: parameter.name not in own)
         ]
     )
+
+
+def parse_fraction(text: str, where: str) -> float:
+    """Parse `1%`, `1 %` or `0.01` as 0.01. Raises ScenarioError outside of 0 to 1."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        fraction = float(number) / (100 if percent else 1)
+    except ValueError:
+        fraction = 0.0
+    if rest or not 0 < fraction < 1:
+        raise ScenarioError(
+            f"{where} {text!r} is no fraction above 0 and below 100 %; write 1% or 0.01"
+        )
+    return fraction

@@ -96,7 +96,7 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     """Read what is selected and return its page."""
     import sys
 
-    from accel_bench.analysis.page import scenario_page
+    from accel_bench.analysis.page import scenario_page, with_repetitions
     from accel_bench.analysis.stored_plan import stored_plan
     from accel_bench.analysis.tables.overview import overview
     from accel_bench.documents.anonymity import Anonymizer
@@ -117,9 +117,8 @@ def _page(options: ReportOptions, plots: bool) -> Page:
         document = record.document if record else {}
         plan = stored_plan(document, one.results, whole=options.where is None)
         arguments = record.command if record else ()
-        scenarios.append(
-            scenario_page(one.id, arguments, plan, one.results, selected.elsewhere, one.repetitions)
-        )
+        shown = scenario_page(one.id, arguments, plan, one.results, selected.elsewhere)
+        scenarios.append(with_repetitions(shown, one.results, one.repetitions))
     made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
     only = [f"only runs where {options.where}"] if options.where is not None else []
     notes = (*only, *selected.notes)

@@ -15,6 +15,7 @@ from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.facts import device_models
 from accel_bench.analysis.metrics.cost import cost_of_results
 from accel_bench.analysis.metrics.rate import HourlyRate, Terms
+from accel_bench.analysis.tables.experiment_keys import find_key
 from accel_bench.analysis.tables.figures import FIGURES
 from accel_bench.analysis.tables.pivot import Layout, pivot, pivot_experiments
 from accel_bench.analysis.tables.pivot_schema import Pivot
@@ -31,6 +32,14 @@ def point(stack: str = "lora", length: int = 110, batch: int = 1, **work: Any) -
     train = {"micro_batch_size": batch, **work.pop("train", {})}
     scenario = {"data": {"sequence_length": length}, "train": train, **work}
     return make_experiment(stack, sweep={LENGTH: length, BATCH: batch}, scenario=scenario)
+
+
+def test_the_last_part_of_a_key_means_the_work_before_its_evaluation() -> None:
+    known = (BATCH, "evaluate.micro_batch_size", "environment.cores", "lora.r", "other.r")
+    assert find_key("micro_batch_size", known) == BATCH
+    assert find_key("cores", known) == "environment.cores"
+    with pytest.raises(StoreError, match=r"'r' means several keys: lora\.r, other\.r"):
+        find_key("r", known)
 
 
 def rounds(

@@ -21,6 +21,9 @@ FIRST_KEYS = ("model.id", "device", "stack")
 LAST_KEYS = ("provenance", "scenario", "experiment")
 """Keys that are tried after all others; the last one differs between any two of one stack."""
 
+ASIDE = ("environment.", "evaluate.")
+"""Prefixes of keys that a last part means only where no other key has it."""
+
 LEFT_OUT = ("name", "description")
 """Parts of a scenario that are no settings."""
 
@@ -94,14 +97,15 @@ def find_key(name: str, known: Iterable[str], of: str = "no experiment has a key
 
     `of` begins the message where there is none.
 
-    The last part of a key will do where no other has it, and `optimizer` means `optimizer.use`.
+    The last part of a key will do where no other has it but those of ASIDE, and `optimizer` means
+    `optimizer.use`.
     """
     names = set(known)
     for one in (name, ALIASES.get(name, name), f"{name}.use"):
         if one in names:
             return one
     ends = sorted(one for one in names if one.endswith(f".{name}"))
-    own = [one for one in ends if not one.startswith("environment.")] or ends
+    own = [one for one in ends if not one.startswith(ASIDE)] or ends
     if len(own) == 1:
         return own[0]
     if own:

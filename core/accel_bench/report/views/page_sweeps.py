@@ -67,8 +67,8 @@ def _lines(rows: Sequence[RowView], key: str, tied: set[str]) -> Iterator[Series
         sweep = row.row.summary.sweep
         others = {name: value for name, value in sweep.items() if name not in tied}
         found.setdefault((row.stack, canonical_json(others)), []).append(row)
-    choices = list(dict.fromkeys(others for _, others in found))
-    for (stack, others), own in found.items():
+    choices = list(dict.fromkeys(choice for _, choice in found))
+    for (stack, choice), own in found.items():
         points = [
             (float(str(row.row.summary.sweep[key])), speed.median)
             for row in own
@@ -76,5 +76,5 @@ def _lines(rows: Sequence[RowView], key: str, tied: set[str]) -> Iterator[Series
         ]
         if len(points) > 1:
             rest = {n: v for n, v in own[0].row.summary.sweep.items() if n not in tied}
-            shape = choices.index(others)
+            shape = choices.index(choice)
             yield Series(label(stack, rest), own[0].number, sorted(points), shape=shape)
