@@ -49,6 +49,15 @@ def test_what_is_in_the_box_is_there() -> None:
     assert {"test_llama_mlp", "test_rms_norm"} <= TESTS.keys()
 
 
+def test_an_executor_without_its_library_says_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a test of one's own, too, which calls it without asking whether it can run."""
+    monkeypatch.setattr("accel_bench.micro.executors.find_spec", lambda module: None)
+    with pytest.raises(PluginError, match="thunder needs lightning-thunder: pip install light"):
+        find_executors()["thunder"](abs)
+
+
 def test_another_distribution_brings_its_own(site: Path) -> None:
     groups = {
         "accel_bench.micro": {"doubled": "stranger_micro:Doubled"},

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from accel_bench.errors import PluginError
 from accel_bench.machine.info import find_program
 from accel_bench.micro.benchmark import Benchmark
 
@@ -79,11 +80,18 @@ class Thunder(Executor):
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
         """Return that Thunder is not installed, with the command that installs it."""
-        if find_spec("thunder") is None:
-            return "executor thunder needs lightning-thunder: pip install lightning-thunder"
-        return super().supports(benchmark)
+        return self.missing() or super().supports(benchmark)
+
+    @staticmethod
+    def missing() -> str:
+        """Return the command that installs Thunder; empty where it is installed."""
+        if find_spec("thunder") is not None:
+            return ""
+        return "executor thunder needs lightning-thunder: pip install lightning-thunder"
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        if missing := self.missing():
+            raise PluginError(missing)
         import thunder
 
         compiled: Callable[..., Any] = thunder.jit(fn)
