@@ -35,7 +35,7 @@ def main() -> None:
     folder = asked.results.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     command = profile_command(asked.device, folder, asked.small)
-    code, printed = run([*command, "--memory"], folder)
+    code, printed, _ = run([*command, "--memory"], folder)
     found = {
         "device_type": asked.device,
         "exit_code": code,
@@ -58,10 +58,15 @@ def profile_command(device: str, folder: Path, small: bool) -> list[str]:
     ]
 
 
-def run(command: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Run a command in a folder, its messages in the log; return its exit code and its output."""
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
-    return done.returncode, done.stdout
+def run(command: Sequence[str], folder: Path) -> tuple[int, str, list[str]]:
+    """Run a command in a folder, its messages in the log.
+
+    Return its exit code, its output and its errors.
+    """
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    print(done.stderr, file=sys.stderr)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    return done.returncode, done.stdout, errors
 
 
 def ranks_of(printed: str) -> list[tuple[Path, Any]]:
@@ -114,17 +119,18 @@ def fields_of(folder: Path) -> list[dict[str, Any]]:
 
 def nsight(command: Sequence[str], folder: Path) -> dict[str, Any]:
     """Run the command that `--nsys` prints; where nsys is missing, what it would record."""
-    _, printed = run([*command, "--nsys"], folder)
+    _, printed, _ = run([*command, "--nsys"], folder)
     words = shlex.split(printed)
     program = shutil.which("nsys") or ""
-    code, output = run(words if program else words[words.index(sys.executable) :], folder)
+    own = words if program else words[words.index(sys.executable) :]
+    code, output, errors = run(own, folder)
     ranks = [rank for _, rank in ranks_of(output)]
     return {
         "command": printed.strip(),
         "nsys": program,
         "exit_code": code,
         "steps": [rank["steps"] for rank in ranks],
-        "warnings": [text for rank in ranks for text in rank["warnings"]],
+        "warnings": [*(text for rank in ranks for text in rank["warnings"]), *errors],
         "reports": sorted(path.name for path in folder.glob("*.nsys-rep")),
     }
 

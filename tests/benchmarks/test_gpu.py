@@ -179,9 +179,8 @@ def test_a_profile_s_parts_are_recorded_and_nsight_s_marks_say_that_they_need_a_
     found = read(gpu_results, "profile-parts")
     assert found["memory"][0]["peak_bytes"] > found["memory"][0]["saved_bytes"] > 0
     assert {one["reason"] for one in found["fields"]} == {"rank 0 used no GPU"}
-    assert found["nsight"]["warnings"] == [
-        "marks for Nsight: RuntimeError: Nsight records CUDA devices, and this run has none"
-    ]
+    (refusal,) = found["nsight"]["warnings"]
+    assert refusal.startswith("error: stack 'lora': --nvtx marks steps for Nsight, which records C")
 
 
 def test_chosen_micro_benchmarks_are_checked_and_timed_twice(gpu_results: Path) -> None:

@@ -45,6 +45,12 @@ def test_marks_need_a_report_where_nsys_is(judges: Any, lost: Any, passes: bool)
     assert judges.judge_parts(parts(**lost))[0] is passes
 
 
+@pytest.mark.parametrize("refusal", [["error: --nvtx marks steps of CUDA devices"], []])
+def test_on_a_cpu_marks_are_refused(judges: Any, refusal: list[str]) -> None:
+    marks = {"nsys": "", "exit_code": 2, "steps": [], "warnings": refusal, "reports": []}
+    assert judges.judge_parts({**parts(**marks), "device_type": "cpu"})[0] is bool(refusal)
+
+
 @pytest.mark.parametrize(
     ("device", "recorded", "passes"),
     [

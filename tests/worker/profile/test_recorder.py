@@ -105,6 +105,28 @@ def test_operations_are_counted_by_step_and_have_kinds(run: Run, tmp_path: Path)
     assert profile.communication is None
 
 
+class Paused(torch.autograd.Function):
+    """The identity, whose backward function sleeps."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.05)
+        return gradient
+
+
+def test_a_layer_whose_backward_sleeps_is_the_answer(run: Run, tmp_path: Path) -> None:
+    layer = run.unwrapped_model[1]
+    plain = layer.forward
+    layer.forward = lambda values: Paused.apply(plain(values))
+    answer = answer_of(findings_of([record(run, tmp_path / "rank0")]))
+    held_up = r"backward of 1 holds up the step: no operation runs for [5-9]\d\.\d ms"
+    assert re.match(held_up, answer), answer
+
+
 def test_a_layer_that_sleeps_is_the_answer(run: Run, tmp_path: Path) -> None:
     run.unwrapped_model = model_of(sleeps=0.05)
     answer = answer_of(findings_of([record(run, tmp_path / "rank0")]))

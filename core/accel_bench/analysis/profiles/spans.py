@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +31,9 @@ KINDS: dict[str, SpanKind] = {
 STEP, MODULE, PHASE, PREEMPTED = "ProfilerStep#", "module: ", "phase: ", "preempted: "
 """How ranges are called: torch's of a step, ours of a module's forward pass, our mark at the end of
 a phase, and that with the nanoseconds that other work has taken since the mark before."""
+
+NODE = "autograd::engine::evaluate_function: "
+"""Beginning of the name of a node of the backward pass."""
 
 EDGE = "profile: wait for the device"
 """The range in which the profile itself waits for the device, at the edges of recorded steps."""
@@ -133,13 +136,34 @@ class Cycle:
         until = self.boundaries[number] if number < len(self.boundaries) else end
         return sum(spent for moment, spent in self.taken if start <= moment <= until)
 
+    @cached_property
+    def nodes(self) -> list[tuple[Interval, str]]:
+        """The nodes of the backward pass, each with the module of its forward operation."""
+        modules: dict[tuple[int, int], str] = {}
+        for one in self.operations:
+            if one.sequence >= 0 and not one.name.startswith(NODE):
+                modules.setdefault((one.lane, one.sequence), self._module_at(one.start))
+        nodes = (one for one in self.operations if one.name.startswith(NODE))
+        known = ((one, modules.get((one.forward_lane, one.sequence), UNNAMED)) for one in nodes)
+        return [((one.start, one.end), module) for one, module in known]
+
     def place_at(self, moment: int) -> Place:
-        """Return the innermost module at a moment, and the phase."""
-        number = bisect_left(self.places, moment, key=lambda place: place[0][1])
-        module = UNNAMED
-        if number < len(self.places) and self.places[number][0][0] <= moment:
-            module = self.places[number][1].removeprefix(MODULE)
+        """Return the innermost module at a moment, and the phase.
+
+        In the backward pass the module of the forward operation whose gradient is computed.
+        """
+        module = self._module_at(moment)
+        before = bisect_right(self.nodes, moment, key=lambda node: node[0][0])
+        if module == UNNAMED and before and moment <= self.nodes[before - 1][0][1]:
+            module = self.nodes[before - 1][1]
         return Place(module=module, phase=self.phase_at(moment))
+
+    def _module_at(self, moment: int) -> str:
+        """Return the innermost module whose forward pass a moment is in."""
+        number = bisect_left(self.places, moment, key=lambda place: place[0][1])
+        if number < len(self.places) and self.places[number][0][0] <= moment:
+            return self.places[number][1].removeprefix(MODULE)
+        return UNNAMED
 
     def times_of(self, phase: str) -> list[Interval]:
         """Return the intervals of a phase: each from the mark before, or its step's start."""

@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from accel_bench.analysis.profiles.modules import DATA, OUTSIDE, Direction, StepKind
-from accel_bench.analysis.profiles.spans import MODULE, STEP, Cycle, Span, in_order
+from accel_bench.analysis.profiles.spans import MODULE, NODE, STEP, Cycle, Span, in_order
 from accel_bench.analysis.profiles.step_kinds import kind_in, step_kind, stronger
-
-NODE = "autograd::engine::evaluate_function: "
-"""Beginning of the name of a node of the backward."""
 
 OPTIMIZER = "Optimizer."
 """Beginning of the names of the ranges that torch sets around `step` and `zero_grad`."""
