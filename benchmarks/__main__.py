@@ -23,6 +23,7 @@ from benchmarks import (
     identical_training,
     micro,
     recommend,
+    recommend_bound,
     store,
     unchanged_commits,
 )
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Request], Entry | Iterable[Entry]]] = {
     "slowdown-10": lambda asked: identical.measure_slowdown(asked.counts, 10),
     "micro": micro.measure_micro,
     "recommend": recommend.measure_recommend,
+    "recommend-bound": recommend_bound.measure_bound,
     "store": lambda asked: store.measure_store(asked.counts),
     "unchanged-commits": lambda asked: unchanged_commits.measure_unchanged_commits(asked.counts),
 }

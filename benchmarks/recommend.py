@@ -55,6 +55,12 @@ NOISES = (0.002, 0.01, 0.03)
 TOKENS = 4096
 """Real tokens of a step."""
 
+DRIFT_OF_NOISE = 3
+"""Standard deviations between rounds over those between processes."""
+
+LAYOUT_SHARE = (0.95, 1.15)
+"""Between which factors a batch layout changes a stack's seconds of a token."""
+
 STEPS = 6
 """Steps that a made-up run takes, after one of warm-up."""
 
@@ -115,22 +121,26 @@ def measure_recommend(asked: Request) -> Iterator[Entry]:
     """
     many = TABLES if asked.counts.rounds > 1 else QUICK_TABLES
     for noise in NOISES:
-        yield from _growing(f"noise-{100 * noise:g}", partial(regret_of, noise=noise), many, asked)
+        yield from growing(f"noise-{100 * noise:g}", partial(regret_of, noise=noise), many, asked)
     followed = partial(followed_regret_of, noise=NOISES[-1])
-    yield from _growing(f"noise-{100 * NOISES[-1]:g}-followed", followed, many, asked)
+    yield from growing(f"noise-{100 * NOISES[-1]:g}-followed", followed, many, asked)
     if _title("recorded") not in asked.known:
         yield _entry("recorded", recorded_regrets())
 
 
-def _growing(
-    name: str, regret_at: Callable[[int], float], many: int, asked: Request
+def growing(
+    name: str,
+    regret_at: Callable[[int], float],
+    many: int,
+    asked: Request,
+    goal: float | None = GOAL,
 ) -> Iterator[Entry]:
     """Yield the entry of the first tables, then of more and more of them, by their seeds."""
     known = asked.known.get(_title(name))
     regrets = list(known.samples["regret"]) if known else []
     for start in range(len(regrets), many, PIECE):
         regrets += [regret_at(seed) for seed in range(start, min(start + PIECE, many))]
-        yield _entry(name, regrets)
+        yield _entry(name, regrets, goal)
 
 
 def recorded_regrets() -> list[float]:
@@ -168,14 +178,14 @@ def _title(name: str) -> str:
     return f"recommend-{name}"
 
 
-def _entry(name: str, regrets: Sequence[float]) -> Entry:
+def _entry(name: str, regrets: Sequence[float], goal: float | None = GOAL) -> Entry:
     misses = [one for one in regrets if one > GOAL]
     cut = quantiles(regrets, n=20)[-1] if len(regrets) > 1 else regrets[0]
     return Entry(
         name=_title(name),
         value=cut,
         unit="regret, 95th percentile",
-        goal=GOAL,
+        goal=goal,
         goal_is="at most",
         notes=(
             f"mean {percent(fmean(regrets))}, median {percent(median(regrets))}, largest "
@@ -233,7 +243,7 @@ def make_table(seed: int, noise: float, rounds: int = 5) -> TrueTable:
             micro_batch_size=layout,
             kind="oom" if too_large == layout and not number else kind,
             start_seconds=start + wait,
-            seconds_per_token=second / factor * draw.uniform(0.95, 1.15),
+            seconds_per_token=second / factor * draw.uniform(*LAYOUT_SHARE),
         )
         for layout in layouts
         for number, (factor, kind, wait) in enumerate(zip(factors, kinds, late, strict=True))
@@ -270,21 +280,33 @@ def regret(table: TrueTable, ranked: Ranked) -> float:
 def draw_runs(
     table: TrueTable, draw: random.Random, session: int = 0, first: int = 0
 ) -> Iterator[Result]:
-    """Yield a run of each row in each round; drift is that of the round, noise the process's.
+    """Yield a run of each row in each round.
 
     A later session has a number, and its rounds begin with `first`.
     """
-    layouts = dict.fromkeys(row.micro_batch_size for row in table.rows)
-    groups = [table.rows]
-    if not table.interleaved:
-        groups = [tuple(r for r in table.rows if r.micro_batch_size == one) for one in layouts]
     clock = count_from(1)
-    for rows in groups:
-        for number in range(first, first + table.rounds):
-            drift = draw.gauss(0, 3 * table.noise)
+    for number, row, slower in draw_slowdowns(table, draw):
+        yield make_run(row, first + number, next(clock), slower, session)
+
+
+def draw_slowdowns(table: TrueTable, draw: random.Random) -> Iterator[tuple[int, Truth, float]]:
+    """Yield the round, the row and how many times as slow it is in each run, in their order.
+
+    Drift is that of the round, noise the process's.
+    """
+    for rows in together(table):
+        for number in range(table.rounds):
+            drift = draw.gauss(0, DRIFT_OF_NOISE * table.noise)
             for row in rows:
-                slower = math.exp(drift + draw.gauss(0, table.noise))
-                yield make_run(row, number, next(clock), slower, session)
+                yield number, row, math.exp(drift + draw.gauss(0, table.noise))
+
+
+def together(table: TrueTable) -> list[tuple[Truth, ...]]:
+    """Return the rows that ran in the same rounds: all, or those of each layout."""
+    if table.interleaved:
+        return [table.rows]
+    layouts = dict.fromkeys(row.micro_batch_size for row in table.rows)
+    return [tuple(r for r in table.rows if r.micro_batch_size == one) for one in layouts]
 
 
 def make_run(row: Truth, number: int, clock: int, slower: float, session: int = 0) -> Result:
