@@ -223,7 +223,7 @@ def test_at_a_rate_the_soonest_answer_is_recommended() -> None:
     assert names(ranked) == ["soon", "base", "late"]
     assert ranked.sure
     words = answer_of(ranked, None)
-    assert "the median of 4 requests/s in 50.0 ms, 2.00" in words
+    assert "the median of 4 requests/s is answered in 50.0 ms, 2.00" in words
     assert "in its worst run 99 of 100 requests took at most 150 ms" in words
     assert break_evens(ranked, None) == []
 

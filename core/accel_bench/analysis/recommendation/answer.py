@@ -147,7 +147,8 @@ def _speed(best: Candidate) -> str:
     assert speed is not None
     text = f"{rate(speed.median)} tokens/s"
     if latency is not None:
-        text = f"the median of {best.runs.rate:g} requests/s in {milliseconds(latency.median)} ms"
+        seconds = milliseconds(latency.median)
+        text = f"the median of {best.runs.rate:g} requests/s is answered in {seconds} ms"
     if best.is_baseline:
         return f"{text}, the baseline"
     if best.row.ratio is None:
