@@ -114,7 +114,8 @@ def posterior(
     groups = np.array([one.group for one in found])
     shape = DRAWS, 1 + int(groups.max())
     drifts = generator.normal(0, DRIFT_OF_NOISE * error, shape)
-    shared, log_weights = drifts, np.zeros(DRAWS)
+    shared: Array = drifts
+    log_weights: Array = np.zeros(DRAWS)
     if may_share:
         steps = generator.normal(0, 1, shape)
         steps[:, 0] = 0  # what every layout shares is the stacks' own speed
