@@ -65,7 +65,7 @@ quick: $(VENV)/.test
 
 # What is too long for every change; it needs an index of packages.
 release: $(VENV)/.test $(QUANTIZED)/.done oldest
-	$(PIP) -e '.[mlflow,wandb]' trl
+	$(PIP) -e '.[mlflow,wandb]' datasets trl
 	$(BIN)/python -m pytest $(PARALLEL) -m release
 	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -m release $(QUANTIZED_TESTS)
 

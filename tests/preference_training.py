@@ -11,6 +11,7 @@ import torch
 from accel_bench import Run
 from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, sample_order
 from accel_bench.builtin.data.preferences import Preferences, PreferencesOptions
+from accel_bench.builtin.models.lora import Lora, LoraOptions
 from accel_bench.modeling.loading import load_base_model
 from accel_bench.testing import make_run, run_scenario
 
@@ -45,9 +46,12 @@ def our_losses(folder: Path, options: dict[str, Any], **changes: Any) -> list[fl
     return [sample.loss or 0.0 for sample in (*window.warmup, *window.samples)]
 
 
-def pairs_of(folder: Path) -> tuple[Run, list[dict[str, Any]]]:
-    """The run of the scenario with its data, and the pairs of its first steps as TRL names them."""
-    run = make_run(folder, {key: value for key, value in SCENARIO.items() if key != "stacks"})
+def pairs_of(folder: Path, **changes: Any) -> tuple[Run, list[dict[str, Any]]]:
+    """The run of the scenario with its data, and the pairs of its first steps as TRL names them;
+    `changes` are further keys of sections."""
+    work = {key: value for key, value in SCENARIO.items() if key != "stacks"}
+    changed = {key: {**SCENARIO[key], **value} for key, value in changes.items()}
+    run = make_run(folder, {**work, **changed})
     dataset = Preferences(PreferencesOptions.model_validate(DATA)).load_data(run)
     run.dataset = dataset
     order = sample_order(len(dataset), 0, 0)[: STEPS * PAIRS].tolist()
@@ -66,8 +70,11 @@ def pairs_of(folder: Path) -> tuple[Run, list[dict[str, Any]]]:
     return run, pairs
 
 
-def trl_losses(folder: Path, options: dict[str, Any]) -> list[float]:
-    """Losses of TRL's DPOTrainer with the same options."""
+def trl_losses(
+    folder: Path, options: dict[str, Any], adapter: dict[str, Any] | None = None
+) -> list[float]:
+    """Losses of TRL's DPOTrainer with the same options; with an adapter of these of LoRA, whose
+    base is the reference."""
     from datasets import Dataset
     from transformers import PreTrainedTokenizerFast
     from trl import DPOConfig, DPOTrainer
@@ -95,6 +102,10 @@ def trl_losses(folder: Path, options: dict[str, Any]) -> list[float]:
     kind = "sigmoid_norm" if options.get("length_normalization") else "sigmoid"
     scale = options.get("nll_scale", 0.0)
     model, reference = load_base_model(run), load_base_model(run)
+    if adapter is not None:
+        run.model, reference = model, None
+        model = Lora(LoraOptions.model_validate(adapter)).add_adapter(run)
+    trained = [one for one in model.parameters() if one.requires_grad]
     trainer = OwnLoss(
         model=model,
         ref_model=reference,
@@ -102,7 +113,7 @@ def trl_losses(folder: Path, options: dict[str, Any]) -> list[float]:
         train_dataset=Dataset.from_list(
             [{key: value for key, value in pair.items() if key != "number"} for pair in pairs]
         ),
-        optimizers=(torch.optim.SGD(model.parameters(), lr=0.05), None),
+        optimizers=(torch.optim.SGD(trained, lr=0.05), None),
         args=DPOConfig(
             output_dir=str(folder / "trl"),
             beta=options.get("beta", 0.1),

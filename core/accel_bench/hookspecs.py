@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 ONE_ANSWER: dict[str, str | None] = {
     "launch_ranks": "launcher",
     "sample_lengths": "data",
+    "simulate_batch": "data",
     "load_data": "data",
     "load_model": "model",
     "add_adapter": "adapter",
@@ -45,8 +46,8 @@ ONE_ANSWER: dict[str, str | None] = {
 """Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does.
 """
 
-OF_SIZES = frozenset({"sample_lengths"})
-"""Hooks that are called only where a scenario leaves a size to the program."""
+OF_SIZES = frozenset({"sample_lengths", "simulate_batch"})
+"""Hooks that are called only where sizes are worked out or estimated."""
 
 OF_EVALUATION = frozenset({"build_evaluation_batches"})
 """Hooks that need an answer only where a scenario evaluates."""
@@ -106,6 +107,20 @@ def record_result(result: Result | None, summary: Summary | None, results_folder
 def sample_lengths(run: Run) -> Sequence[int]:
     """One answer, data. Where `data.sequence_length` is `auto`, in a process of its own before
     anything else: return the tokens of each sample before it is cut."""
+
+
+# Where memory and speed are estimated, in a process of its own, beside hooks of a worker process.
+
+
+@hookspec
+def simulate_batch(run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
+    """One answer, data. Return a micro-batch of the largest samples that there may be, as
+    `build_batches` would: a step of it is simulated on tensors with shapes and without values.
+
+    `run.task`, `run.model` and `run.unwrapped_model` are there, and no dataset. `sequence_length`
+    takes the place of the scenario's, where the data goes by it. Without an answer a sample is so
+    many tokens, each of them supervised.
+    """
 
 
 # In a worker process. First, once for each experiment, in a process of its own that is not timed.

@@ -96,6 +96,10 @@ class Run:
     optimizer: Any = None
     """What `build_optimizer` returned."""
 
+    trains_from: int = 0
+    """Steps of the warm-up in which some of the weights are frozen yet, as a task says that freezes
+    them at first. What core reads of the first step it reads of the one after these."""
+
     batches: Any = None
     """What `build_batches` returned: an endless iterator of `Batch`."""
 

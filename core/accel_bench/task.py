@@ -46,9 +46,10 @@ class Task(Plugin[OptionsT]):
     families: ClassVar[frozenset[str] | None] = None
     """Families of the catalog whose models it trains; None means any."""
 
-    pairs: ClassVar[Literal["labels", "stacked"] | None] = None
+    pairs: ClassVar[Literal["labels", "stacked", "preferred"] | None] = None
     """How it reads data of pairs: the second of a pair as `labels`, or all firsts above all seconds
-    in one batch of inputs; None: not at all."""
+    in one batch of inputs, or as answers of which one is `preferred`; None:
+    not at all."""
 
     batch_dependent: ClassVar[bool] = False
     """Whether the loss of a sample depends on the others of its micro-batch, as where they are what
@@ -57,6 +58,9 @@ class Task(Plugin[OptionsT]):
     loss_sensitivity: ClassVar[float] = 1.0
     """How much further than a mean over tokens its loss moves where weights are approximated: loss
     tolerances that plugins declare hold so many times over."""
+
+    loss_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "shift_labels"})
+    """Inputs of a batch that the loss reads: a prediction does without them."""
 
     def model_class_of(self, model: ModelUse) -> str:
         """Return the `model_class` of one model, by its id or the options."""

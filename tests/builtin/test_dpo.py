@@ -13,6 +13,7 @@ import torch
 from preference_training import SCENARIO, our_losses, pairs_of, trl_losses
 from torch import nn
 
+from accel_bench.builtin.data.preferences import Preferences, PreferencesOptions
 from accel_bench.builtin.tasks.dpo import DPO, DPOOptions
 from accel_bench.builtin.tasks.dpo_impl import PreferenceLoss, turn_dropout_off
 from accel_bench.errors import ScenarioError
@@ -22,6 +23,7 @@ from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.result import Result
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import run_scenario
+from accel_bench.worker.evaluation import Evaluator
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -31,6 +33,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "both": {"length_normalization": True, "nll_scale": 0.2},
 }
 """Options of the task."""
+
+LORA: dict[str, Any] = {"r": 4, "target_modules": "all-linear"}
+"""Options of an adapter."""
 
 
 def write(folder: Path, **changes: Any) -> Path:
@@ -59,7 +64,7 @@ def test_the_first_loss_is_that_of_a_policy_which_is_its_reference(tmp_path: Pat
 
 
 def test_an_adapter_s_base_is_the_reference_and_stays_as_it_is(tmp_path: Path) -> None:
-    adapter = {"use": "lora", "r": 4, "target_modules": "all-linear"}
+    adapter = {"use": "lora", **LORA}
     result = only(run_scenario(write(tmp_path, adapter=adapter)))
     (rank,) = result.ranks
     assert rank.window is not None
@@ -196,6 +201,41 @@ def test_a_reference_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     assert "the model 'gpt2' has a vocabulary of 50257 tokens" in result.reasons[0]
 
 
+# Evaluation.
+
+
+def test_held_out_pairs_have_a_validation_loss_of_their_own(tmp_path: Path) -> None:
+    data = {**SCENARIO["data"], "held_out": 5}
+    evaluate = {"steps": 2, "every": 1}
+    task = {"use": "dpo", **OPTIONS["both"], "nll_scale": 0.0}
+    (rank,) = only(run_scenario(write(tmp_path, data=data, evaluate=evaluate, task=task))).ranks
+    assert rank.learning is not None
+    found = rank.learning.evaluations
+    assert [one.sequences for one in found] == [5] * 4
+    assert found[0].loss == pytest.approx(math.log(2), rel=1e-6)
+    assert found[-1].loss is not None and found[-1].loss != pytest.approx(math.log(2), rel=1e-4)
+    assert "predict" in {stage.name for stage in rank.stages}
+
+
+@pytest.mark.parametrize("name", ["plain", "both"])
+def test_a_rank_without_a_pair_adds_nothing_to_the_validation_loss(
+    name: str, tmp_path: Path
+) -> None:
+    """The pair that it computes all the same has no labels: -log sigmoid(0), or 0 / 0."""
+    losses = []
+    for rank in range(2):
+        run, _ = pairs_of(tmp_path, data={"held_out": 1}, resources={"devices": 2})
+        run.rank, run.world_size = rank, 2
+        run.task = DPO(DPOOptions.model_validate(OPTIONS[name]))
+        run.model = run.unwrapped_model = load_base_model(run)
+        run.loss = run.task.build_loss(run)
+        batches = Preferences(PreferencesOptions()).build_evaluation_batches(run)
+        losses.append(Evaluator(run, batches, lambda: None).evaluate(0).loss)
+    whole, nothing = losses
+    assert nothing == 0
+    assert whole is not None and whole >= math.log(2) * 0.999
+
+
 # What cannot be run.
 
 
@@ -257,7 +297,13 @@ def test_pairs_are_refused_by_other_tasks(tmp_path: Path) -> None:
 
 @pytest.mark.release
 @pytest.mark.filterwarnings("ignore")  # of TRL, which sets arguments that transformers renames
+@pytest.mark.parametrize("adapter", [None, LORA], ids=["full", "LoRA"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_losses_are_those_of_trl_on_the_same_pairs(name: str, tmp_path: Path) -> None:
-    theirs = trl_losses(tmp_path, OPTIONS[name])
-    assert our_losses(tmp_path, OPTIONS[name]) == pytest.approx(theirs, rel=1e-5)
+def test_losses_are_those_of_trl_on_the_same_pairs(
+    name: str, adapter: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    theirs = trl_losses(tmp_path, OPTIONS[name], adapter)
+    changes = {"adapter": {"use": "lora", **adapter}} if adapter else {}
+    ours = our_losses(tmp_path, OPTIONS[name], **changes)
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert ours[-1] != pytest.approx(ours[0], rel=1e-4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from accel_bench.runner.automatic import (
     length_choice,
     longest_of,
     plan_with_sizes,
-    power_of_two,
 )
+from accel_bench.runner.automatic_batch import EstimatedBatch, power_of_two
+from accel_bench.runner.estimate_target import target_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.settings import Evaluate
 from accel_bench.testing import run_scenario
@@ -133,11 +134,12 @@ class Planted(Chooser):
 
     fits = 4
     failure = Status.OOM
+    needs: Mapping[str, float] = {}
     tried: Sequence[tuple[str, int]] = ()
     evaluations: Sequence[Evaluate] = ()
 
-    def _estimated(self, stacks: Sequence[Planned], search: int) -> tuple[int, str]:
-        return min(16, search), "planted"
+    def _estimated(self, stacks: Sequence[Planned], search: int) -> EstimatedBatch:
+        return EstimatedBatch(value=min(16, search), because="planted", **self.needs)
 
     def _attempt(self, planned: Planned, folder: Path, purpose: Any) -> tuple[Result, Any]:
         experiment = planned.experiment
@@ -174,6 +176,42 @@ def test_a_micro_batch_that_runs_out_of_memory_in_a_trial_is_halved(
     assert notice.endswith("planted; 16 was estimated, and a trial of 8 failed: oom")
     assert sizes(planted(path, 4, monkeypatch)) == {(8, 4)}
     assert Planted.tried == ()  # it is kept
+
+
+def test_a_kept_micro_batch_is_taken_while_the_free_memory_gives_the_same_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_free(memory_bytes: int) -> bool:
+        """Plan with so much free memory; return whether anything was tried."""
+        target = target_of(read_machine(), None)._replace(memory_bytes=memory_bytes)
+        monkeypatch.setattr("accel_bench.runner.automatic.device_now", lambda machine: target)
+        assert sizes(planted(path, 64, monkeypatch)) == {(8, 16)}
+        return bool(Planted.tried)
+
+    path = write(tmp_path, data="{sequence_length: 8}", train="{micro_batch_size: auto}")
+    monkeypatch.setattr(Planted, "needs", {"least_bytes": 100, "most_bytes": 200})
+    assert [with_free(free) for free in (150, 100, 199)] == [True, False, False]
+    assert with_free(99)
+    assert with_free(200)
+
+
+@pytest.mark.parametrize("task", ["embedding", "image-text", "speech-pretraining"])
+def test_where_the_loss_depends_on_the_micro_batch_its_size_is_no_choice(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = {
+        "embedding": "model: {id: bert-base-uncased}\ndata: synthetic-pairs\n",
+        "image-text": "model: {id: tiny-clip-cpu}\ndata: {use: captions, image_size: 32}\n",
+        "speech-pretraining": "model: {id: tiny-wav2vec2-cpu, overrides: {mask_time_prob: 0.05}}\n"
+        "data: speech\n",
+    }
+    path = tmp_path / "dependent.yaml"
+    path.write_text(
+        f"name: dependent\ntask: {task}\n{works[task]}"
+        "train: {micro_batch_size: auto}\nresources: {device: cpu}\nstacks: {baseline: []}\n"
+    )
+    with pytest.raises(ScenarioError, match=f"auto: the loss of task '{task}' depends on which"):
+        planted(path, 64, monkeypatch)
 
 
 def test_a_global_batch_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +295,10 @@ def test_a_stack_that_cannot_be_estimated_is_tried_alone(tmp_path: Path) -> None
     path = write(tmp_path, data="{sequence_length: 8}")
     chooser = Estimated(read_draft(path), read_machine(), PlanRequest(), True)
     stacks = planned(path).planned
-    value, because = chooser._estimated(stacks, 1024)
-    assert value == 4
-    assert because.startswith("the largest power of two with which every stack that can be")
+    found = chooser._estimated(stacks, 1024)
+    assert found.value == 4
+    assert found.least_bytes < (found.most_bytes or 0)
+    assert found.because.startswith("the largest power of two with which every stack that can be")
     with pytest.raises(ScenarioError, match="no stack can be estimated; give a number"):
         chooser._estimated(stacks[1:], 1024)
 

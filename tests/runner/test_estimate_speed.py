@@ -26,6 +26,7 @@ STEP = Footprint(
     parts={},
     phase="backward",
     operations=(Operations(dtype="", flops=0, moved_bytes=10**8, count=1),),
+    processed=110,
 )
 LORA = make_experiment("lora", [Use(use="lora")], scenario={"resources": {"device": "cpu"}})
 OTHER = make_experiment("other", scenario={"resources": {"device": "cpu"}})

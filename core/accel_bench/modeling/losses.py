@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
@@ -30,12 +32,12 @@ def repeated_rows(ids: torch.Tensor) -> torch.Tensor:
 
     Rows are told apart by a 64-bit hash, so that memory grows with the rows alone.
     """
-    hashes = (ids * _multipliers(ids.shape[1]).to(ids.device)).sum(-1)
+    multipliers = torch.tensor(_multipliers(ids.shape[1]), device=ids.device)
+    hashes = (ids * multipliers).sum(-1)
     equal = hashes[:, None] == hashes
     return equal & ~torch.eye(len(ids), dtype=torch.bool, device=ids.device)
 
 
 @lru_cache(maxsize=256)
-def _multipliers(width: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(-(2**63), 2**63 - 1, (width,), generator=generator)
+def _multipliers(width: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(0).integers(-(2**63), 2**63, width, dtype=np.int64)

@@ -2,7 +2,8 @@
 
 `data.sequence_length: auto` is the 95th percentile of the data's samples; `train.micro_batch_size:
 auto` the largest micro-batch with which every stack of a sweep point fits. What was worked out is
-kept with the caches: the same scenario plans the same experiments again.
+kept with the caches: the same scenario plans the same experiments again, on a CPU for as long as
+the memory that is free leaves the estimate as it is.
 """
 
 from __future__ import annotations
@@ -28,19 +29,23 @@ from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.job import Job
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Machine
-from accel_bench.machine.probe import read_state
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.runner.automatic_batch import (
+    EstimatedBatch,
+    KeptBatch,
+    device_now,
+    estimated_batch,
+    range_of,
+    refuse_dependent,
+)
+from accel_bench.runner.estimate_answer import named_batch
 from accel_bench.runner.estimate_memory import MemoryEstimator
-from accel_bench.runner.estimate_target import target_of
 from accel_bench.runner.simulator import Simulator
 from accel_bench.scenario.automatic import LENGTH, MICRO_BATCH, Choice, Choices
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import Scenario
-
-LARGEST = 1024
-"""Samples of a micro-batch at which the search ends: larger ones gain nothing."""
 
 POSITIONS = ("max_position_embeddings", "n_positions")
 """Keys of configurations with the longest sequence that a model was made for."""
@@ -140,58 +145,49 @@ class Chooser:
     def _batch(self, rough: Plan, point: str, found: Mapping[str, Choice]) -> Choice | None:
         """Return the largest micro-batch of all stacks: estimated, and tried with real steps."""
         stacks = _stacks_at(self.plan({point: found}), point)
+        refuse_dependent(stacks)
         identities = [one.experiment.identity for one in stacks]
         # A global batch size and an accumulation are one experiment with the stand-in of 1.
         search = range_of(rough, stacks[0])
         place = _place("micro-batches", [identities, self.machine.memory_bytes, search])
-        if (kept := _kept(place, Choice)) or not self.work_out:
-            return kept
-        estimated, because = self._estimated(stacks, search)
-        value = estimated
+        kept = _kept(place, KeptBatch)
+        if kept and kept.estimated.holds(device_now(self.machine).memory_bytes):
+            return kept.choice
+        if not self.work_out:
+            return None
+        estimated = self._estimated(stacks, search)
+        value, because = estimated.value, estimated.because
         failure = ""
         while (problem := self._problem(point, found, value)) is not None:
             if value == 1:
                 raise ScenarioError(f"{MICRO_BATCH}: auto: even 1 does not run: {problem}")
             value, failure = value // 2, problem
-        if value < estimated:
+        if value < estimated.value:
             because += (
-                f"; {estimated:,} was estimated, and a trial of {2 * value:,} failed: {failure}"
+                f"; {estimated.value:,} was estimated, and a trial of {2 * value:,} failed: "
+                f"{failure}"
             )
         choice = Choice(key=MICRO_BATCH, value=value, because=because)
-        _keep(place, choice)
+        _keep(place, KeptBatch(choice=choice, estimated=estimated))
         return choice
 
-    def _estimated(self, stacks: Sequence[Planned], search: int) -> tuple[int, str]:
-        """Return the largest micro-batch that is estimated to fit in every stack, and why it is.
+    def _estimated(self, stacks: Sequence[Planned], search: int) -> EstimatedBatch:
+        """Return the largest micro-batch that is estimated to fit in every stack.
 
         Raises ScenarioError where not one sample fits, or where it cannot be estimated.
         """
-        target = target_of(self.machine, None)
-        if target.kind == "cpu":
-            free = read_state(False).cpu.memory_available_bytes
-            target = target._replace(memory_bytes=min(self.machine.memory_bytes, free))
+        target = device_now(self.machine)
         memory = size(target.memory_bytes or 0)
         with closing(Simulator(self.request.trust_remote_code)) as simulator:
             estimator = MemoryEstimator(simulator, target)
             every = [self._largest(estimator, planned, search, memory) for planned in stacks]
-        found = [one for one in every if one is not None]
-        if not found:
-            raise ScenarioError(f"{MICRO_BATCH}: auto: no stack can be estimated; give a number")
-        value = power_of_two(min(found))
-        if value == search:
-            return (
-                value,
-                f"every stack that can be estimated fits {memory}, and the search ends here",
-            )
-        return value, (
-            f"the largest power of two with which every stack that can be estimated fits {memory}"
-        )
+            return estimated_batch(estimator, stacks, every, search)
 
     def _largest(
         self, estimator: MemoryEstimator, planned: Planned, search: int, memory: str
     ) -> int | None:
         """Return the largest micro-batch of one stack; None where only its trial can tell."""
-        name, scenario = planned.experiment.stack.name, planned.experiment.scenario
+        name = planned.experiment.stack.name
         self.request.notify(f"{MICRO_BATCH}: auto: estimating the memory of {name}")
         try:
             found = estimator.largest_batch(planned, search).value
@@ -201,8 +197,7 @@ class Chooser:
             return None
         if found < 1:
             raise ScenarioError(
-                f"{MICRO_BATCH}: auto: not one sample of {scenario.data.sequence_length:,} tokens "
-                f"fits into {memory} in stack {name!r}"
+                f"{MICRO_BATCH}: auto: {named_batch(name, planned)} does not fit into {memory}"
             )
         return found
 
@@ -305,23 +300,6 @@ def _of_the_data(planned: Planned) -> Any:
     prints = environment.get("fingerprints", {}) if isinstance(environment, dict) else {}
     print_of = prints.get(plugin.name) if plugin and isinstance(prints, dict) else None
     return [data, version, print_of]
-
-
-def range_of(plan: Plan, planned: Planned) -> int:
-    """Return the largest micro-batch to look for: a power of two that divides what is given."""
-    scenario = planned.experiment.scenario
-    given = plan.file.train.model_fields_set | {
-        key.removeprefix("train.") for key in planned.experiment.sweep
-    }
-    if "global_batch_size" not in given:
-        return LARGEST
-    samples = scenario.train.global_batch_size // scenario.data_parallel
-    return min(LARGEST, samples & -samples)
-
-
-def power_of_two(value: int) -> int:
-    """Return the largest power of two up to a value of 1 or more."""
-    return 1 << (value.bit_length() - 1)
 
 
 def _place(kind: str, key: Any) -> Path:

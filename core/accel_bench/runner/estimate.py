@@ -12,7 +12,13 @@ from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError
 from accel_bench.planning.plan import Planned
 from accel_bench.result import Result
-from accel_bench.runner.estimate_answer import answer_of, notes_of, shape_of
+from accel_bench.runner.estimate_answer import (
+    answer_of,
+    counts_of,
+    named_batch,
+    notes_of,
+    shape_of,
+)
 from accel_bench.runner.estimate_cost import estimate_cost
 from accel_bench.runner.estimate_memory import MemoryEstimator
 from accel_bench.runner.estimate_nearest import NearestSearch, Replan
@@ -48,6 +54,7 @@ class Estimator:
             gpu=self.target.name,
             devices=scenario.world_size,
             shape=shape_of(scenario),
+            counts=counts_of(planned),
         )
         if planned.skipped:
             return blank.model_copy(update={"problem": "; ".join(planned.skipped)})
@@ -76,7 +83,7 @@ class Estimator:
         if self.limits and memory.device_bytes is not None:
             figures["largest_micro_batch_size"] = estimator.largest_batch(planned)
             figures["longest_sequence_length"] = estimator.longest(planned)
-        answer = answer_of(name, shape, self.target.name, memory, nearest)
+        answer = answer_of(named_batch(name, planned), self.target.name, memory, nearest)
         return {**figures, "answer": answer}
 
     def _speed_and_money(self, planned: Planned, estimator: MemoryEstimator) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from accel_bench.analysis.estimates.schema import Alternative, BatchShape, MemoryEstimate, Span
-from accel_bench.analysis.wording import settings, size
+from accel_bench.analysis.wording import count, settings, size
 from accel_bench.planning.plan import Planned
+from accel_bench.plugins.manager import task_of
 from accel_bench.scenario.models import Scenario
-from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
+from accel_bench.scenario.uses import NO_PLUGIN, TOKENS, slot_defaults
 
 
 def shape_of(scenario: Scenario) -> BatchShape:
@@ -56,17 +57,24 @@ def notes_of(planned: Planned, shape: BatchShape, published: int | None) -> Iter
         yield f"the model was made for sequences of up to {published:,} tokens"
 
 
-def answer_of(
-    name: str,
-    shape: BatchShape,
-    device: str,
-    memory: MemoryEstimate,
-    nearest: Alternative | None,
-) -> str:
-    """Return whether it fits, in a sentence."""
+def counts_of(planned: Planned) -> str:
+    """Return what the experiment's task counts."""
+    task = task_of(planned.active)
+    return TOKENS if task is None else task.counts
+
+
+def named_batch(name: str, planned: Planned) -> str:
+    """Return a stack's name with the micro-batch that it is estimated for."""
+    shape = shape_of(planned.experiment.scenario)
+    if counts_of(planned) != TOKENS:
+        return f"{name} with {count(shape.micro_batch_size, 'sample')}"
+    return f"{name} with {shape.micro_batch_size} x {shape.sequence_length:,} tokens"
+
+
+def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternative | None) -> str:
+    """Return whether `what` fits, in a sentence."""
     if memory.fit is None or memory.device_bytes is None:
-        return f"{name} needs {_sizes(memory.needed_bytes)}; the device's memory is not known"
-    what = f"{name} with {shape.micro_batch_size} x {shape.sequence_length:,} tokens"
+        return f"{what} needs {_sizes(memory.needed_bytes)}; the device's memory is not known"
     verb = {"fits": "fits", "may fit": "may just fit", "does not fit": "does not fit"}[memory.fit]
     needs = f"it needs {_sizes(memory.needed_bytes)} of {size(memory.device_bytes)}"
     answer = f"{what} {verb} on {device}: {needs}."

@@ -48,9 +48,22 @@ class MemoryEstimator(NamedTuple):
         shape = shape_of(planned.experiment.scenario)
         return self._largest(planned, "micro_batch_size", shape, limit=limit)
 
-    def longest(self, planned: Planned) -> Limit:
-        """Return the longest sequences that surely fit, in the experiment's micro-batch."""
+    def need(self, planned: Planned, micro_batch_size: int) -> float:
+        """Return the bytes that a device surely holds so many samples in."""
         shape = shape_of(planned.experiment.scenario)
+        changed = shape.model_copy(update={"micro_batch_size": micro_batch_size})
+        return self.memory(planned, changed).needed_bytes.high
+
+    def longest(self, planned: Planned) -> Limit | None:
+        """Return the longest sequences that surely fit, in the experiment's micro-batch.
+
+        None where the samples do not go by `data.sequence_length`, as images do not.
+        """
+        shape = shape_of(planned.experiment.scenario)
+        other = shape.model_copy(update={"sequence_length": shape.sequence_length // 2 or 2})
+        steps = [self.footprint(planned, one).operations for one in (shape, other)]
+        if steps[0] == steps[1]:
+            return None
         learned = self.simulator.model(planned.experiment).longest_learned
         limit = learned or LONGEST_LENGTH
         found = self._largest(planned, "sequence_length", shape, min(LENGTH_STEP, limit), limit)

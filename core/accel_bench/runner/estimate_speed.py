@@ -24,6 +24,9 @@ from accel_bench.scenario.models import Scenario
 MOST_CALIBRATIONS = 2
 """Stored experiments that a speed is calibrated by; each has to be simulated too."""
 
+MOST_SIMULATED = 6
+"""Stored experiments that are simulated for that: of some the steps are not full."""
+
 
 class SpeedEstimator(NamedTuple):
     """Estimates the speed of experiments on devices of one kind."""
@@ -40,7 +43,7 @@ class SpeedEstimator(NamedTuple):
         seconds = roofline(footprint, peaks) if peaks else None
         if peaks is None or seconds is None or scenario.data_parallel < scenario.world_size:
             return None
-        tokens = _tokens_of_a_step(scenario) * scenario.data_parallel
+        tokens = _processed(footprint, scenario) * scenario.data_parallel
         return speed_estimate(seconds, tokens, peaks.source, list(self._calibrations(experiment)))
 
     def _calibrations(self, experiment: Experiment) -> Iterator[Calibration]:
@@ -51,19 +54,30 @@ class SpeedEstimator(NamedTuple):
                 alike.setdefault(result.experiment.id, result)
         uses = experiment.stack.uses
         same = [one for one in alike.values() if one.experiment.stack.uses == uses]
-        for result in (same or list(alike.values()))[:MOST_CALIBRATIONS]:
+        found = 0
+        for result in (same or list(alike.values()))[:MOST_SIMULATED]:
             with suppress(AccelBenchError):
                 yield self._calibration(result)
+                found += 1
+            if found == MOST_CALIBRATIONS:
+                return
 
     def _calibration(self, result: Result) -> Calibration:
-        """Return the seconds of a run's steps over the roofline's of the same steps."""
+        """Return the seconds of a run's steps over the roofline's of the same steps.
+
+        Raises AccelBenchError for a run of other steps than are simulated.
+        """
         experiment, measured = result.experiment, run_throughput(result)
         peaks = self.target.peaks(experiment.scenario)
         shape = shape_of(experiment.scenario)
         footprint = self.simulator.footprint(experiment, shape, self.target.kind)
         seconds = roofline(footprint, peaks) if peaks else None
-        if seconds is None or measured is None:
+        tokens = token_summary(result)
+        full = _processed(footprint, experiment.scenario)
+        if seconds is None or measured is None or tokens is None:
             raise AccelBenchError("there is nothing to compare")
+        if tokens.per_step_global.processed != full:
+            raise AccelBenchError("its steps are not full")
         name = f"{label(experiment.stack.name, experiment.sweep)} of {experiment.scenario.model.id}"
         return Calibration(median(measured.step_seconds) / seconds.low, experiment.id, name)
 
@@ -72,14 +86,15 @@ class SpeedEstimator(NamedTuple):
         other = result.experiment.scenario
         if result.imported or not result.ranks or other.world_size > 1:
             return False
-        device, tokens = result.ranks[0].device, token_summary(result)
+        if other.task.use != scenario.task.use:
+            return False
+        device = result.ranks[0].device
         if device is None or (other.compute_dtype, device.type) != (
             scenario.compute_dtype,
             self.target.kind,
         ):
             return False
-        full = tokens and tokens.per_step_global.processed == _tokens_of_a_step(other)
-        if not full or with_audit(result).status is not Status.OK:
+        if with_audit(result).status is not Status.OK:
             return False
         if device.type == "cpu":
             return result.machine is not None and result.machine.host == self.target.machine.host
@@ -87,7 +102,6 @@ class SpeedEstimator(NamedTuple):
         return hardware is not None and hardware == self.target.hardware
 
 
-def _tokens_of_a_step(scenario: Scenario) -> int:
-    train = scenario.train
-    samples = train.micro_batch_size * train.gradient_accumulation
-    return samples * scenario.data.sequence_length
+def _processed(footprint: Footprint, scenario: Scenario) -> int:
+    """Return what one device processes in a step: tokens, or what else the task counts."""
+    return footprint.processed * scenario.train.gradient_accumulation

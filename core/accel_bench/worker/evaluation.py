@@ -13,9 +13,7 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import Evaluation
 from accel_bench.run_context import Run
-
-LABELS = frozenset({"labels", "shift_labels"})
-"""Inputs of a model that a prediction does without."""
+from accel_bench.task import Task
 
 
 class Evaluator:
@@ -53,9 +51,10 @@ class Evaluator:
         A decoder beside an encoder gets the labels as its inputs: they have the right shape.
         """
         config = getattr(self._run.unwrapped_model, "config", None)
+        left_out = (self._run.task or Task).loss_inputs
         with self._evaluating():
             for batch in islice(self._batches, 1):
-                inputs = {name: one for name, one in batch.inputs.items() if name not in LABELS}
+                inputs = {name: one for name, one in batch.inputs.items() if name not in left_out}
                 if getattr(config, "is_encoder_decoder", False) and "labels" in batch.inputs:
                     inputs["decoder_input_ids"] = batch.inputs["labels"].clamp(min=0)
                 self._run.model(**self._on_device(inputs))

@@ -64,6 +64,7 @@ def test_parallelism_divides_the_model_and_not_the_activations() -> None:
         parts={"weights": 40, "quantized weights": 20, "gradients": 40, "activations": 30},
         phase="backward",
         operations=(),
+        processed=1,
     )
     asked = []
 
@@ -86,7 +87,12 @@ def test_parallelism_divides_the_model_and_not_the_activations() -> None:
 def test_what_lies_within_the_span_may_fit(device_gib: int | None, fit: str | None) -> None:
     size = None if device_gib is None else device_gib * GIBI
     footprint = Footprint(
-        shape=SHAPE, peak_bytes=10 * GIBI, parts={}, phase="backward", operations=()
+        shape=SHAPE,
+        peak_bytes=10 * GIBI,
+        parts={},
+        phase="backward",
+        operations=(),
+        processed=1,
     )
     found = memory_estimate(footprint, {"weights": 10.0 * GIBI}, "cuda", size)
     assert found.needed_bytes.low > found.tensor_bytes == 10 * GIBI
@@ -94,7 +100,9 @@ def test_what_lies_within_the_span_may_fit(device_gib: int | None, fit: str | No
 
 
 def test_each_rank_of_a_shared_memory_is_a_process_of_its_own() -> None:
-    footprint = Footprint(shape=SHAPE, peak_bytes=0, parts={}, phase="backward", operations=())
+    footprint = Footprint(
+        shape=SHAPE, peak_bytes=0, parts={}, phase="backward", operations=(), processed=1
+    )
     needs = [memory_estimate(footprint, {}, "cpu", None, ranks).needed_bytes for ranks in (1, 4)]
     assert needs[1] == needs[0].times(4)
 

@@ -25,7 +25,14 @@ WORK = (
 
 def step_of(*operations: Operations) -> Footprint:
     shape = BatchShape(micro_batch_size=1, sequence_length=1)
-    return Footprint(shape=shape, peak_bytes=0, parts={}, phase="backward", operations=operations)
+    return Footprint(
+        shape=shape,
+        peak_bytes=0,
+        parts={},
+        phase="backward",
+        operations=operations,
+        processed=1,
+    )
 
 
 def test_products_take_the_peak_and_copies_the_bandwidth_by_hand() -> None:

@@ -110,6 +110,58 @@ def test_rows_of_every_kind_become_the_same_samples(
         assert learned == f"{answer}<|endoftext|>"
 
 
+@pytest.mark.release
+def test_what_datasets_has_written_is_read(make_run: MakeRun, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_list(PAIRS)
+    chosen = whole.select(range(39, -1, -3))
+    splits = datasets.DatasetDict({"train": whole, "test": whole.select(range(5))})
+    whole.save_to_disk(str(tmp_path / "one"))
+    whole.save_to_disk(str(tmp_path / "shards"), num_shards=3)
+    chosen.save_to_disk(str(tmp_path / "chosen"))
+    splits.save_to_disk(str(tmp_path / "splits"))
+    whole.to_parquet(str(tmp_path / "rows.parquet"))
+    for name in ("one", "shards", "splits", "rows.parquet"):
+        dataset = load(make_run, plugin_of(tmp_path / name))
+        assert [texts(dataset, n) for n in range(len(dataset))] == [
+            (f"{row['prompt']}{row['answer']}<|endoftext|>", f"{row['answer']}<|endoftext|>")
+            for row in PAIRS
+        ]
+    found = load(make_run, plugin_of(tmp_path / "chosen"))
+    assert [texts(found, n)[0] for n in range(len(found))] == [
+        f"{row['prompt']}{row['answer']}<|endoftext|>" for row in PAIRS[::-3]
+    ]
+    assert len(load(make_run, plugin_of(tmp_path / "splits", split="test"))) == 5
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("form", ["list", "columns"])
+def test_conversations_of_datasets_are_read(form: str, make_run: MakeRun, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    message = {"role": datasets.Value("string"), "content": datasets.Value("string")}
+    kinds = {"list": datasets.List, "columns": datasets.Sequence}
+    features = datasets.Features({"messages": kinds[form](message)})
+    datasets.Dataset.from_list(CHATS, features=features).save_to_disk(str(tmp_path / "saved"))
+    plain = write_rows(tmp_path / "rows.jsonl", CHATS)
+    read, expected = (
+        load(make_run, plugin_of(path, messages="messages"), 256)
+        for path in (tmp_path / "saved", plain)
+    )
+    assert [texts(read, n) for n in range(20)] == [texts(expected, n) for n in range(20)]
+
+
+def test_messages_may_be_columns_of_roles_and_contents(make_run: MakeRun, tmp_path: Path) -> None:
+    columns = [
+        {"messages": {key: [one[key] for one in row["messages"]] for key in ("role", "content")}}
+        for row in CHATS
+    ]
+    read, expected = (
+        load(make_run, plugin_of(write_rows(tmp_path / name, rows), messages="messages"), 256)
+        for name, rows in (("columns.parquet", columns), ("rows.jsonl", CHATS))
+    )
+    assert [texts(read, n) for n in range(20)] == [texts(expected, n) for n in range(20)]
+
+
 def test_a_split_of_a_saved_dataset_is_read_by_its_name(make_run: MakeRun, tmp_path: Path) -> None:
     write_rows(tmp_path / "all" / "train", PAIRS[:3])
     write_rows(tmp_path / "all" / "test", PAIRS[3:5])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from accel_bench import Run
+from accel_bench import Batch, Run
 from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL
 from accel_bench.builtin.data.preferences import Preferences, PreferencesOptions
 from accel_bench.builtin.data.preferences_impl import PreferenceDataset
@@ -153,6 +153,38 @@ def test_ranks_share_the_pairs_of_a_step(make_run: MakeRun, tmp_path: Path) -> N
             text(run.dataset, row.tolist()).partition("?")[0] for row in batch.inputs["input_ids"]
         ]
     assert len(set(seen)) == 4
+
+
+def test_held_out_pairs_are_evaluated_once_by_all_ranks(make_run: MakeRun, tmp_path: Path) -> None:
+    plugin, found = plugin_of(tmp_path, PAIRS), []
+    for rank in range(2):
+        run = make_run(
+            data={"sequence_length": 64, "held_out": 3},
+            train={"micro_batch_size": 1},
+            resources={"devices": 2},
+        )
+        run.rank, run.world_size = rank, 2
+        run.dataset = plugin.load_data(run)
+        found.append(list(plugin.build_evaluation_batches(run)))
+        trained = {row_text(run, row) for row in batch_rows(islice(plugin.build_batches(run), 8))}
+        held = {row_text(run, row) for row in batch_rows(found[-1])}
+        assert not trained & held
+    assert [[one.sequences for one in batches] for batches in found] == [[1, 1], [1, 0]]
+    every = [one for batches in found for one in batches]
+    assert {one.supervised_in_step for one in every} == {3}
+    chosen = {int(one.inputs["chosen_tokens"]) for one in every}
+    counted = [one.inputs["labels"][:1, 1:] != IGNORED_LABEL for one in every if one.sequences]
+    assert chosen == {sum(int(labels.sum()) for labels in counted)}
+
+
+def batch_rows(batches: Iterable[Batch]) -> list[torch.Tensor]:
+    """The token ids of all rows."""
+    return [row for batch in batches for row in batch.inputs["input_ids"]]
+
+
+def row_text(run: Run, row: torch.Tensor) -> str:
+    """What a row asks."""
+    return text(run.dataset, row.tolist()).partition("?")[0]
 
 
 def test_a_pair_that_loses_an_answer_is_left_out_and_counted(

@@ -123,6 +123,28 @@ def test_normalizing_is_that_of_transformers() -> None:
     assert np.allclose(normalized(wave), theirs, atol=1e-5)
 
 
+def test_hidden_frames_are_drawn_anew_in_each_epoch_and_alike_however_a_step_is_divided(
+    tmp_path: Path,
+) -> None:
+    def hidden(**train: int) -> list[tuple[bytes, bytes]]:
+        """Utterances of two epochs, with the frames of each that are hidden."""
+        work = "wav2vec2 without transcripts"
+        data = {"samples": 8, "padding": "max_length"}
+        batches = built_run(tmp_path, work, train=train, **data).batches
+        return [
+            (values.numpy().tobytes(), mask.numpy().tobytes())
+            for batch in islice(batches, 4 * train["gradient_accumulation"])
+            for values, mask in zip(
+                batch.inputs["input_values"], batch.inputs["mask_time_indices"], strict=True
+            )
+        ]
+
+    whole = hidden(micro_batch_size=4, gradient_accumulation=1)
+    assert whole == hidden(micro_batch_size=2, gradient_accumulation=2)
+    assert len({utterance for utterance, _ in whole}) == 8
+    assert len({*whole}) > 12
+
+
 def padding_of(run: Run) -> float:
     """Share of the audio samples of eight steps that are padding."""
     counts = [batch.tokens for batch in islice(run.batches, 8)]

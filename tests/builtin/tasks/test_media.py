@@ -14,10 +14,11 @@ from media_works import SAMPLES, TRAIN, WORKS, built_run
 from transformers import Trainer, TrainingArguments
 
 from accel_bench import Result, Status
+from accel_bench.builtin.tasks.ctc import CTC, CTCOptions
 from accel_bench.builtin.tasks.image_text_impl import contrastive_loss
 from accel_bench.errors import ScenarioError
 from accel_bench.flops.formulas import model_flops
-from accel_bench.testing import run_scenario
+from accel_bench.testing import make_experiment, run_scenario
 from accel_bench.worker.flops.trace import read_workload
 
 CLOSE = 1e-5
@@ -220,11 +221,64 @@ def test_a_frozen_encoder_trains_the_projection_alone(tmp_path: Path) -> None:
     assert flow is not None and set(flow.gradient_norms) == {"lm_head.weight", "lm_head.bias"}
 
 
-def test_an_encoder_that_would_start_to_train_while_measured_is_refused(tmp_path: Path) -> None:
-    task = {"use": "ctc", "freeze_encoder_for_n_steps": 5}
-    found = results_of(tmp_path, "wav2vec2", task=task, stacks={"baseline": []})["baseline"]
+def test_an_encoder_that_starts_to_train_in_the_warmup_is_measured_as_it_trains(
+    tmp_path: Path,
+) -> None:
+    steps = {"warmup": 5, "steps": 5, "rounds": 1, "phase_steps": 1}
+    stacks = {"baseline": [], "trainer": ["hf-trainer"]}
+
+    def losses(frozen: int, **train: int) -> list[float]:
+        """Losses of a run whose encoder is frozen for so many steps."""
+        task = {"use": "ctc", "freeze_encoder_for_n_steps": frozen}
+        changes = {"task": task, "measure": steps, "stacks": stacks, "train": {**TRAIN, **train}}
+        found = results_of(tmp_path, "wav2vec2", **changes)
+        for result in found.values():
+            assert result.status is Status.OK, result.reasons
+            (rank,) = result.ranks
+            evidence, flow = rank.evidence["ctc"], rank.effective.gradient_flow
+            assert isinstance(evidence, dict) and flow is not None and rank.update is not None
+            assert bool(evidence["trained_encoder_tensors"]) is (frozen < 10)
+            assert len(flow.gradient_norms) == flow.tensors_with_gradient
+            assert (len(flow.gradient_norms) > 20) is (frozen < 10)
+            assert len(rank.update.tensors) == len(flow.gradient_norms)
+        baseline, trainer = map(losses_of, found.values())
+        assert trainer == pytest.approx(baseline, rel=CLOSE)
+        if frozen == 3:
+            assert found["baseline"].ranks[0].evidence["ctc"]["encoder_trains_from_step"] == 3
+        return baseline
+
+    started, never, always = losses(3), losses(1_000), losses(0)
+    # The step after the third is the first whose gradient reaches the encoder.
+    assert started[:4] == pytest.approx(never[:4], rel=CLOSE)
+    assert started[4:] != pytest.approx(never[4:], rel=1e-3)
+    assert started[1:] != pytest.approx(always[1:], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "changes", "reason"),
+    [
+        (5, {}, "start to train within the 12 steps"),
+        (2, {}, "set measure.warmup to 3 or more"),
+        (12, {"evaluate": {"steps": 4}}, "within the 16 steps"),
+    ],
+)
+def test_an_encoder_that_would_start_to_train_while_measured_is_refused(
+    frozen: int, changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    task = {"use": "ctc", "freeze_encoder_for_n_steps": frozen}
+    changes = {"task": task, "stacks": {"baseline": []}, **changes}
+    found = results_of(tmp_path, "wav2vec2", **changes)["baseline"]
     assert found.status is Status.SKIPPED
-    assert "start to train within the 12 steps" in found.reasons[0]
+    assert reason in found.reasons[0]
+
+
+def test_an_encoder_starts_to_train_on_one_device_alone() -> None:
+    for devices, reasons in ((1, 0), (2, 1)):
+        work = {**WORKS["wav2vec2"], "measure": {"warmup": 3}, "resources": {"devices": devices}}
+        task = CTC(CTCOptions(freeze_encoder_for_n_steps=2))
+        found = list(task.check_scenario(make_experiment(work)))
+        assert len(found) == reasons
+        assert all("needs one device" in reason for reason in found)
 
 
 @pytest.mark.parametrize("work", ["wav2vec2", "wav2vec2 without transcripts", "whisper"])

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
-from accel_bench.plugins.manager import activate
+from accel_bench.plugins.manager import activate, task_of
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
@@ -53,11 +53,15 @@ def measured_peak(experiment: Experiment, folder: Path) -> int:
     active = activate(run.scenario, run.stack, allow_torch=True)
     list(active.call_all("prepare_process", run=run))
     run.dataset = active.require("load_data", run=run)
+    run.task = task_of(active)
     run.model = run.unwrapped_model = active.require("load_model", run=run)
+    run.task.adjust_model(run.model)
     if active.answers("add_adapter"):
         run.model = run.unwrapped_model = active.require("add_adapter", run=run)
     if run.scenario.train.gradient_checkpointing:
         enable_gradient_checkpointing(run.model)
+    list(active.call_all("accelerate_model", run=run))
+    run.loss = active.require("build_loss", run=run)
     run.optimizer = active.require("build_optimizer", run=run)
     run.batches = active.require("build_batches", run=run)
     engine = active.require("build_engine", run=run)
@@ -70,14 +74,18 @@ def measured_peak(experiment: Experiment, folder: Path) -> int:
 
 
 def alive_bytes(run: Run) -> int:
-    """Return the bytes of weights, buffers and optimizer state between two steps."""
+    """Return the bytes of weights, buffers and optimizer state between two steps; the loss may hold
+    another model."""
     state = [
         value
         for of_parameter in run.optimizer.state.values()
         for value in of_parameter.values()
         if isinstance(value, torch.Tensor)
     ]
-    tensors = [*run.model.parameters(), *run.model.buffers(), *state]
+    held = vars(run.loss).values() if hasattr(run.loss, "__dict__") else ()
+    models = [run.model, *(one for one in held if isinstance(one, torch.nn.Module))]
+    weights = [one for model in models for one in (*model.parameters(), *model.buffers())]
+    tensors = [*weights, *state]
     storages = {id(s): s.nbytes() for s in (t.untyped_storage() for t in tensors)}
     return sum(storages.values())
 

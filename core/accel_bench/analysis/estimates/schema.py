@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.uses import TOKENS
 
 Part: TypeAlias = Literal[
     "weights",
@@ -76,6 +77,9 @@ class Footprint(Frozen):
 
     operations: tuple[Operations, ...]
     """Work of an optimizer step, by kind."""
+
+    processed: int
+    """Tokens, or what else the task counts, of the micro-batch, padding included."""
 
 
 class Simulation(Frozen):
@@ -155,7 +159,8 @@ class SpeedEstimate(Frozen):
     """How fast steps are, as a span."""
 
     tokens_per_second: Span
-    """Processed tokens of all devices, padding included; links between devices cost nothing."""
+    """Processed tokens, or what else the task counts, of all devices, padding included; links
+    between devices cost nothing."""
 
     step_seconds: Span
 
@@ -234,6 +239,9 @@ class Estimate(Frozen):
 
     shape: BatchShape
     """Micro-batch of one device."""
+
+    counts: str = TOKENS
+    """What the speed is of, and what is paid for: what the task counts."""
 
     parameters: int = 0
     trained_parameters: int = 0

@@ -59,3 +59,10 @@ class Captions(Pictures[CaptionOptions]):
         from accel_bench.builtin.data import captions_impl
 
         return captions_impl.evaluation_batches_of(run, self.options)
+
+    @hookimpl
+    def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
+        """Return images, each with the longest text."""
+        from accel_bench.builtin.data import captions_impl
+
+        return captions_impl.simulated_batch(run, self.options, micro_batch_size)

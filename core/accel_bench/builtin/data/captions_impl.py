@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ from accel_bench.builtin.data.dataset_impl import (
     plan_of,
 )
 from accel_bench.builtin.data.images import fitting_problems
-from accel_bench.builtin.data.images_impl import ImageDataset
+from accel_bench.builtin.data.images_impl import ImageDataset, black, made_up_names
 from accel_bench.builtin.data.samples_impl import (
     Collate,
     SampleEvaluation,
+    Step,
     batch_of,
     micro_batches,
 )
@@ -51,7 +52,7 @@ class Collator:
     dtype: torch.dtype
     """Dtype of the model's weights."""
 
-    def pairs(self, samples: Integers, step: Integers) -> Batch:
+    def pairs(self, samples: Integers, step: Step) -> Batch:
         """Return images and their captions; each pair is supervised once."""
         chosen = self.dataset.labels[samples]
         tensors = {
@@ -60,9 +61,9 @@ class Collator:
             "attention_mask": torch.from_numpy(self.mask[chosen]),
         }
         pairs = len(samples)
-        return batch_of(tensors, self.plan, TokenCounts(pairs, pairs, pairs), len(step))
+        return batch_of(tensors, self.plan, TokenCounts(pairs, pairs, pairs), len(step.samples))
 
-    def answers(self, samples: Integers, step: Integers) -> Batch:
+    def answers(self, samples: Integers, step: Step) -> Batch:
         """Return one image in each row, with a question and the answer that is supervised."""
         chosen = self.dataset.labels[samples]
         mask = self.mask[chosen]
@@ -81,7 +82,7 @@ class Collator:
             real_pairs=int((lengths * lengths).sum()),
             processed_pairs=mask.size * width,
         )
-        in_step = int(supervised[self.dataset.labels[step]].sum())
+        in_step = int(supervised[self.dataset.labels[step.samples]].sum())
         return batch_of(tensors, self.plan, counts, in_step)
 
 
@@ -98,21 +99,47 @@ def evaluation_batches_of(run: Run, options: CaptionOptions) -> SampleEvaluation
     return SampleEvaluation(samples, plan, _collate_of(run, options, plan))
 
 
+def simulated_batch(run: Run, options: CaptionOptions, images: int) -> Batch:
+    """Return a micro-batch of black images with texts of zeros."""
+    names = options.names() or made_up_names(options.classes, run.scenario.data.seed)
+    ids, labels, _ = _texts(run, options, names)
+    width, asked = ids.shape[1], _asks(run)
+    shape = (images, 1) if asked else (images,)
+    texts = ("input_ids", "attention_mask", *(["labels"] if asked else []))
+    tensors = {name: torch.zeros((images, width), dtype=torch.long) for name in texts}
+    tensors["pixel_values"] = black(run, options, shape)
+    processed = images * width if asked else images
+    answers = int((labels != IGNORED_LABEL).sum(1).max()) if asked else 1
+    supervised = images * answers
+    return Batch(tensors, images, TokenCounts(processed, processed, supervised), supervised)
+
+
 def _collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
+    texts = _texts(run, options, run.dataset.names)
+    dtype = getattr(torch, run.scenario.model.dtype)
+    collator = Collator(run.dataset, plan, *texts, dtype)
+    return collator.answers if _asks(run) else collator.pairs
+
+
+def _asks(run: Run) -> bool:
+    """Return whether the run's task has a question about each image."""
+    return run.scenario.task.use == "image-text-to-text"
+
+
+def _texts(
+    run: Run, options: CaptionOptions, names: Sequence[str]
+) -> tuple[Integers, Integers, Integers]:
+    """Return ids, labels and mask of the text of each class for the run's model."""
     config = run.unwrapped_model.config
     text, vision = config.get_text_config(), config.vision_config
     for problem in fitting_problems(options, vision.image_size):
         raise ScenarioError(problem)
     special = special_tokens(text, run.scenario.model.id)
-    asked = run.scenario.task.use == "image-text-to-text"
     before = [special.beginning]
-    if asked:
+    if _asks(run):
         before += [config.image_token_id] * image_tokens(config) + list(options.question.encode())
-    rows = [(before, [*name.encode(), special.end]) for name in run.dataset.names]
-    ids, labels, mask = texts_of(rows, special.padding, run.scenario.data.sequence_length)
-    dtype = getattr(torch, run.scenario.model.dtype)
-    collator = Collator(run.dataset, plan, ids, labels, mask, dtype)
-    return collator.answers if asked else collator.pairs
+    rows = [(before, [*name.encode(), special.end]) for name in names]
+    return texts_of(rows, special.padding, run.scenario.data.sequence_length)
 
 
 @dataclass(frozen=True)

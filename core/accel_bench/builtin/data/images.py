@@ -143,6 +143,13 @@ class Images(Pictures[ImageOptions]):
 
         return images_impl.evaluation_batches_of(run)
 
+    @hookimpl
+    def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
+        """Return images, with a label each."""
+        from accel_bench.builtin.data import images_impl
+
+        return images_impl.simulated_batch(run, self.options, micro_batch_size)
+
 
 def drawing_problems(options: ImageOptions) -> Iterator[str]:
     """Yield why nothing can be drawn here."""

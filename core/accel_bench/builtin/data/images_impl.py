@@ -16,7 +16,13 @@ import torch
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.data.dataset_impl import BatchPlan, Integers, evaluation_plan, plan_of
 from accel_bench.builtin.data.images import ImageOptions
-from accel_bench.builtin.data.samples_impl import Collate, SampleEvaluation, batch_of, micro_batches
+from accel_bench.builtin.data.samples_impl import (
+    Collate,
+    SampleEvaluation,
+    Step,
+    batch_of,
+    micro_batches,
+)
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -145,16 +151,30 @@ def evaluation_batches_of(run: Run) -> SampleEvaluation:
     return SampleEvaluation(samples, plan, _collate_of(run, plan))
 
 
+def simulated_batch(run: Run, options: ImageOptions, images: int) -> Batch:
+    """Return a micro-batch of black images."""
+    labels = torch.zeros(images, dtype=torch.long)
+    tensors = {"pixel_values": black(run, options, (images,)), "labels": labels}
+    return Batch(tensors, images, TokenCounts(images, images, images), images)
+
+
+def black(run: Run, options: ImageOptions, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return images of zeros in the dtype of the model's weights: `shape`, channels and size."""
+    size = options.image_size
+    dtype = getattr(torch, run.scenario.model.dtype)
+    return torch.zeros((*shape, CHANNELS, size, size), dtype=dtype)
+
+
 def _collate_of(run: Run, plan: BatchPlan) -> Collate:
     return partial(_collate, run.dataset, plan, getattr(torch, run.scenario.model.dtype))
 
 
 def _collate(
-    dataset: ImageDataset, plan: BatchPlan, dtype: torch.dtype, samples: Integers, step: Integers
+    dataset: ImageDataset, plan: BatchPlan, dtype: torch.dtype, samples: Integers, step: Step
 ) -> Batch:
     tensors = {
         "pixel_values": dataset.values(samples, dtype),
         "labels": torch.from_numpy(dataset.labels[samples]),
     }
     images = len(samples)
-    return batch_of(tensors, plan, TokenCounts(images, images, images), len(step))
+    return batch_of(tensors, plan, TokenCounts(images, images, images), len(step.samples))

@@ -58,5 +58,12 @@ class Pairs(Plugin[OptionsT]):
 
         return pairs_impl.evaluation_batches_of(run, self.options.padding)
 
+    @hookimpl
+    def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
+        """Return pairs of which both sequences are as long as they may be."""
+        from accel_bench.builtin.data import pairs_impl
+
+        return pairs_impl.simulated_batch(run, micro_batch_size, sequence_length)
+
     def _dataset(self, run: Run) -> Any:
         raise NotImplementedError

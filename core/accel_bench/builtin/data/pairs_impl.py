@@ -44,6 +44,9 @@ MOST_SPECIAL = 64
 TRAINING_TEXTS = 2000
 """Texts that a tokenizer is trained on, evenly spread over all."""
 
+FORMS = ("labels", "stacked")
+"""How tasks read these pairs, by `Task.pairs`."""
+
 CACHE_FORM = 2
 """Version of what a cached folder holds; another one is another key."""
 
@@ -148,10 +151,23 @@ def evaluation_batches_of(run: Run, padding: Literal["max_length", "longest"]) -
     return PairEvaluation(run.dataset, samples, plan, _form_of(run))
 
 
+def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
+    """Return a micro-batch of the longest pairs in the form of the run's task, of zeros."""
+    import torch
+
+    form = _form_of(run)
+    shape = (pairs if form == "labels" else 2 * pairs, length)
+    names = ("input_ids", "attention_mask", *(["labels"] if form == "labels" else []))
+    tensors = {name: torch.zeros(shape, dtype=torch.long) for name in names}
+    supervised = pairs * (length if form == "labels" else 1)
+    tokens = 2 * pairs * length
+    return Batch(tensors, pairs, TokenCounts(tokens, tokens, supervised), supervised)
+
+
 def _form_of(run: Run) -> str:
     """Return the form in which the task reads pairs. Raises ScenarioError where it reads none."""
     form = getattr(run.task, "pairs", None)
-    if form is None:
+    if form not in FORMS:
         raise ScenarioError(
             f"data {run.scenario.data.use!r} holds pairs, which task {run.scenario.task.use!r} "
             "does not read; choose a task such as seq2seq-lm or embedding, or other data"

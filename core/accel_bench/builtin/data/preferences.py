@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -66,3 +66,17 @@ class Preferences(Conversations[PreferencesOptions]):
         from accel_bench.builtin.data import preferences_impl
 
         return preferences_impl.pair_batches(run, self.options.padding)
+
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the pairs that are held out, in the same form."""
+        from accel_bench.builtin.data import preferences_impl
+
+        return preferences_impl.evaluation_batches_of(run, self.options.padding)
+
+    @hookimpl
+    def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
+        """Return pairs of which both sequences are as long as they may be."""
+        from accel_bench.builtin.data import preferences_impl
+
+        return preferences_impl.simulated_batch(micro_batch_size, sequence_length)

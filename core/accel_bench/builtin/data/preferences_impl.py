@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from accel_bench import Batch, Run
+from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.data import dataset_impl
 from accel_bench.builtin.data.conversations_cache_impl import (
     cached,
@@ -31,7 +31,13 @@ from accel_bench.builtin.data.conversations_impl import (
     render,
     text_of,
 )
-from accel_bench.builtin.data.dataset_impl import Integers, Padding, TokenDataset, Tokens
+from accel_bench.builtin.data.dataset_impl import (
+    BatchPlan,
+    Integers,
+    Padding,
+    TokenDataset,
+    Tokens,
+)
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.preferences import PreferencesOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows, value_of
@@ -243,20 +249,50 @@ def pair_batches(run: Run, padding: Padding) -> Iterator[Batch]:
     return _batches(dataset.sequences, plan, steps)
 
 
-def _batches(
-    sequences: TokenDataset, plan: dataset_impl.BatchPlan, steps: Iterator[Integers]
-) -> Iterator[Batch]:
-    import torch
+def evaluation_batches_of(run: Run, padding: Padding) -> Iterable[Batch]:
+    """Return the batches of held-out pairs that the run's rank evaluates, as its scenario says."""
+    # It imports torch, for which a process that only tokenizes does not wait.
+    from accel_bench.builtin.data.samples_impl import SampleEvaluation, Step
 
+    plan, held_out = dataset_impl.evaluation_plan(run, padding)
+    sequences = run.dataset.sequences
+
+    def collate(pairs: Integers, step: Step) -> Batch:
+        return _batch(sequences, plan, pairs, step.samples)
+
+    return SampleEvaluation(held_out, plan, collate)
+
+
+def _batches(
+    sequences: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]
+) -> Iterator[Batch]:
     for step in steps:
-        chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
         mine, size = step[plan.rank :: plan.data_parallel], plan.micro_batch_size
         for start in range(0, len(mine), size):
-            pairs = mine[start : start + size]
-            rows = np.concatenate((2 * pairs, 2 * pairs + 1))
-            batch = dataset_impl.batch_of(sequences, rows, plan, len(step))
-            inputs = {**batch.inputs, "chosen_tokens": chosen}
-            yield replace(batch, inputs=inputs, sequences=len(pairs))
+            yield _batch(sequences, plan, mine[start : start + size], step)
+
+
+def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Integers) -> Batch:
+    """Return a micro-batch of pairs; `step` are those of its step over all ranks."""
+    import torch
+
+    chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
+    rows = np.concatenate((2 * pairs, 2 * pairs + 1))
+    batch = dataset_impl.batch_of(sequences, rows, plan, len(step))
+    inputs = {**batch.inputs, "chosen_tokens": chosen}
+    return replace(batch, inputs=inputs, sequences=len(pairs))
+
+
+def simulated_batch(pairs: int, length: int) -> Batch:
+    """Return a micro-batch of the longest pairs, of zeros."""
+    import torch
+
+    names = ("input_ids", "labels", "attention_mask")
+    tensors = {name: torch.zeros((2 * pairs, length), dtype=torch.long) for name in names}
+    tokens = 2 * pairs * length
+    counts = TokenCounts(tokens, tokens, 2 * pairs * (length - 1))
+    inputs = {**tensors, "chosen_tokens": torch.zeros(1, dtype=torch.long)}
+    return Batch(inputs, pairs, counts, pairs)
 
 
 def _rendered(template: Template | None, pair: Pair, answer: str | list[Message]) -> Rendered:

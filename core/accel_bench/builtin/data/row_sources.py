@@ -71,13 +71,25 @@ def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]
 
 
 def value_of(row: Row, field: str, option: str) -> Any:
-    """Return a field of a row. Raises ScenarioError where it has none of that name."""
+    """Return a field of a row. Raises ScenarioError where it has none of that name.
+
+    Messages that a table has as a list of roles beside one of contents become a list of messages.
+    """
     where, fields = row
     if field not in fields:
         known = ", ".join(sorted(fields)[:20]) or "none"
         hint = did_you_mean(field, fields)
         raise ScenarioError(f"{where}: no field {field!r}{hint}; fields: {known}; set {option}")
-    return fields[field]
+    value = fields[field]
+    return _messages(value) if isinstance(value, dict) and "role" in value else value
+
+
+def _messages(columns: dict[str, Any]) -> Any:
+    """Return lists by key as a list of mappings, as `Sequence` of datasets has them; else as is."""
+    lengths = {len(one) if isinstance(one, list) else None for one in columns.values()}
+    if None in lengths or len(lengths) != 1:
+        return columns
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _saved_folder(root: Path, split: str) -> Path | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from accel_bench import Batch, TokenCounts
 from accel_bench.builtin.data.dataset_impl import (
+    HELD_OUT_PLACES,
     BatchPlan,
     Integers,
     Order,
@@ -21,8 +22,25 @@ from accel_bench.builtin.data.dataset_impl import (
     without_labels,
 )
 
-Collate: TypeAlias = Callable[[Integers, Integers], Batch]
-"""Makes a micro-batch of the samples of the first argument; the second are those of its step."""
+
+class Step(NamedTuple):
+    """The samples of one optimizer step, over all ranks, or those of an evaluation."""
+
+    samples: Integers
+    """Their numbers, each once, shape (samples,)."""
+
+    first: int
+    """Place of the first of them in the endless order of samples."""
+
+    def places(self, samples: Integers) -> Integers:
+        """Return where some of the step's samples stand in the endless order."""
+        order = np.argsort(self.samples)
+        found: Integers = order[np.searchsorted(self.samples, samples, sorter=order)]
+        return self.first + found
+
+
+Collate: TypeAlias = Callable[[Integers, Step], Batch]
+"""Makes a micro-batch of some of the samples of a step."""
 
 
 def micro_batches(
@@ -54,8 +72,9 @@ class SampleEvaluation:
     collate: Collate
 
     def __iter__(self) -> Iterator[Batch]:
+        everything = Step(self.samples, HELD_OUT_PLACES)
         for mine, counts in shares_of(self.samples.tolist(), self.plan):
-            batch = self.collate(np.array(mine, dtype=np.int64), self.samples)
+            batch = self.collate(np.array(mine, dtype=np.int64), everything)
             yield batch if counts else without_labels(batch)
 
 
@@ -68,7 +87,9 @@ def batch_of(
 
 
 def _collated(steps: Iterator[Integers], plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-    for step in steps:
-        mine = step[plan.rank :: plan.data_parallel]
+    first = 0
+    for samples in steps:
+        step, first = Step(samples, first), first + len(samples)
+        mine = samples[plan.rank :: plan.data_parallel]
         for micro in mine.reshape(plan.gradient_accumulation, plan.micro_batch_size):
             yield collate(micro, step)

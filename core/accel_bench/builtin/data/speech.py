@@ -116,6 +116,13 @@ class Speech(Plugin[SpeechOptions]):
 
         return speech_batches_impl.evaluation_batches_of(run, self.options)
 
+    @hookimpl
+    def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
+        """Return utterances of `max_audio_len` as the task needs them."""
+        from accel_bench.builtin.data import speech_simulated_impl
+
+        return speech_simulated_impl.simulated_batch(run, self.options, micro_batch_size)
+
 
 def speaker_version() -> str:
     """Return what the program says of its version, without where its data is."""

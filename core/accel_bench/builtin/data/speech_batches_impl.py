@@ -24,6 +24,7 @@ from accel_bench.builtin.data.dataset_impl import (
 from accel_bench.builtin.data.samples_impl import (
     Collate,
     SampleEvaluation,
+    Step,
     batch_of,
     micro_batches,
 )
@@ -83,23 +84,29 @@ class Collator:
             tensors["attention_mask"] = torch.from_numpy(real.astype(np.int64))
         return tensors, TokenCounts(values.size, int(lengths.sum()), 0)
 
-    def transcribed(self, samples: Integers, step: Integers) -> Batch:
+    def transcribed(self, samples: Integers, step: Step) -> Batch:
         """Return waveforms with the tokens of what is said; those are what is supervised."""
         tensors, counts = self.padded(samples)
         texts = [self.dataset.tokens(index) for index in samples]
         tensors["labels"] = padded_tokens(texts, IGNORED_LABEL)
-        in_step = sum(len(self.dataset.transcripts[index]) for index in step)
+        in_step = sum(len(self.dataset.transcripts[index]) for index in step.samples)
         return self.batch(tensors, counts, sum(map(len, texts)), in_step)
 
-    def masked(self, samples: Integers, step: Integers) -> Batch:
-        """Return waveforms with frames to predict and others to tell each of them from."""
+    def masked(self, samples: Integers, step: Step) -> Batch:
+        """Return waveforms with frames to predict and others to tell each of them from.
+
+        Which ones follows from the place of an utterance in the endless order alone, so that they
+        are drawn anew in each epoch, and every rank knows those of the whole step.
+        """
         tensors, counts = self.padded(samples)
         frames = int(frames_of(self.config, tensors["input_values"].shape[1]))
-        masks = [self._mask(index, frames) for index in samples]
-        in_step = sum(int(self._mask(index).sum()) for index in step)
+        places = step.places(samples)
+        masks = [self._mask(*one, frames) for one in zip(samples, places, strict=True)]
+        of_step = zip(step.samples, step.places(step.samples), strict=True)
+        in_step = sum(int(self._mask(*one).sum()) for one in of_step)
         negatives = [
-            self._negatives(index, mask) + place * frames
-            for place, (index, mask) in enumerate(zip(samples, masks, strict=True))
+            self._negatives(place, mask) + row * frames
+            for row, (place, mask) in enumerate(zip(places, masks, strict=True))
         ]
         tensors["mask_time_indices"] = torch.from_numpy(np.stack(masks))
         tensors["sampled_negative_indices"] = torch.from_numpy(np.stack(negatives))
@@ -108,7 +115,7 @@ class Collator:
     def log_mel(self, extractor: Any) -> Collate:
         """Return what makes batches of log-mel features with the tokens of what is said."""
 
-        def collate(samples: Integers, step: Integers) -> Batch:
+        def collate(samples: Integers, step: Step) -> Batch:
             features = extractor(
                 self.waveforms(samples), sampling_rate=SAMPLING_RATE, return_tensors="pt"
             )
@@ -122,7 +129,7 @@ class Collator:
             }
             real = int(self.dataset.lengths[samples].sum())
             counts = TokenCounts(extractor.n_samples * len(samples), real, 0)
-            in_step = sum(len(self.dataset.transcripts[index]) + 1 for index in step)
+            in_step = sum(len(self.dataset.transcripts[index]) + 1 for index in step.samples)
             return self.batch(tensors, counts, sum(map(len, texts)), in_step)
 
         return collate
@@ -150,8 +157,8 @@ class Collator:
         shuffled = sample_order(len(steps), self.plan.seed, epoch)
         return np.concatenate([steps[number] for number in shuffled])
 
-    def _mask(self, index: int, frames: int | None = None) -> Mask:
-        """Return which frames of an utterance are hidden, padded to some frames.
+    def _mask(self, index: int, place: int, frames: int | None = None) -> Mask:
+        """Return which frames of an utterance are hidden at its place, padded to some frames.
 
         As many spans begin as `mask_time_prob` asks for; they may overlap.
         """
@@ -161,21 +168,21 @@ class Collator:
             1, self.config.mask_time_min_masks, round(self.config.mask_time_prob * real / span)
         )
         places = max(1, real - span + 1)
-        generator = np.random.default_rng((self.plan.seed, MASK_STREAM, int(index)))
+        generator = np.random.default_rng((self.plan.seed, MASK_STREAM, int(place)))
         starts = generator.choice(places, min(spans, places), replace=False)
         mask = np.zeros(frames or real, dtype=np.bool_)
         for start in starts:
             mask[start : min(real, start + span)] = True
         return mask
 
-    def _negatives(self, index: int, mask: Mask) -> Integers:
+    def _negatives(self, place: int, mask: Mask) -> Integers:
         """Return for each hidden frame others that are hidden in the same utterance.
 
         Shape (frames, `num_negatives`); rows of frames that are not hidden are 0.
         """
         (hidden,) = np.nonzero(mask)
         count = self.config.num_negatives
-        generator = np.random.default_rng((self.plan.seed, MASK_STREAM, int(index), 1))
+        generator = np.random.default_rng((self.plan.seed, MASK_STREAM, int(place), 1))
         others = generator.integers(0, max(1, len(hidden) - 1), (len(hidden), count))
         others += others >= np.arange(len(hidden))[:, None]
         found = np.zeros((len(mask), count), dtype=np.int64)

@@ -8,11 +8,39 @@ from typing import Any
 import torch
 from torch.nn.functional import ctc_loss, log_softmax
 
+from accel_bench.modeling.tensors import is_simulated
+
+
+class FrozenEncoder:
+    """An encoder that does not train in its first micro-batches; of an evaluation are none.
+
+    Whoever builds an optimizer before the first of them sees it train.
+    """
+
+    def __init__(self, model: Any, micro_batches: int) -> None:
+        encoder = getattr(model, model.base_model_prefix)
+        self._weights = [one for one in encoder.parameters() if one.requires_grad]
+        # Its sizes are simulated as of when all of it trains.
+        self._left = 0 if is_simulated() else micro_batches
+        self._frozen = False
+
+    def begin_micro_batch(self) -> None:
+        """Freeze the encoder in the first micro-batch, and let it train after the last."""
+        if not torch.is_grad_enabled():
+            return
+        if self._frozen != bool(self._left):
+            self._frozen = bool(self._left)
+            for weight in self._weights:
+                weight.requires_grad_(not self._frozen)
+        self._left = max(0, self._left - 1)
+
 
 class CTCLoss:
     """Computes the loss from the logits of a model, outside of what may be compiled."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, model: Any, frozen: FrozenEncoder) -> None:
+        config = model.config
+        self._frozen = frozen
         self._blank = config.pad_token_id
         self._zero_infinity = config.ctc_zero_infinity
         self._convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
@@ -21,6 +49,7 @@ class CTCLoss:
         self, model: Any, inputs: Mapping[str, torch.Tensor], supervised_in_step: int
     ) -> torch.Tensor:
         """Return the losses of a micro-batch's utterances over the characters of the step."""
+        self._frozen.begin_micro_batch()
         labels = inputs["labels"]
         features = {name: tensor for name, tensor in inputs.items() if name != "labels"}
         logits = model(**features).logits

@@ -54,6 +54,8 @@ class DPO(Task[DPOOptions]):
 
     Options = DPOOptions
     families = frozenset({"text-generation"})
+    pairs = "preferred"
+    loss_inputs = frozenset({"labels", "chosen_tokens"})
 
     # It compares sums over whole answers: over 8 steps of `dpo-cpu` bases of 4 bits moved the loss
     # by 3 to 7 %, where that of `causal-lm` moved by 0.2 %, for which they declare 2 %.
@@ -77,10 +79,9 @@ class DPO(Task[DPOOptions]):
         This is before adapters, accelerations and compilation, so that the copy has none of them.
         """
         from accel_bench.builtin.tasks import dpo_impl
-        from accel_bench.modeling.tensors import is_simulated
 
         dpo_impl.turn_dropout_off(model)
-        if self._copies and not is_simulated():
+        if self._copies:
             self._reference = dpo_impl.copy_of(model)
 
     @hookimpl

@@ -13,14 +13,12 @@ from torch.nn import functional
 
 from accel_bench import Run
 from accel_bench.builtin.tasks.divided_reference_impl import DividedReference
-from accel_bench.builtin.tasks.dpo import DPOOptions
+from accel_bench.builtin.tasks.dpo import DPO, DPOOptions
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.blocks import adapter_modules
 from accel_bench.modeling.loading import load_other_model
 from accel_bench.modeling.losses import IGNORED_LABEL
-
-NOT_OF_THE_MODEL = ("labels", "chosen_tokens")
-"""Inputs that the loss reads, and the model does not get."""
+from accel_bench.modeling.tensors import is_simulated
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 """Modules that drop something out."""
@@ -42,7 +40,7 @@ class PreferenceLoss:
 
         Raises ScenarioError for data that holds no pairs.
         """
-        if not hasattr(run.dataset, "sequences"):
+        if not hasattr(run.dataset, "sequences") and not is_simulated():
             use = run.scenario.data.use
             raise ScenarioError(
                 f"task dpo compares pairs of answers, and data.use {use!r} has none: use "
@@ -88,7 +86,7 @@ class PreferenceLoss:
     def _of(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
         """Return the logits of a model, shape (sequences, length, vocabulary)."""
         logits: torch.Tensor = model(
-            **{name: value for name, value in inputs.items() if name not in NOT_OF_THE_MODEL}
+            **{name: value for name, value in inputs.items() if name not in DPO.loss_inputs}
         ).logits
         return logits
 
@@ -157,7 +155,11 @@ def layers_of(model: nn.Module) -> dict[str, int]:
 
 def copy_of(model: Any) -> Any:
     """Return a copy of a model that is not trained."""
-    return frozen(copy.deepcopy(model))
+    copies: dict[int, torch.Tensor] = {}
+    if is_simulated():  # A deep copy would ask for the address of a tensor.
+        copies |= {id(one): one.clone() for one in model.buffers()}
+        copies |= {id(one): nn.Parameter(one.detach().clone()) for one in model.parameters()}
+    return frozen(copy.deepcopy(model, copies))
 
 
 def turn_dropout_off(model: nn.Module) -> None:

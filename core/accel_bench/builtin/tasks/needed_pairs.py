@@ -7,8 +7,10 @@ from accel_bench.errors import ScenarioError
 
 
 def require_pairs(run: Run) -> None:
-    """Raise ScenarioError for data that holds no pairs."""
-    if not hasattr(run.dataset, "pair"):
+    """Raise ScenarioError for data that holds no pairs; a simulation has no data."""
+    from accel_bench.modeling.tensors import is_simulated
+
+    if not hasattr(run.dataset, "pair") and not is_simulated():
         raise ScenarioError(
             f"task {run.scenario.task.use!r} reads pairs, and data {run.scenario.data.use!r} holds "
             "none; use data such as docstrings, translations or synthetic-pairs"

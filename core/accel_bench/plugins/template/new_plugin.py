@@ -37,6 +37,7 @@ NOT_WRITTEN = {
     "record_result": "copy the dozen lines of a tracker from docs/trackers.md",
     "observe_steps": "copy the whole distribution from docs/metrics.md",
     "sample_lengths": "accel_bench.hookspecs says what it returns, beside load_data",
+    "simulate_batch": "accel_bench.hookspecs says what it returns, beside build_batches",
     "build_evaluation_batches": "docs/convergence.md says what it returns, beside build_batches",
 }
 """Other hooks that are not written, and what to do instead."""

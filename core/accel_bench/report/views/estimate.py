@@ -28,7 +28,7 @@ def estimate_report(document: EstimateDocument) -> Report:
     rows = document.estimates
     known = [row for row in rows if not row.problem]
     tables = [Table(_memory_columns(known), known, title="memory of one device at its peak")]
-    tables.append(Table(SPEED, known, title="limits, speed and money"))
+    tables.append(Table(_speed_columns(known), known, title="limits, speed and money"))
     section = Section(
         title="ESTIMATED",
         text="\n".join(row.answer for row in known),
@@ -95,7 +95,7 @@ def _notes(document: EstimateDocument) -> Iterator[str]:
     )
     yield from grouped_by_reason(
         [
-            (name, f"time and money are for {row.for_tokens:,.0f} tokens, padding included")
+            (name, f"time and money are for {row.for_tokens:,.0f} {row.counts}, padding included")
             for name, row in about
             if row.for_tokens and row.speed
         ]
@@ -116,17 +116,21 @@ def _of_lengths(found: LengthSummary) -> str:
 
 NAME = Column("stack", lambda row: label(row.stack, row.sweep), kind="name")
 
-SPEED = (
-    NAME,
-    _number("gpu", "device", "", str),
-    _number("largest_micro_batch_size", "largest batch", "samples", _limit),
-    _number("longest_sequence_length", "longest context", "tokens", _limit),
-    _number("speed.tokens_per_second", "speed", "tokens/s", _span(rate)),
-    _number("hours", "time", "hours", _span(lambda hours: significant(hours, 3))),
-    _number("cost.usd_per_million_tokens", "cost", "USD/1M tokens", _span(_usd)),
-    _number("cost.usd", "in all", "USD", _span(_usd)),
-)
-"""Columns for people."""
+
+def _speed_columns(rows: list[Estimate]) -> list[Column]:
+    """Return the columns for people; what tasks count is what speed and money are of."""
+    counted = " or ".join(dict.fromkeys(row.counts for row in rows))
+    return [
+        NAME,
+        _number("gpu", "device", "", str),
+        _number("largest_micro_batch_size", "largest batch", "samples", _limit),
+        _number("longest_sequence_length", "longest context", "tokens", _limit),
+        _number("speed.tokens_per_second", "speed", f"{counted}/s", _span(rate)),
+        _number("hours", "time", "hours", _span(lambda hours: significant(hours, 3))),
+        _number("cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", _span(_usd)),
+        _number("cost.usd", "in all", "USD", _span(_usd)),
+    ]
+
 
 SPANS = {
     "needed_bytes": "memory.needed_bytes",
@@ -148,6 +152,6 @@ FLAT = (
     ),
     *paths("largest_micro_batch_size", "value", "largest_micro_batch_size"),
     *paths("longest_sequence_length", "value", "longest_sequence_length"),
-    *paths("", "for_tokens problem"),
+    *paths("", "counts for_tokens problem"),
 )
 """Columns of the CSV."""

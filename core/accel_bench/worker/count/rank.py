@@ -81,7 +81,7 @@ class CountedSteps:
         if self.counter is not None:
             self.close()
             self.running = False
-        elif self._done == WARMUP_STEPS:
+        elif self._done == WARMUP_STEPS + self._run.trains_from:
             self._start()
 
     def close(self) -> None:

@@ -6,6 +6,11 @@ import logging
 import os
 import sys
 
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
+
 from accel_bench.analysis.estimates.schema import Simulation, SimulationRequest
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.parent import die_with_parent
@@ -38,6 +43,9 @@ class Answers:
             return self._run(request).simulate(request.shapes)
         except AccelBenchError as error:
             return Simulation(problem=str(error))
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            reads = f"the step reads values of tensors ({error}), which a simulation has not"
+            return Simulation(problem=f"{reads}; measure it with `accel-bench run`")
         except Exception as error:
             logging.getLogger("accel_bench.estimate").exception("not simulated")
             return Simulation(problem=f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -37,6 +37,9 @@ from accel_bench.worker.estimate.tracker import StepTracker
 FINDS_PACKED = "find_packed_sequence_indices"
 """What transformers looks for packed samples with."""
 
+DRAWS_TRUNCATED = "_no_grad_trunc_normal_"
+"""What torch draws a truncated normal distribution with."""
+
 OF_TEXT_ALONE = frozenset({"AutoModelForCausalLM", "AutoModelForMaskedLM"})
 """Classes of models whose inputs are tokens with labels, and nothing else."""
 
@@ -59,7 +62,7 @@ class SimulatedRun:
         list(active.call_all("prepare_process", run=run))
         with self._simulating():
             _build(active, run, self._tracker, request.device)
-            run.batches = _Batches(run)
+            run.batches = _Batches(run, active)
             self._engine = require(active, "build_engine", run)
             self._tracker.phase = "optimizer"
             _make_state(run)
@@ -82,7 +85,7 @@ class SimulatedRun:
         self.run.batches.shape = shape
         self._tracker.assign(_state_of(self.run.optimizer), "optimizer state")
         self._engine.run(_OneStep(self._tracker))
-        return self._tracker.footprint(shape)
+        return self._tracker.footprint(shape, self.run.batches.processed)
 
     @contextlib.contextmanager
     def _simulating(self) -> Iterator[None]:
@@ -120,7 +123,8 @@ def _run_of(request: SimulationRequest) -> Run:
 def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -> None:
     """Call the hooks that make the model and the optimizer, in the order of the contract."""
     run.task = task_of(active)
-    _check_task(run)
+    if active.answers("simulate_batch") is None:
+        _check_task(run)
     run.model = require(active, "load_model", run)
     if run.task is not None:
         run.task.adjust_model(run.model)
@@ -131,11 +135,12 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
     for _, changed in active.call_all("accelerate_model", run=run):
         run.model = run.model if changed is None else changed
     run.unwrapped_model = run.model
-    run.loss = _loss_of(active, run)
+    run.loss = require(active, "build_loss", run)
     weights = [*run.model.parameters(), *run.model.buffers()]
     tracker.vocabulary = getattr(
         text_config(getattr(run.model, "config", None)), "vocab_size", None
     )
+    tracker.assumes = _sees_or_hears(run)
     tracker.assign((w for w in weights if w.dtype in QUANTIZED), "quantized weights")
     tracker.assign((w for w in weights if w.dtype not in QUANTIZED), "weights")
     for parameter in run.model.parameters():
@@ -150,26 +155,20 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
 
 def _check_task(run: Run) -> None:
     """Raise ScenarioError for a task whose batches are not tokens with labels."""
-    task = run.task
+    task, scenario = run.task, run.scenario
     if task is not None and (
         task.pairs is not None or task.counts != TOKENS or task.model_class not in OF_TEXT_ALONE
     ):
-        raise _not_simulated(run)
+        raise ScenarioError(
+            f"data {scenario.data.use!r} does not say what a batch of task {scenario.task.use!r} "
+            "is: it has no simulate_batch; measure it with `accel-bench run`"
+        )
 
 
-def _loss_of(active: ActivePlugins, run: Run) -> Any:
-    """Return the task's loss. Raises ScenarioError where it asks for the data."""
-    try:
-        return require(active, "build_loss", run)
-    except ScenarioError as error:
-        raise _not_simulated(run) from error
-
-
-def _not_simulated(run: Run) -> ScenarioError:
-    return ScenarioError(
-        f"batches of task {run.scenario.task.use!r} are not simulated, only those of tokens "
-        "with labels; measure it with `accel-bench run`"
-    )
+def _sees_or_hears(run: Run) -> bool:
+    """Return whether the batches of a run hold more than text, which models look through."""
+    counts = TOKENS if run.task is None else run.task.counts
+    return counts != TOKENS or hasattr(getattr(run.model, "config", None), "vision_config")
 
 
 def _use_lists(optimizer: Any) -> None:
@@ -198,7 +197,8 @@ def _fit_for_fake_tensors() -> Iterator[None]:
 
     To convert, torch would exchange two tensors, and refuses what has weak references, as fake ones
     have. For masks, transformers would look for packed samples in positions, which have no values,
-    and take the slow path that is right for all.
+    and take the slow path that is right for all. A truncated normal distribution is drawn again
+    until all values lie within its bounds.
     """
 
     def take_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -206,6 +206,8 @@ def _fit_for_fake_tensors() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch.utils, "swap_tensors", take_data))
+        drawn = patch.object(torch.nn.init, DRAWS_TRUNCATED, lambda tensor, *_, **__: tensor)
+        stack.enter_context(drawn)
         if hasattr(masking_utils, FINDS_PACKED):
             stack.enter_context(patch.object(masking_utils, FINDS_PACKED, lambda positions: None))
         yield
@@ -242,21 +244,36 @@ class _OneStep:
 
 @dataclass
 class _Batches:
-    """Endless micro-batches of the shape that is set."""
+    """Endless micro-batches of the shape that is set: the data's, or tokens with labels."""
 
     run: Run
+    active: ActivePlugins
     shape: BatchShape = field(default=BatchShape(micro_batch_size=1, sequence_length=1))
+    processed: int = 0
+    """What the last of them counts as processed."""
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        samples, length = self.shape.micro_batch_size, self.shape.sequence_length
-        ids = torch.zeros((samples, length), dtype=torch.long)
-        tokens, supervised = samples * length, samples * (length - 1)
-        return Batch(
-            {"input_ids": ids, "labels": ids.clone()},
-            samples,
-            TokenCounts(tokens, tokens, supervised),
-            supervised * self.run.scenario.train.gradient_accumulation,
-        )
+        sizes = self.shape.micro_batch_size, self.shape.sequence_length
+        if self.active.answers("simulate_batch") is None:
+            batch = _tokens_with_labels(*sizes)
+        else:
+            batch = self.active.require(
+                "simulate_batch",
+                "a Batch",
+                lambda found: isinstance(found, Batch),
+                run=self.run,
+                micro_batch_size=sizes[0],
+                sequence_length=sizes[1],
+            )
+        self.processed = batch.tokens.processed
+        return batch
+
+
+def _tokens_with_labels(samples: int, length: int) -> Batch:
+    ids = torch.zeros((samples, length), dtype=torch.long)
+    tokens, supervised = samples * length, samples * (length - 1)
+    counts = TokenCounts(tokens, tokens, supervised)
+    return Batch({"input_ids": ids, "labels": ids.clone()}, samples, counts, supervised)

@@ -24,13 +24,15 @@ class StepTracker(TorchDispatchMode):
     """Logs each storage as it comes and goes, with the phase of the step that made it.
 
     `phase` and `vocabulary`, the number of token ids, are set from outside. Roles that become known
-    later, such as that of a gradient, are given by `assign`.
+    later, such as that of a gradient, are given by `assign`. With `assumes` a value that a model
+    reads of its batch is 1, and a mask selects everything: an image or an utterance is there.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.phase = "build"
         self.vocabulary: int | None = None
+        self.assumes = False
         self._sizes: dict[int, int] = {}
         self._made: dict[int, Part] = {}
         self._roles: dict[int, Part] = {}
@@ -54,7 +56,7 @@ class StepTracker(TorchDispatchMode):
         self._events.clear()
         self._work.clear()
 
-    def footprint(self, shape: BatchShape) -> Footprint:
+    def footprint(self, shape: BatchShape, processed: int) -> Footprint:
         """Return the peak since the last restart, by part, and the work."""
         alive, most, peak, phase = set(self._base), -1, set(self._base), self.phase
         total = sum(self._sizes[number] for number in alive)
@@ -80,14 +82,19 @@ class StepTracker(TorchDispatchMode):
                 Operations(dtype=dtype, flops=flops, moved_bytes=moved, count=count)
                 for (dtype, flops, moved), count in self._work.items()
             ),
+            processed=processed,
         )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.phase == "optimizer" and func is aten._local_scalar_dense.default:
-            if isinstance(args[0], FakeTensor):
-                return 1  # an optimizer reads its number of steps, on which no size depends
-        out = _call(func, args, kwargs)
+        if func is aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            if self.assumes or self.phase == "optimizer":
+                # An optimizer reads its number of steps, on which no size depends.
+                return True if args[0].dtype == torch.bool else 1
+        if self.assumes and func is aten.index.Tensor and _is_mask(args[1]):
+            out = _all_of(args[0], args[1][0])
+        else:
+            out = _call(func, args, kwargs)
         made = [tensor for tensor in tree_iter(out) if isinstance(tensor, torch.Tensor)]
         for tensor in made:
             self._number(tensor)
@@ -117,8 +124,13 @@ class StepTracker(TorchDispatchMode):
         return number
 
     def _guess(self, tensor: torch.Tensor) -> Part:
-        """Return what a new tensor is for where nothing says it: its shape and phase tell."""
-        if tensor.dim() and tensor.shape[-1] == self.vocabulary and self.phase != "build":
+        """Return what a new tensor is for where nothing says it: its shape and phase tell.
+
+        What is built and stays, beside the model that trains, are weights of another one.
+        """
+        if self.phase == "build":
+            return "weights"
+        if tensor.dim() and tensor.shape[-1] == self.vocabulary:
             return "logits and loss"
         return "activations" if self.phase == "forward" else "temporaries"
 
@@ -137,12 +149,30 @@ class StepTracker(TorchDispatchMode):
 
 
 def _call(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operation; products of experts are only simulated in bfloat16."""
+    """Call an operation; products of experts are only simulated in bfloat16, CTC not at all."""
+    if func is aten._ctc_loss.Tensor and isinstance(args[0], FakeTensor):
+        frames, utterances, _ = args[0].shape
+        paths = 2 * args[1].shape[-1] + 1
+        return args[0].new_empty(utterances), args[0].new_empty((utterances, frames, paths))
+    if func is aten._ctc_loss_backward.Tensor and isinstance(args[1], FakeTensor):
+        return torch.empty_like(args[1])
     if func is aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
         if isinstance(args[0], FakeTensor):
             out = func(args[0].bfloat16(), args[1].bfloat16(), *args[2:], **kwargs)
             return torch.empty_like(out, dtype=args[0].dtype)
     return func(*args, **kwargs)
+
+
+def _is_mask(indices: Any) -> bool:
+    """Return whether a tensor is indexed by one mask of fake values."""
+    return (
+        len(indices) == 1 and isinstance(indices[0], FakeTensor) and indices[0].dtype == torch.bool
+    )
+
+
+def _all_of(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return what a mask selects of a tensor that is true everywhere, a copy."""
+    return tensor.reshape(-1, *tensor.shape[mask.dim() :]).clone()
 
 
 def moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor]) -> bool:

@@ -51,6 +51,7 @@ class FirstStepProbe:
         self._earlier: dict[str, float | None] = {}
         """Norms of gradients that were used and freed within the backward pass."""
 
+        self._steps = 0
         self._used_experts: set[str] | None = None
         self._recomputation = Recomputation()
         self._matmuls = MatmulDtypes()
@@ -61,8 +62,14 @@ class FirstStepProbe:
             *self._watch_forward(),
         ]
 
+    @property
+    def frozen(self) -> bool:
+        """Whether some of the weights are frozen yet, by `Run.trains_from`."""
+        return self._steps < self._run.trains_from
+
     def end_step(self) -> None:
         """Look for no more optimizers once the first step, which several may take, is over."""
+        self._steps += 1
         if self.flow is not None:
             self._sees_optimizers.remove()
 
@@ -143,7 +150,7 @@ class FirstStepProbe:
         takes the step that ends the pass.
         """
         skipped = getattr(optimizer, "found_inf", None)
-        if self.flow is not None or (skipped is not None and bool(skipped)):
+        if self.flow is not None or self.frozen or (skipped is not None and bool(skipped)):
             return
         model = self._run.unwrapped_model
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]

@@ -33,8 +33,9 @@ class WindowWitness:
         """Return the lap of warm-up steps with a reading before it."""
 
         def watched_lap(*arguments: Any) -> None:
+            if not self._probe.frozen:
+                self._first = self._first or read_state(self._run)
             self._probe.end_step()
-            self._first = self._first or read_state(self._run)
             self._counter.see_step()
             lap(*arguments)
 
