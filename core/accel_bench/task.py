@@ -48,8 +48,7 @@ class Task(Plugin[OptionsT]):
 
     pairs: ClassVar[Literal["labels", "stacked", "preferred"] | None] = None
     """How it reads data of pairs: the second of a pair as `labels`, or all firsts above all seconds
-    in one batch of inputs, or as answers of which one is `preferred`; None:
-    not at all."""
+    in one batch of inputs, or as answers of which one is `preferred`; None: not at all."""
 
     batch_dependent: ClassVar[bool] = False
     """Whether the loss of a sample depends on the others of its micro-batch, as where they are what

@@ -134,7 +134,8 @@ def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
     else:
         found, what = copy_of(run.unwrapped_model), "a copy of the first policy"
     size = options.reference_tensor_parallel_size
-    if size == 1 or run.world_size != run.scenario.world_size:  # A rehearsal is one process.
+    # A rehearsal is one process, and so is a simulation: each holds it whole.
+    if size == 1 or run.world_size != run.scenario.world_size or is_simulated():
         return found, what
     return DividedReference(run, found, size), f"{what}, divided over {size} devices"
 
