@@ -329,6 +329,22 @@ def test_inputs_keep_their_strides() -> None:
     assert "off by" in build_cell(Transposed(), Fake(as_if_contiguous), FORWARD).check().reason
 
 
+def test_a_callable_that_writes_over_its_inputs_is_invalid_unless_eager_does() -> None:
+    def in_place(linear: Any, norm: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.copy_(norm(linear(x)))
+
+    reason = checked(in_place, ComputeType.INFERENCE).reason
+    assert reason.startswith("invalid: input 0 after the call is off by ")
+
+    class Stepped(Counting):
+        name = "stepped"
+
+        def fn(self) -> Any:
+            return lambda x: x.add_(1)
+
+    assert build_cell(Stepped(), Executor(), ComputeType.INFERENCE).check().reason == ""
+
+
 def test_a_small_gradient_is_compared_with_itself() -> None:
     class Summed(Benchmark):
         name = "summed"

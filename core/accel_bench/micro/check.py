@@ -122,6 +122,7 @@ def _compare(
         distances |= _distances(found, expected)
         if not distances:
             raise _Mismatch("nothing to compare: eager's output holds no tensor")
+        distances |= _overwritten(batch, theirs, tolerance)
         # A wrong output decides it: one that is remembered may have lost what gradients need.
         right = max(distances.values()) <= tolerance
         if gradients and benchmark.requires_grad and right:
@@ -131,6 +132,17 @@ def _compare(
     except _Mismatch as error:
         return Check(distances, dtype, tolerance, str(error))
     return Check(distances, dtype, tolerance)
+
+
+def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
+    """Return the distances of inputs that a call has left otherwise than the reference has."""
+
+    def plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        named = dict(_tensors([*args, kwargs], "input"))
+        return {name: one.detach() for name, one in named.items() if not one.is_nested}
+
+    found = _distances(plain(*batch), plain(*theirs))
+    return {f"{name} after the call": one for name, one in found.items() if one > tolerance}
 
 
 def _copy_of(original: Any) -> Any:
