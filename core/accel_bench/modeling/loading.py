@@ -239,9 +239,15 @@ def _source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
 
 def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
     reason = " ".join(str(error).split()).rstrip(".")
+    if model_directory(use):
+        way_out = "complete the files of that directory, or set `weights: random`"
+    else:
+        way_out = (
+            "without a network, name a local directory or, with `weights: random`, a model of "
+            "`accel-bench models list`"
+        )
     return ScenarioError(
-        f"the {part} of model.id {use.id!r} cannot be loaded: {reason}. Without a network, name a "
-        "local directory or, with `weights: random`, a model of `accel-bench models list`"
+        f"the {part} of model.id {use.id!r} cannot be loaded: {reason}; {way_out}"
     )
 
 

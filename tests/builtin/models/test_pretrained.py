@@ -56,7 +56,8 @@ def test_a_missing_file_of_several_is_named(make_run: MakeRun, tmp_path: Path) -
     lost = sorted(tmp_path.glob("*.safetensors"))[1]
     lost.unlink()
     run = make_run(model={"id": str(tmp_path), "weights": "pretrained"})
-    with pytest.raises(ScenarioError, match=rf"cannot be loaded: .*{lost.name}"):
+    told = rf"cannot be loaded: .*{lost.name}; complete the files of that directory"
+    with pytest.raises(ScenarioError, match=told):
         load_base_model(run)
 
 
