@@ -246,9 +246,7 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
             "without a network, name a local directory or, with `weights: random`, a model of "
             "`accel-bench models list`"
         )
-    return ScenarioError(
-        f"the {part} of model.id {use.id!r} cannot be loaded: {reason}; {way_out}"
-    )
+    return ScenarioError(f"the {part} of model.id {use.id!r} cannot be loaded: {reason}; {way_out}")
 
 
 def check_fit(config: Any, run: Run, name: str | None = None) -> None:

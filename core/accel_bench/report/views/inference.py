@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.wording import label, rate, significant, size
+from accel_bench.analysis.wording import label, rate, size
 from accel_bench.report.table import Column, Table, reader
 from accel_bench.report.views.training import TrainingVerdict, verdict_parts
 
@@ -37,7 +37,7 @@ LATENCIES = {
 RATES = (
     ("prefill_tokens_per_second", "prefill", "tokens/s", rate),
     ("decode_tokens_per_second", "decode", "tokens/s", rate),
-    ("requests_per_second", "requests", "requests/s", partial(significant, digits=3)),
+    ("requests_per_second", "requests", "requests/s", rate),
     ("busy", "at work", "of the time", "{:.0%}".format),
     ("kv_cache_bytes", "cache", "keys and values", size),
     ("whole_answers", "whole", "of the answers", "{:.0%}".format),
@@ -123,7 +123,7 @@ LATENCY_COLUMNS = (
             f"p{percent}",
             partial(_percentile, place),
             unit="ms",
-            form=partial(significant, digits=3),
+            form=rate,
             kind="number",
         )
         for place, percent in enumerate(PERCENTILES)
@@ -151,7 +151,7 @@ def _latency(title: str, names: Sequence[str]) -> Column:
         title,
         partial(_metrics, names),
         unit="ms p50/p99",
-        form=lambda values: "/".join(significant(one, 3) for one in values),
+        form=lambda values: "/".join(rate(one) for one in values),
         kind="number",
     )
 

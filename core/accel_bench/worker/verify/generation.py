@@ -55,9 +55,11 @@ class GenerationCheck:
         record.workload_reason = run.workload_reason = NO_FLOPS
         record.device = used_device(run)
         found = read_effective(run, None, record.environment, synchronizations)
-        seen = {"matmul_dtype": self._matmul_dtype, "use_cache": self._used_cache}
-        known = {name: value for name, value in seen.items() if value is not None}
-        record.effective = found.model_copy(update=known)
+        # Whether there is a cache is not what the configuration says, which is for training.
+        seen: dict[str, Any] = {"use_cache": self._used_cache}
+        if self._matmul_dtype is not None:
+            seen["matmul_dtype"] = self._matmul_dtype
+        record.effective = found.model_copy(update=seen)
         degraded, invalid = differences(run, record.effective, strategy)
         record.degraded += degraded
         if invalid:
