@@ -11,7 +11,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_state
 from accel_bench.planning.plan import Plan, Planned
-from accel_bench.plugins.manager import task_of
+from accel_bench.plugins.active import task_of
 from accel_bench.runner.estimate_memory import MemoryEstimator
 from accel_bench.runner.estimate_target import Target, target_of
 from accel_bench.scenario.automatic import MICRO_BATCH, Choice

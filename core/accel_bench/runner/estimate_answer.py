@@ -8,7 +8,7 @@ from typing import Any
 from accel_bench.analysis.estimates.schema import Alternative, BatchShape, MemoryEstimate, Span
 from accel_bench.analysis.wording import count, settings, size
 from accel_bench.planning.plan import Planned
-from accel_bench.plugins.manager import task_of
+from accel_bench.plugins.active import task_of
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.uses import NO_PLUGIN, TOKENS, slot_defaults
 
