@@ -14,6 +14,7 @@ import torch
 import transformers
 from accelerate import init_empty_weights
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
@@ -102,9 +103,12 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
             with no_init_weights(), init_empty_weights(include_buffers=False), place:
                 model = make()
             model.tie_weights()
-            with contextlib.suppress(_OwnValuesError):
-                fill = _Filling(model, place, seed, again=replace is None)
-                return _in_blocks(model, fill, replace)
+            # Parametrized weights are computed by constructors, so that the model is made as a
+            # whole: nothing is replaced before that is known.
+            if not any(map(is_parametrized, model.modules())):
+                with contextlib.suppress(_OwnValuesError):
+                    fill = _Filling(model, place, seed, again=replace is None)
+                    return _in_blocks(model, fill, replace)
         torch.manual_seed(seed)
         with place:
             model = make(trust_remote_code=foreign)
