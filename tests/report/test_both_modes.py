@@ -11,7 +11,7 @@ from accel_bench.analysis.page import ScenarioPage, scenario_page
 from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.report.render_html import render_html
 from accel_bench.report.render_page_markdown import render_page_markdown
-from accel_bench.report.views.both_modes import both_modes_table
+from accel_bench.report.views.both_modes import both_modes_tables
 from accel_bench.report.views.page import page
 from accel_bench.result import Result, Status
 
@@ -39,8 +39,8 @@ def served() -> ScenarioPage:
 
 
 def test_a_stack_has_one_row_with_both_of_its_ratios() -> None:
-    table = both_modes_table([trained(), served()])
-    assert table is not None
+    (table,) = both_modes_tables([trained(), served()])
+    assert table.title.startswith("tiny-llama-cpu on ")
     rows = {row.stack: row for row in table.rows}
     assert list(rows) == ["base", "x"], "what failed or is saturated has no rank"
     both = rows["x"]
@@ -49,20 +49,20 @@ def test_a_stack_has_one_row_with_both_of_its_ratios() -> None:
     assert round(both.training.ratio.median, 2) == 1.25
     assert round(both.inference.ratio.median, 2) == 2.0
     cells = {column.key: column.text(both) for column in table.columns}
-    assert cells["model"] == "tiny-llama-cpu" and cells["median request"].startswith("50")
+    assert cells["stack"] == "x" and cells["median request"].startswith("50")
 
 
 def test_models_of_one_mode_alone_have_no_table() -> None:
-    assert both_modes_table([trained()]) is None
-    assert both_modes_table([served(), served()]) is None
-    assert both_modes_table([trained("gpt2"), served()]) is None
+    assert both_modes_tables([trained()]) == []
+    assert both_modes_tables([served(), served()]) == []
+    assert both_modes_tables([trained("gpt2"), served()]) == []
 
 
 def test_the_page_and_its_markdown_have_the_section() -> None:
     whole = page([trained(), served()], [], plots=False)
     html, markdown = render_html(whole), render_page_markdown(whole)
     assert '<section class="scenario" id="both-modes">' in html
-    assert "## Training and inference" in markdown
+    assert "## Training and inference: tiny" in markdown
     alone = page([trained()], [], plots=False)
     assert "both-modes" not in render_html(alone)
     assert "Training and inference" not in render_page_markdown(alone)

@@ -56,9 +56,9 @@ def _blocks(page: Page) -> Iterator[str]:
     """Yield the answers of all scenarios with their tables, then what is folded."""
     for part in page.scenarios:
         yield from _shown(part)
-    if page.both_modes:
-        table = page.both_modes
-        yield f"## Training and inference\n\n{_table(table)}\n\n{_list(table.notes)}"
+    for table in page.both_modes:
+        title = f"## Training and inference: {_line(table.title)}"
+        yield f"{title}\n\n{_table(table)}\n\n{_list(table.notes)}"
     for part in page.scenarios:
         yield from _folded_parts(part, len(page.scenarios) > 1)
     if page.overview:

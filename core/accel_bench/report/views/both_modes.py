@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from accel_bench.analysis.page import ScenarioPage
 from accel_bench.analysis.recommendation.candidates import devices_of
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.wording import (
-    join_names,
     label,
     mebibytes,
     milliseconds,
@@ -32,25 +32,24 @@ Place = tuple[str, str]
 class BothModes(NamedTuple):
     """A stack as it trains a model and as it answers requests with it, on one kind of device."""
 
-    model: str
-    device: str
-    scenarios: str
     stack: str
     training: ExperimentSummary | None
     inference: ExperimentSummary | None
 
 
-def both_modes_table(pages: Sequence[ScenarioPage]) -> Table | None:
-    """Return the models of which a page has training and inference; None where it has none."""
-    rows = list(_rows(pages))
-    if not rows:
-        return None
-    used = [one for one in COLUMNS if one.kind == "name" or any(map(one.cell, rows))]
-    return Table(used, rows, notes=[MEANING])
+def both_modes_tables(pages: Sequence[ScenarioPage]) -> list[Table]:
+    """Return a table for each model and device of which a page has training and inference."""
+    tables = []
+    for title, rows in _rows(pages):
+        used = [one for one in COLUMNS if any(map(one.cell, rows))]
+        tables.append(Table(used, rows, title))
+    if tables:
+        tables[-1] = replace(tables[-1], notes=[MEANING])
+    return tables
 
 
-def _rows(pages: Sequence[ScenarioPage]) -> Iterator[BothModes]:
-    """Yield the rows of each pair of a scenario that trains a model and one that asks it."""
+def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[BothModes]]]:
+    """Yield title and rows of each pair of a scenario that trains a model and one that asks it."""
     found: dict[Place, dict[str, list[tuple[str, dict[str, ExperimentSummary]]]]] = {}
     for one in pages:
         for place, mode, stacks in _of_page(one):
@@ -58,10 +57,9 @@ def _rows(pages: Sequence[ScenarioPage]) -> Iterator[BothModes]:
     for (model, device), modes in found.items():
         for trained, training in modes.get("train", ()):
             for asked, inference in modes.get("inference", ()):
-                names = join_names([trained, asked])
-                for stack in dict.fromkeys((*training, *inference)):
-                    both = training.get(stack), inference.get(stack)
-                    yield BothModes(model, device, names, stack, *both)
+                names = dict.fromkeys((*training, *inference))
+                rows = [BothModes(name, training.get(name), inference.get(name)) for name in names]
+                yield f"{model} on {device}: {trained} and {asked}", rows
 
 
 def _of_page(page: ScenarioPage) -> Iterator[tuple[Place, str, dict[str, ExperimentSummary]]]:
@@ -86,9 +84,6 @@ def _first_token(row: BothModes) -> str | None:
 
 
 COLUMNS = (
-    Column("model", reader("model"), kind="name"),
-    Column("device", reader("device"), kind="name"),
-    Column("scenarios", reader("scenarios"), kind="name"),
     Column("stack", reader("stack"), kind="name"),
     Column("training", reader("training.tokens_per_second"), "", "tokens/s", rate_interval,
            kind="number"),

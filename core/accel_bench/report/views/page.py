@@ -26,7 +26,7 @@ from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.files import slug
 from accel_bench.report.plots import COLOURS, MISSING, plots_available
 from accel_bench.report.table import EMPTY, Column
-from accel_bench.report.views.both_modes import both_modes_table
+from accel_bench.report.views.both_modes import both_modes_tables
 from accel_bench.report.views.configuration import configuration
 from accel_bench.report.views.convergence import learning_tables
 from accel_bench.report.views.page_bars import memory_views, waterfalls
@@ -102,7 +102,7 @@ def page(
         overview=overview_table(rows) if several else None,
         history=history_of(rows, numbers) if several and draw else (),
         environments=environments_table(scenarios),
-        both_modes=both_modes_table(scenarios),
+        both_modes=both_modes_tables(scenarios),
         notes=[*notes, *missing],
         made_by=f"Made by: {shlex.join(arguments)}" if arguments else "",
     )

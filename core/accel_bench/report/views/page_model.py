@@ -151,8 +151,8 @@ class Page:
     overview: Table | None
     history: Sequence[Plot]
     environments: Table | None
-    both_modes: Table | None
-    """Models that are trained and answer requests on this page."""
+    both_modes: Sequence[Table]
+    """Of each model that is trained and answers requests on this page."""
 
     notes: Sequence[str]
     made_by: str
