@@ -12,7 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
-from accel_bench.plugins.manager import activate, task_of
+from accel_bench.plugins.active import task_of
+from accel_bench.plugins.manager import activate
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
