@@ -437,9 +437,11 @@ def test_three_language_pairs_are_a_sweep(tmp_path: Path, locale: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["embedding", "dpo", "image-text-to-text"])
-def test_a_step_of_pairs_or_images_is_not_simulated(task: str, tmp_path: Path) -> None:
+def test_a_batch_of_which_the_data_does_not_say_what_it_is_is_not_simulated(
+    task: str, tmp_path: Path
+) -> None:
     model = {"id": "tiny-llama-cpu", "overrides": shrunk("tiny-llama-cpu")}
     experiment = make_run(tmp_path, {"task": task, "model": model}).experiment
     request = SimulationRequest(experiment=experiment, shapes=(), device="cpu")
-    with pytest.raises(ScenarioError, match=f"batches of task '{task}' are not simulated"):
+    with pytest.raises(ScenarioError, match=f"what a batch of task '{task}' is"):
         SimulatedRun(request)

@@ -9,7 +9,6 @@ import pytest
 from worker.estimate.real_steps import experiment_of, measured_peak
 
 from accel_bench.analysis.estimates.schema import BatchShape, Footprint, SimulationRequest
-from accel_bench.errors import ScenarioError
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.worker.estimate.simulate import SimulatedRun
 
@@ -171,10 +170,3 @@ def test_the_reference_is_held_beside_the_policy() -> None:
         weights.append(found.parts["weights"])
     assert weights[1] == pytest.approx(2 * weights[0], rel=0.01)
     assert weights[2] < 1.2 * weights[0]
-
-
-def test_data_that_does_not_say_what_its_batches_are_is_refused_with_the_reason() -> None:
-    settings = work("embedding", BERT, {"use": "synthetic", "sequence_length": 64})
-    experiment = experiment_of(settings)
-    with pytest.raises(ScenarioError, match=r"data 'synthetic' does not say .* no simulate_batch"):
-        simulated(experiment, shape_of(experiment))
