@@ -35,10 +35,10 @@ def add_broken(folder: Path) -> None:
         store.add(make_result(TOO_SHORT).model_copy(update={"run_id": "broken"}))
 
 
-@pytest.mark.usefixtures("folder")
-def test_sound_rows_pass() -> None:
-    done = call("audit")
-    assert (done.code, done.out) == (0, "2 rows, 1 completed: no invariant is broken\n")
+def test_sound_rows_pass(folder: Path) -> None:
+    for place in ((), (str(folder),), ("--results", str(folder))):
+        done = call("audit", *place)
+        assert (done.code, done.out) == (0, "2 rows, 1 completed: no invariant is broken\n")
 
 
 def test_a_broken_row_is_listed_with_its_figures(folder: Path) -> None:

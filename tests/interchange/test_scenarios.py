@@ -287,7 +287,7 @@ def test_the_guide_s_configuration_becomes_a_scenario_for_each_hardware(tmp_path
 def test_families_of_the_configuration_become_tasks_or_are_reported(tmp_path: Path) -> None:
     families = {"vision": ["vit-base-patch16-224"], "audio": ["wav2vec2-base"]}
     (one,), findings = configured(tmp_path, model_families=families, hardware_types=["cuda", "tpu"])
-    assert (one.name, one.experiments) == ("training_config-cuda", 5 * 3 * 2 * 4)
+    assert (one.name, one.experiments) == ("training_config-vision-cuda", 5 * 3 * 2 * 4)
     write_files(tmp_path, {"vision.yaml": one.text()})
     first = points(tmp_path / "vision.yaml")[0].scenario
     assert (first.task.use, first.data.use) == ("image-classification", "images")

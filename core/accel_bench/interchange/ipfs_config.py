@@ -8,7 +8,7 @@ from typing import Any
 
 from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.mapping import Findings, spelled
+from accel_bench.interchange.mapping import Findings, Mapped, read_mapping, spelled
 from accel_bench.interchange.native import NativeScenario, put
 from accel_bench.interchange.rows import positive_integer, short_name
 
@@ -25,17 +25,12 @@ SETTINGS = {"warmup_iterations": "measure.warmup", "training_iterations": "measu
 
 OTHERS = ("model_families", "hardware_types", "mixed_precision", "distributed_configs")
 
-FAMILIES: Mapping[str, Mapping[str, str]] = {
-    "text_generation": {},
-    "embedding": {"task": "embedding", "data.use": "synthetic-pairs"},
-    "vision": {"task": "image-classification", "data.use": "images"},
-}
-"""Settings of the families of models that there is one task for, by dotted key."""
+TABLE = "ipfs"
 
 WITHOUT_LENGTH = ("vision",)
 """Families whose samples have no length."""
 
-DEVICES = ("auto", "cpu", "cuda", "rocm", "mps")
+DEVICE, DEVICES = "resources.device", ("auto", "cpu", "cuda", "rocm", "mps")
 
 MIXED = "bf16-autocast"
 
@@ -44,7 +39,8 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
     """Return a scenario for each family and kind of hardware that there is a counterpart of."""
     document = load_file(path)
     config = _respelled(document, findings)
-    families = _families(document, config, findings)
+    table = read_mapping(TABLE)
+    families = _families(document, config, (table, findings))
     devices = []
     for place, hardware in enumerate(config.get("hardware_types") or ["auto"]):
         if hardware in DEVICES:
@@ -55,7 +51,7 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
     if not devices:
         raise ImportFileError(f"{path}: names no hardware that there is a counterpart of")
     return [
-        _scenario(path, config, (family, models), device, len(families) > 1)
+        _scenario(path, config, (family, models), table.families[family] | {DEVICE: device})
         for family, models in families.items()
         for device in devices
     ]
@@ -71,14 +67,14 @@ def _respelled(document: Document, findings: Findings) -> dict[str, Any]:
 
 
 def _families(
-    document: Document, config: Mapping[str, Any], findings: Findings
+    document: Document, config: Mapping[str, Any], into: tuple[Mapped, Findings]
 ) -> dict[str, list[str]]:
     """Return the models of each family that can be trained here; the others are reported."""
-    found = {}
+    (table, findings), found = into, {}
     for family, models in (config.get("model_families") or {}).items():
         names = [str(model) for model in models or ()]
         where = document.where(("model_families", family))
-        if family not in FAMILIES:
+        if family not in table.families:
             findings.changed.append(
                 f"{where}: {family!r} was left out with {', '.join(names)}: the file does not say "
                 "which task these models are trained for"
@@ -90,7 +86,7 @@ def _families(
     if not found:
         raise ImportFileError(
             f"{document.source}: names no model of a family that is trained here "
-            f"({', '.join(FAMILIES)})"
+            f"({', '.join(table.families)})"
         )
     return found
 
@@ -99,11 +95,10 @@ def _scenario(
     path: Path,
     config: Mapping[str, Any],
     family: tuple[str, list[str]],
-    device: str,
-    several: bool,
+    settings: Mapping[str, Any],
 ) -> NativeScenario:
     """Return all combinations of a family on one kind of hardware."""
-    name, models = family
+    (name, models), device = family, settings[DEVICE]
     left_out = {"sequence_lengths"} if name in WITHOUT_LENGTH else set()
     sweep: dict[str, list[Any]] = {"model.id": models}
     sweep |= {
@@ -113,16 +108,15 @@ def _scenario(
     }
     sweep["resources.devices"] = _devices(config)
     data: dict[str, Any] = {}
-    for key, value in {**FAMILIES[name], "resources.device": device}.items():
+    for key, value in settings.items():
         put(data, key, value)
     for their, key in SETTINGS.items():
         if config.get(their) is not None:
             put(data, key, config[their])
     if config.get("mixed_precision") is True:
         put(data, "train.precision", MIXED)
-    parts = (path.stem, *([name] if several else []), device)
     return NativeScenario(
-        name=short_name("-".join(parts)),
+        name=short_name(f"{path.stem}-{name}-{device}"),
         source=f"{path} (IPFS framework, {name} on {device})",
         data=data,
         sweep=sweep,

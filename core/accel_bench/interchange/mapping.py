@@ -57,6 +57,9 @@ class Mapped(Frozen):
 
     parallel: dict[str, str] = Field(default_factory=dict)
 
+    families: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    """Settings of the families of models that there is one task for, by dotted key."""
+
 
 @dataclass
 class Findings:
