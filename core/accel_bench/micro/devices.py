@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from accel_bench.errors import ScenarioError
 from accel_bench.machine.devices import HOST, device_type, device_types
 from accel_bench.machine.info import read_machine
 
@@ -19,10 +20,15 @@ def torch_name(name: str) -> str:
 def prepare_device(name: str) -> str:
     """Return what torch calls a device, which this process may use from then on.
 
-    Raises ScenarioError for a type of device that nothing installed describes.
+    Raises ScenarioError for a type of device that nothing installed describes, and for one that
+    torch cannot use.
     """
+    import torch
+
     kind, _, index = name.partition(":")
     device = device_type(kind)
+    if reason := device.lacks(str(torch.__version__)):
+        raise ScenarioError(f"nothing can run on device {name!r}: {reason}")
     device.prepare()
     if index:
         device.use(int(index))
