@@ -371,6 +371,31 @@ def test_a_family_runs_all_its_cards_each_by_its_own_task(plan_of: Any) -> None:
     assert ("e5-small-v2", "embedding") in found
 
 
+def test_models_of_a_family_get_data_that_their_task_learns_from(plan_of: Any) -> None:
+    text = {"use": "text", "sequence_length": 32}
+    plan = plan_of(PlanRequest(family="text-encoder"), model={}, data=text)
+    used = {one.experiment.scenario.model.id: one.experiment.scenario.data for one in plan.planned}
+    assert (used["bert-base-uncased"].use, used["bert-base-uncased"].sequence_length) == (
+        "text",
+        32,
+    )
+    assert used["e5-small-v2"].use == "synthetic-pairs"
+    plan = plan_of(PlanRequest(family="vision"), model={}, data="synthetic")
+    sizes = {
+        one.experiment.scenario.model.id: one.experiment.scenario.data.options["image_size"]
+        for one in plan.planned
+    }
+    assert sizes["vit-base-patch16-224"] == 224
+    assert sizes["tiny-vit-cpu"] == 32
+    assert not any(one.skipped for one in plan.planned)
+
+
+def test_data_that_is_no_tokens_is_left_to_a_family_as_it_is(plan_of: Any) -> None:
+    pairs = {"use": "docstrings", "limit_bytes": 10_000}
+    plan = plan_of(PlanRequest(family="text-to-text"), model={}, data=pairs)
+    assert {one.experiment.scenario.data.use for one in plan.planned} == {"docstrings"}
+
+
 def test_a_family_under_a_task_runs_the_cards_of_that_task(plan_of: Any) -> None:
     plan = plan_of(PlanRequest(family="text-encoder"), task="masked-lm")
     assert {one.experiment.sweep["model.id"] for one in plan.planned} == {

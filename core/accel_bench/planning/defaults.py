@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from accel_bench.catalog.models import architecture_of, cards_of_family
+from accel_bench.catalog.models import ModelCard, architecture_of, cards_of_family
 from accel_bench.documents.load import Location
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.resolve import ResolvedFile
@@ -57,7 +57,8 @@ def sweep_seeds(draft: Draft, count: int) -> None:
 def sweep_family(draft: Draft, family: str) -> None:
     """Sweep over the models of the catalog of one family (`--family`).
 
-    A task that the file names chooses those that were trained by it; else each model has its own.
+    A task that the file names chooses those that were trained by it; else each model has its own,
+    and data that this task learns from.
     """
     cards = cards_of_family(family)
     if draft.get("zip") is not None:
@@ -73,6 +74,24 @@ def sweep_family(draft: Draft, family: str) -> None:
         return
     draft.set("zip.model.id", names, place)
     draft.set("zip.task.use", [cards[name].task for name in names], place)
+    of_file = draft.data.get("data") or slot_defaults().slots["data"]
+    data = [_learnable(cards[name], of_file) for name in names]
+    if any(one != of_file for one in data):
+        draft.data.pop("data", None)
+        draft.set("zip.data", data, place)
+
+
+def _learnable(card: ModelCard, of_file: Any) -> Any:
+    """Return the file's data, or those of the card's task where the file's are tokens and the task
+    learns from something else."""
+    defaults = slot_defaults()
+    named = of_file.get("use", defaults.slots["data"]) if isinstance(of_file, dict) else of_file
+    own = defaults.family_data.get(card.task)
+    if own is None or named not in defaults.token_data:
+        return of_file
+    vision = card.config.get("vision_config", card.config)
+    size = vision.get("image_size") if isinstance(vision, dict) else None
+    return {**own, "image_size": size} if size and "image_size" in own else own
 
 
 def add_what_plugins_need(
