@@ -208,10 +208,10 @@ def test_what_only_a_constructor_of_a_block_fills_keeps_its_value(
     assert torch.equal(model.lm_head.weight, again.lm_head.weight)
 
 
-def test_what_nothing_fills_outside_of_replaced_blocks_is_named(
+def test_what_only_a_constructor_fills_outside_of_blocks_is_known_before_anything_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without anything replaced the model is made anew, as its constructors fill it."""
+    """The model is made anew, as its constructors fill it, with the weights of other stacks."""
     from transformers.models.llama.modeling_llama import LlamaPreTrainedModel
 
     fill = LlamaPreTrainedModel._init_weights
@@ -222,10 +222,33 @@ def test_what_nothing_fills_outside_of_replaced_blocks_is_named(
 
     monkeypatch.setattr(LlamaPreTrainedModel, "_init_weights", all_but_embeddings)
     config = tiny_config("llama-2-7b")
-    with pytest.raises(ScenarioError, match=r"leaves model\.embed_tokens\.weight uninitialized"):
-        random_weights.random_model(config, torch.float32, "cpu", 0, replace=lambda *_: None)
+    offered: list[str] = []
+    replaced, _ = random_weights.random_model(
+        config, torch.float32, "cpu", 0, replace=lambda name, _: offered.append(name)
+    )
     made, _ = random_weights.random_model(config, torch.float32, "cpu", 0)
+    assert len(offered) == len({*offered}) > 0
     assert not made.model.embed_tokens.weight.isnan().any()
+    pairs = zip(made.parameters(), replaced.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_what_only_a_constructor_of_a_replaced_block_fills_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from transformers.models.llama.modeling_llama import LlamaPreTrainedModel
+
+    fill = LlamaPreTrainedModel._init_weights
+
+    def but_of_second(self: Any, module: nn.Module) -> None:
+        layers = getattr(self, "layers", None) or self.model.layers
+        if module is not layers[1].mlp.down_proj:
+            fill(self, module)
+
+    monkeypatch.setattr(LlamaPreTrainedModel, "_init_weights", but_of_second)
+    config = tiny_config("llama-2-7b")
+    with pytest.raises(ScenarioError, match=r"layers\.1\.mlp\.down_proj\.weight uninitialized"):
+        random_weights.random_model(config, torch.float32, "cpu", 0, replace=lambda *_: None)
 
 
 def test_the_padding_token_of_tied_embeddings_stays_zero() -> None:

@@ -7,19 +7,18 @@ import functools
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 import transformers
 from accelerate import init_empty_weights
 from torch import nn
-from torch.nn.utils.parametrize import is_parametrized
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from accel_bench.errors import ScenarioError
-from accel_bench.modeling.blocks import block_lists
+from accel_bench.modeling.blocks import block_lists, repeated_blocks
 from accel_bench.modeling.contract import has_attention
 from accel_bench.modeling.random_state import keep_random_state
 from accel_bench.modeling.tensors import is_simulated
@@ -103,12 +102,11 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
             with no_init_weights(), init_empty_weights(include_buffers=False), place:
                 model = make()
             model.tie_weights()
-            # Parametrized weights are computed by constructors, so that the model is made as a
-            # whole: nothing is replaced before that is known.
-            if not any(map(is_parametrized, model.modules())):
-                with contextlib.suppress(_OwnValuesError):
-                    fill = _Filling(model, place, seed, again=replace is None)
-                    return _in_blocks(model, fill, replace)
+            with contextlib.suppress(_OwnValuesError):
+                fill = _Filling(model, place, seed, again=replace is None)
+                if replace is not None:
+                    fill.around(repeated_blocks(model))
+                return _in_blocks(model, fill, replace)
         torch.manual_seed(seed)
         with place:
             model = make(trust_remote_code=foreign)
@@ -165,6 +163,20 @@ class _Filling:
         ids = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
         self._tied = {found for found, count in ids.items() if count > 1}
         self._filled: set[int] = set()
+        self._has_blocks = False
+
+    @torch.no_grad()
+    def around(self, blocks: Sequence[nn.Module]) -> None:
+        """Fill all that is in no block, before anything is replaced.
+
+        Raises _OwnValuesError for a parameter that its class does not initialize.
+        """
+        inside = {id(module) for block in blocks for module in block.modules()}
+        self._filled |= inside
+        self._fill("", self._model, self._model)
+        if any(one.isnan().any() for one in self._model.parameters() if not one.is_meta):
+            raise _OwnValuesError
+        self._filled = {id(module) for module in self._model.modules()} - inside
 
     @torch.no_grad()
     def __call__(self, name: str, module: nn.Module) -> None:
@@ -177,13 +189,14 @@ class _Filling:
         self._fill(name, module, self._owner(name))
         for key in unfilled:
             if module.get_parameter(key).isnan().any():
-                if self._again or not self._filled:
+                if self._again or not self._has_blocks:
                     raise _OwnValuesError
                 raise ScenarioError(
                     f"{type(self._model).__name__} leaves {f'{name}.{key}'.lstrip('.')} "
                     "uninitialized; use `weights: pretrained`"
                 )
         self._filled.add(id(module))
+        self._has_blocks = True
 
     def _fill(self, name: str, module: nn.Module, owner: PreTrainedModel) -> None:
         """Fill children first, then their module, as transformers does."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import bitsandbytes
 import torch
+import transformers
 from bitsandbytes.nn.parametrize import replace_parameter_4bit
 from peft import prepare_model_for_kbit_training
 from torch import nn
@@ -17,7 +18,7 @@ from transformers import BitsAndBytesConfig
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from accel_bench import Run, describe_quantized, load_base_model
+from accel_bench import ModelUse, Run, architecture_of, describe_quantized, load_base_model
 from accel_bench.errors import InvalidRunError, PluginError
 from accel_bench.modeling.tensors import dtype_name, elements_by_dtype
 from accel_bench_bitsandbytes.flops import register_flops
@@ -54,6 +55,7 @@ class QuantizedBase:
         self._options = options
         self._device = torch.device(str(run.device))
         self._dtype: torch.dtype = getattr(torch, options.compute_dtype or run.scenario.model.dtype)
+        self._kept = kept_in_float32(run.scenario.model)
         self._linear: dict[str, nn.Module] = {}
         self._experts: dict[str, nn.Module] = {}
         self._elements: Counter[str] = Counter()
@@ -75,6 +77,8 @@ class QuantizedBase:
         own = module.parameters(recurse=False)
         elements = sum(parameter.numel() for parameter in own if parameter.dim() > 1)
         self._elements["all"] += elements
+        if name.rpartition(".")[2] in self._kept:
+            return None
         started = self._now()
         found: nn.Module | None = None
         if type(module) is nn.Linear or isinstance(module, Conv1D):
@@ -163,6 +167,16 @@ class QuantizedBase:
             return "MatMul8bitFp: dequantize, then linear"
         mixed = threshold_of(self._options) > 0
         return f"MatMul8bitLt: int8_{'mixed_' if mixed else ''}scaled_mm"
+
+
+def kept_in_float32(use: ModelUse) -> frozenset[str]:
+    """Return the names of modules that transformers leaves unquantized in a model.
+
+    T5 casts what comes into its `wo` to the dtype of that layer's weight: of packed bits that is a
+    whole number, and the values, and their gradients, would be lost without a word.
+    """
+    kind = getattr(transformers, architecture_of(use) or "", None)
+    return frozenset(getattr(kind, "_keep_in_fp32_modules", None) or ())
 
 
 def linear_4bit(
