@@ -40,7 +40,11 @@ def text_work(task: str, model: str, **data: Any) -> dict[str, Any]:
 
 ALL: dict[str, dict[str, Any]] = {
     "masked-lm": text_work(
-        "masked-lm", "bert-base-uncased", use="synthetic", lengths={"median": 10}
+        "masked-lm",
+        "bert-base-uncased",
+        use="synthetic",
+        sequence_length=32,
+        lengths={"median": 24},
     ),
     "seq2seq-lm": text_work("seq2seq-lm", "t5-small", use="synthetic-pairs", samples=64),
     "embedding": text_work("embedding", "e5-small-v2", use="synthetic-pairs", samples=64),
