@@ -350,6 +350,10 @@ class AroundWindow:
         """Read back what really holds; without torch there is nothing to read."""
         if self.verification is None:
             self.record.device = Device(self.run.device.type, self.run.local_rank)
+            if self.run.scenario.generates and "torch" in sys.modules:
+                from accel_bench.worker.verify.effective import read_process
+
+                self.record.effective = read_process(self.run, self.record.environment)
             return
         plugin = self.active.answers("parallelize_model")
         strategy = None

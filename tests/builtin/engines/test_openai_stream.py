@@ -136,6 +136,20 @@ def test_text_without_ids_is_kept_as_letters(make_run: Any) -> None:
     assert (engine._run.answers, engine._run.answer_unit) == ([(97, 98)], "letters")
 
 
+def test_token_ids_beside_logprobs_are_read(make_run: Any) -> None:
+    told = [part("a", logprobs={"content": [{"id": 5, "token": "a"}]}), part("b", token_ids=[7])]
+    engine = engine_of(make_run)
+    engine._keep([read(*told, part("", logprobs=None), DONE)])
+    assert (engine._run.answers, engine._run.answer_unit) == ([[5, 7]], "tokens")
+
+
+@pytest.mark.parametrize("logprobs", [None, [], {"content": None}, {"content": [{"id": "5"}]}])
+def test_what_is_no_token_id_leaves_the_letters(make_run: Any, logprobs: Any) -> None:
+    engine = engine_of(make_run)
+    engine._keep([read(part("a", logprobs=logprobs), DONE)])
+    assert (engine._run.answers, engine._run.answer_unit) == ([(97,)], "letters")
+
+
 class Broken:
     """Data whose first batch cannot be made."""
 

@@ -67,7 +67,7 @@ class OpenAIEndpointOptions(Options):
     extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Fields of the requests beside OpenAI's own, such as vLLM's `{ignore_eos: true}`, without
     which texts may end before `inference.new_tokens`, and `{return_token_ids: true}`, with which
-    tokens are compared in the place of letters."""
+    tokens are compared in the place of letters, as with llama.cpp's `{logprobs: 1}`."""
 
     most_waiting: int = Field(256, ge=1, le=10_000)
     """Requests that may be under way at a rate: further ones are sent when earlier ones end, and
@@ -120,8 +120,8 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
         self._engine: EndpointEngine | None = None
 
     def claims(self) -> frozenset[str]:
-        """Stand in for the model, which the server has loaded."""
-        return frozenset({"load_model"})
+        """Stand in for the model, which the server has loaded, as a stack's plugin too."""
+        return frozenset({"build_engine", "load_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:

@@ -355,7 +355,7 @@ def _take_event(
     if usage := event.get("usage"):
         completion.said_tokens = usage.get("completion_tokens")
     for choice in event.get("choices") or ():
-        text, ids = choice.get("text") or "", choice.get("token_ids")
+        text, ids = choice.get("text") or "", _ids_of(choice)
         if text or ids:
             completion.has_ids = completion.has_ids and _are_ids(ids)
             completion.ids += ids if _are_ids(ids) else ()
@@ -365,6 +365,17 @@ def _take_event(
             completion.finished, completion.ended = str(reason)[:KEPT_LETTERS], True
     if len(completion.text) > MOST_LETTERS_OF_A_TOKEN * limits.tokens:
         raise InvalidRunError([f"the server's text has {len(completion.text):,} letters"])
+
+
+def _ids_of(choice: dict[str, Any]) -> Any:
+    """Return the token ids of a part, as vLLM sends them, or as llama.cpp does beside logprobs."""
+    if "token_ids" in choice:
+        return choice["token_ids"]
+    told = choice.get("logprobs")
+    content = told.get("content") if isinstance(told, dict) else None
+    if not isinstance(content, list):
+        return None
+    return [one.get("id") if isinstance(one, dict) else None for one in content]
 
 
 def _are_ids(ids: Any) -> bool:

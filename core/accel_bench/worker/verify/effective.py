@@ -50,15 +50,11 @@ def read_effective(
     """
     model = run.unwrapped_model
     config = getattr(model, "config", None)
-    group = has_process_group()
     found = EffectiveConfiguration(
-        python=platform.python_version(),
-        torch=str(torch.__version__),
+        **_of_process(run, environment),
         model_class=_model_class(model),
-        weights_fingerprint=run.weights_fingerprint or None,
         weight_dtypes=elements_by_dtype(p for p in model.parameters() if not p.requires_grad),
         trained_dtypes=elements_by_dtype(p for p in model.parameters() if p.requires_grad),
-        float32_matmul_precision=torch.get_float32_matmul_precision(),
         attention=_attention(config),
         attention_backends=tuple(enabled_attention_backends()),
         linear_kernels=read_linear_kernels(model),
@@ -69,18 +65,41 @@ def read_effective(
         dropout=read_dropout(model),
         compilation=Compilation(**read_compilation()) if "torch._dynamo" in sys.modules else None,
         **read_wrapping(run),
-        world_size=torch.distributed.get_world_size() if group else 1,
-        backend=backend_of(run.device) if group else None,
         optimizer=None if run.optimizer is None else type(run.optimizer).__name__,
         device=str(next(model.parameters()).device),
-        threads=torch.get_num_threads(),
         training=bool(model.training),
-        libraries=tuple(sorted(name for name in accelerator_modules() if name in sys.modules)),
-        environment=recorded(os.environ),
-        environment_changes={} if environment is None else environment_changes(environment),
         synchronizations_per_step=synchronizations,
     )
     return found if probe is None else found.model_copy(update=_seen(probe))
+
+
+def read_process(run: Run, environment: Mapping[str, str] | None = None) -> EffectiveConfiguration:
+    """Read back what holds for this process, where its model is no module that core could read.
+
+    The device is that of the scenario: an engine of another library refuses any other one. A group
+    that such a library has made of one process alone joins nothing.
+    """
+    found = _of_process(run, environment)
+    if run.world_size == 1:
+        found["backend"] = None
+    return EffectiveConfiguration(**found, device=str(run.device))
+
+
+def _of_process(run: Run, environment: Mapping[str, str] | None) -> dict[str, Any]:
+    """Return settings of this process: versions, threads, ranks, variables."""
+    group = has_process_group()
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "weights_fingerprint": run.weights_fingerprint or None,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "world_size": torch.distributed.get_world_size() if group else 1,
+        "backend": backend_of(run.device) if group else None,
+        "threads": torch.get_num_threads(),
+        "libraries": tuple(sorted(name for name in accelerator_modules() if name in sys.modules)),
+        "environment": recorded(os.environ),
+        "environment_changes": {} if environment is None else environment_changes(environment),
+    }
 
 
 def _attention(config: Any) -> str | None:
