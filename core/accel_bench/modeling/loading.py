@@ -148,7 +148,7 @@ def _published_config(
     if use.id in find_presets("models"):
         card = read_card(use.id)
         return CONFIG_MAPPING[card.model_type](**card.config), dict(card.config)
-    source = _source(use, trust_remote_code)
+    source = pretrained_source(use, trust_remote_code)
     try:
         raw, _ = PreTrainedConfig.get_config_dict(**source)
         _check_code(use, raw, trust_remote_code)
@@ -204,7 +204,7 @@ def _pretrained_model(
     """Load real weights on the host: safetensors only, and every one of them."""
     try:
         model, loading = getattr(transformers, model_class).from_pretrained(
-            **_source(use, trust_remote_code),
+            **pretrained_source(use, trust_remote_code),
             config=config,
             dtype=getattr(torch, use.dtype),
             attn_implementation=use.attention if has_attention(config) else None,
@@ -224,7 +224,7 @@ def _pretrained_model(
     return model
 
 
-def _source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
+def pretrained_source(use: ModelUse, trust_remote_code: bool) -> dict[str, Any]:
     """Return the arguments of `from_pretrained` that say where a model comes from."""
     if directory := model_directory(use):
         return {"pretrained_model_name_or_path": str(directory), "local_files_only": True}

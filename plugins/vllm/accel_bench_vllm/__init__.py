@@ -1,0 +1,176 @@
+"""`vllm`: answers requests by vLLM's engine, in the process of the rank."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, field_validator
+
+from accel_bench import (
+    Engine,
+    Experiment,
+    Machine,
+    Metric,
+    Options,
+    Plugin,
+    Run,
+    Window,
+    hookimpl,
+)
+
+if TYPE_CHECKING:
+    from .impl.engine import VLLMEngine
+
+SET_BY_THE_PLUGIN = frozenset(
+    {
+        "block_size",
+        "data_parallel_size",
+        "disable_log_stats",
+        "dtype",
+        "enable_prefix_caching",
+        "enforce_eager",
+        "generation_config",
+        "gpu_memory_utilization",
+        "kv_cache_dtype",
+        "kv_cache_memory_bytes",
+        "load_format",
+        "max_model_len",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "model",
+        "num_gpu_blocks_override",
+        "pipeline_parallel_size",
+        "revision",
+        "seed",
+        "skip_tokenizer_init",
+        "tensor_parallel_size",
+        "tokenizer",
+        "trust_remote_code",
+    }
+)
+"""Arguments of vLLM that the scenario or another option decides."""
+
+
+class VLLMOptions(Options):
+    """What vLLM is told beside the scenario; the names are those of its own arguments."""
+
+    enforce_eager: bool = False
+    """Whether nothing is compiled, and no CUDA graph is captured."""
+
+    block_size: int | None = Field(None, ge=1, le=256)
+    """Tokens of a block of the paged cache; null is what vLLM chooses for the device."""
+
+    kv_cache_dtype: str = Field("auto", pattern=r"^[a-z0-9_]+$")
+    """What keys and values are stored in, such as `fp8`; `auto` is the model's dtype."""
+
+    kv_cache_memory_bytes: int | None = Field(None, ge=1)
+    """Size of the paged cache; null makes room for `inference.batch_size` requests. It is allocated
+    at once, and counts as memory of the run."""
+
+    enable_prefix_caching: bool = False
+    """Whether requests share blocks of equal beginnings: prompts come again when the data ends, and
+    would not be computed again."""
+
+    max_num_batched_tokens: int | None = Field(None, ge=1)
+    """Tokens that one step computes; longer prompts are divided. Null is vLLM's choice."""
+
+    extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Further arguments of vLLM's `EngineArgs`, such as `{attention_backend: FLASHINFER}`."""
+
+    @field_validator("extra")
+    @classmethod
+    def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        """Refuse arguments that something else decides."""
+        if own := sorted(extra.keys() & SET_BY_THE_PLUGIN):
+            raise ValueError(
+                f"{', '.join(own)}: the scenario or an option of the engine decides that; leave it "
+                "out of extra"
+            )
+        return extra
+
+
+class VLLM(Plugin[VLLMOptions]):
+    """Answers requests with vLLM's engine: paged cache, continuous batching, its own kernels.
+
+    The weights are those of every other stack: random ones are written to a folder once.
+    """
+
+    Options = VLLMOptions
+
+    uses_torch = False  # Its model is no module that core could profile.
+    tasks = frozenset({"causal-lm"})
+    modes = frozenset({"inference"})
+    devices = frozenset({"cpu", "cuda", "rocm"})
+
+    def __init__(self, options: VLLMOptions, name: str = "") -> None:
+        super().__init__(options, name)
+        self._engine: VLLMEngine | None = None
+
+    def claims(self) -> frozenset[str]:
+        """Stand in for the model, which vLLM builds itself, as a stack's plugin too."""
+        return frozenset({"build_engine", "load_model"})
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
+        """Yield what is not installed, and what vLLM is not asked for."""
+        if importlib.util.find_spec("vllm") is None:
+            yield (
+                "vLLM is not installed: pip install 'accel-bench-vllm[cuda]', or [cpu], into an "
+                "environment of its own, since it pins torch and transformers"
+            )
+        scenario = experiment.scenario
+        asked = scenario.inference
+        if asked.cache != "dynamic" or asked.assistant is not None:
+            yield "the cache and a draft model are vLLM's own: leave them out of `inference`"
+        if scenario.adapter.use != "none":
+            yield "vLLM serves the model without an adapter: set adapter: none"
+        if scenario.train.precision.endswith("-autocast"):
+            yield "vLLM computes in the model's dtype: set model.dtype, not train.precision"
+        if scenario.world_size > 1:
+            yield "vLLM answers on one device here: leave resources.devices out"
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Write the weights that vLLM loads, once for all rounds."""
+        from .impl.checkpoint import checkpoint_of
+
+        checkpoint_of(run)
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Keep vLLM in this process, where memory and threads are those of the run; let it report
+        nothing to its makers, and write to accel-bench's cache."""
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        os.environ["VLLM_NO_USAGE_STATS"] = "1"
+        os.environ.setdefault("VLLM_CACHE_ROOT", str(run.cache_folder / "vllm"))
+        import vllm  # noqa: F401
+
+    @hookimpl
+    def load_model(self, run: Run) -> Any:
+        """Return where the weights are."""
+        from .impl.checkpoint import checkpoint_of
+
+        return checkpoint_of(run)
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        """Return the engine with the loaded model and its cache."""
+        from .impl.engine import VLLMEngine
+
+        self._engine = VLLMEngine(run, self.options)
+        run.on_close(self._engine.close)
+        return self._engine
+
+    @hookimpl
+    def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
+        """Return latencies and rates of the window's requests, and the size of the cache."""
+        if self._engine is not None:
+            yield from self._engine.metrics(window)
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """Return what vLLM has loaded and allocated, and how the load was met."""
+        return {} if self._engine is None else self._engine.evidence()

@@ -1,0 +1,284 @@
+"""Answer requests with vLLM: requests into its engine, tokens out of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
+from accel_bench.errors import InvalidRunError, PluginError, ScenarioError, did_you_mean
+from accel_bench.modeling.contract import text_config
+from accel_bench.modeling.key_value_cache import expected_numbers
+from accel_bench.modeling.latencies import (
+    Arrivals,
+    Load,
+    Served,
+    latency_metrics,
+    load_of_streams,
+    now,
+)
+from accel_bench.modeling.loading import build_config
+from accel_bench.modeling.prompts import Prompts
+
+from .. import VLLMOptions
+
+LARGEST_BLOCK = 256
+"""Tokens of the largest block of the cache, by which its room is rounded up."""
+
+
+@dataclasses.dataclass
+class Answer:
+    """One request, while it is answered and afterwards."""
+
+    served: Served
+    ids: list[int] = dataclasses.field(default_factory=list)
+    finished: bool = False
+
+
+class VLLMEngine:
+    """Gives vLLM `batch_size` requests at once; at a rate, each when it arrives and has room.
+
+    A lap ends when the next `batch_size` requests, in their order, have been answered.
+    """
+
+    def __init__(self, run: Run, options: VLLMOptions) -> None:
+        self._run, self._options = run, options
+        self._asked = run.scenario.inference
+        self._config = build_config(run.scenario.model, run.trust_remote_code)
+        self._set_threads = torch.set_num_threads
+        self._server = _start_server(run, options, self._config)
+        self._prompts = Prompts(run.batches)
+        self._answers: list[Answer] = []
+        self._unfinished = 0
+        rate, seed = self._asked.rate, self._asked.seed
+        self._arrivals = None if rate is None else Arrivals(rate, seed + run.rank)
+        self._began = now()
+        self._left_out = 0.0
+        """Seconds between laps, in which no request arrives and none is answered."""
+
+        self._window: list[Served] = []
+        self._cache = _cache_of(self._server)
+
+    def run(self, stopwatch: Stopwatch) -> None:
+        """Lap until the window is full."""
+        size, done = self._asked.batch_size, 0
+        self._began = now()
+        while stopwatch.running:
+            while done + size > len(self._answers) or self._waits_for(done, done + size):
+                self._admit(done + size)
+                self._step()
+            answered = self._answers[done : done + size]
+            done += size
+            ended = now()
+            stopwatch.lap([_counted(one) for one in answered], 0.0)
+            self._left_out += now() - ended
+        self._run.answers.extend(one.ids for one in self._answers[:done])
+
+    def close(self) -> None:
+        """End vLLM, leave its process group, and take back what it did to torch."""
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        torch.set_num_threads = self._set_threads
+        self._server.engine_core.shutdown()
+        cleanup_dist_env_and_memory()
+
+    def metrics(self, window: Window) -> Iterator[Metric]:
+        """Yield the figures of the requests that were measured."""
+        size, first = self._asked.batch_size, window.samples[0].step
+        measured = self._answers[first * size : (first + len(window.samples)) * size]
+        self._window = [one.served for one in measured]
+        yield from latency_metrics(self._window, self._load(), window.seconds)
+        yield Metric(
+            name="kv_cache_bytes",
+            value=self._cache["bytes"],
+            unit="bytes",
+            scope="rank",
+            better="lower",
+            reason=self._cache_problem(),
+        )
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of the cache and the load."""
+        import vllm
+
+        load = self._load() if self._window else None
+        kept = self._cache
+        text = (
+            f"vLLM {vllm.__version__}: a cache of {kept['blocks']:,} x {kept['block_size']} "
+            f"tokens, {kept['bytes']:,} bytes"
+        )
+        return {
+            "summary": f"{load.text}; {text}" if load else text,
+            "kv_cache": {**kept, "expected": self._expected_bytes()},
+        }
+
+    def _waits_for(self, first: int, until: int) -> bool:
+        return not all(one.finished for one in self._answers[first:until])
+
+    def _instant(self) -> float:
+        """Return this instant on the clock that stands still between laps."""
+        return now() - self._left_out
+
+    def _admit(self, until: int) -> None:
+        """Give vLLM the requests that have arrived, as many as it answers together."""
+        room = self._asked.batch_size - self._unfinished
+        if self._arrivals is None:
+            arrived: list[float | None] = [None] * min(room, until - len(self._answers))
+        else:
+            elapsed = self._instant() - self._began
+            arrived = [self._began + one for one in self._arrivals.take(elapsed, room)]
+        for prompt, arrival in zip(self._prompts.take(len(arrived)), arrived, strict=True):
+            self._send(prompt.tolist(), arrival)
+
+    def _send(self, prompt: list[int], arrival: float | None) -> None:
+        number, started = len(self._answers), self._instant()
+        arrivals = () if arrival is None else (arrival,)
+        self._answers.append(Answer(Served(1, len(prompt), started, arrivals)))
+        self._unfinished += 1
+        self._server.add_request(
+            str(number), {"prompt_token_ids": prompt}, _sampling(self._asked, number)
+        )
+
+    def _step(self) -> None:
+        """Let vLLM compute a step and take its tokens; without any request, wait for the next."""
+        if not self._unfinished:
+            assert self._arrivals is not None
+            time.sleep(self._arrivals.until_next(self._instant() - self._began))
+            return
+        outputs = self._server.step()
+        instant = self._instant()
+        for output in outputs:
+            answer, ids = self._answers[int(output.request_id)], output.outputs[0].token_ids
+            if ids:
+                answer.ids += ids
+                answer.served.tokens.append((instant, len(ids)))
+            if output.finished:
+                self._finish(answer)
+
+    def _finish(self, answer: Answer) -> None:
+        """End a request. Raises InvalidRunError where tokens are missing."""
+        self._unfinished -= 1
+        answer.finished = True
+        if len(answer.ids) != self._asked.new_tokens:
+            raise InvalidRunError(
+                [f"vLLM generated {len(answer.ids)} tokens, {self._asked.new_tokens} were asked"]
+            )
+
+    def _load(self) -> Load | None:
+        """Return how requests at a rate were met."""
+        if self._asked.rate is None:
+            return None
+        return load_of_streams(self._window, self._asked.rate)
+
+    def _expected_bytes(self) -> int | None:
+        """Return what arithmetic says of the cache; None where it says nothing."""
+        numbers = expected_numbers(text_config(self._config), 1, static=True)
+        if numbers is None or self._options.kv_cache_dtype != "auto":
+            return None
+        tokens = self._cache["blocks"] * self._cache["block_size"]
+        return 2 * numbers * tokens * _itemsize(self._run)
+
+    def _cache_problem(self) -> str:
+        expected = self._expected_bytes()
+        if expected in (None, self._cache["bytes"]):
+            return ""
+        return f"the cache holds {self._cache['bytes']:,} bytes, arithmetic says {expected:,}"
+
+
+def _start_server(run: Run, options: VLLMOptions, config: Any) -> Any:
+    """Return vLLM's engine with the model on the run's device.
+
+    Raises ScenarioError where it computes on another one, PluginError for an unknown argument.
+    """
+    from vllm import EngineArgs, LLMEngine
+    from vllm.platforms import current_platform
+    from vllm.usage.usage_lib import UsageContext
+
+    if current_platform.device_type != run.device.type:
+        raise ScenarioError(
+            f"the vLLM that is installed computes on {current_platform.device_type}, the scenario "
+            f"says {run.device.type}: install 'accel-bench-vllm[cuda]' or [cpu]"
+        )
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    for name in options.extra.keys() - known:
+        raise PluginError(
+            f"engine.extra.{name}: vLLM has no such argument{did_you_mean(name, known)}"
+        )
+    use, asked = run.scenario.model, run.scenario.inference
+    arguments = EngineArgs(
+        model=run.model.path,
+        revision=run.model.revision,
+        dtype=use.dtype,
+        seed=run.scenario.train.seed,
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        trust_remote_code=run.trust_remote_code,
+        max_model_len=asked.prompt_tokens + asked.new_tokens,
+        max_num_seqs=asked.batch_size,
+        disable_log_stats=True,
+        **_settings(run, options, config),
+        **options.extra,
+    )
+    return LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
+
+
+def _settings(run: Run, options: VLLMOptions, config: Any) -> dict[str, Any]:
+    """Return the options that are arguments of vLLM, with room for the requests in its cache."""
+    settings = options.model_dump(exclude={"extra"}, exclude_none=True)
+    numbers = expected_numbers(text_config(config), 1, static=True)
+    if options.kv_cache_memory_bytes is None and numbers is not None:
+        asked = run.scenario.inference
+        length = asked.prompt_tokens + asked.new_tokens
+        blocks = (asked.batch_size + 1) * math.ceil(length / LARGEST_BLOCK)
+        bytes_of_block = 2 * numbers * LARGEST_BLOCK * _itemsize(run)
+        settings["kv_cache_memory_bytes"] = blocks * bytes_of_block
+    return settings
+
+
+def _itemsize(run: Run) -> int:
+    dtype: torch.dtype = getattr(torch, run.scenario.model.dtype)
+    return dtype.itemsize
+
+
+def _sampling(asked: Any, number: int) -> Any:
+    """Return how the tokens of a request are chosen: exactly `new_tokens`, without any text."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = asked.decoding == "sampling"
+    return SamplingParams(
+        max_tokens=asked.new_tokens,
+        ignore_eos=True,
+        temperature=1.0 if sampling else 0.0,
+        seed=asked.seed + number if sampling else None,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _cache_of(server: Any) -> dict[str, int]:
+    """Return bytes and blocks of vLLM's cache."""
+    (held,) = server.collective_rpc(_cache_bytes)
+    settings = server.vllm_config.cache_config
+    return {
+        "bytes": held,
+        "blocks": settings.num_gpu_blocks,
+        "block_size": settings.block_size,
+    }
+
+
+def _cache_bytes(worker: Any) -> int:
+    """Return the bytes of all storages of the cache's tensors, each counted once."""
+    storages = [tensor.untyped_storage() for tensor in worker.model_runner.kv_caches]
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+
+
+def _counted(answer: Answer) -> Batch:
+    """Return the counts of one request: vLLM pads nothing."""
+    new = len(answer.ids)
+    return Batch({}, 1, TokenCounts(answer.served.prompt_tokens + new, new, 0), 0)
