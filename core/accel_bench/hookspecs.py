@@ -236,6 +236,7 @@ def report_evidence(run: Run) -> dict[str, JsonValue]:
 
     The key `summary`, one line of text, is also printed under the table of `run`: what decides
     whether the figures are what they look like, such as bytes of weights or kernels seen.
+    An engine that answers requests at a rate says in `load` whether they pile up: `saturated`.
     What another hook gives to `run.on_evidence` is called here too, and needs no state of its own.
     """
 
