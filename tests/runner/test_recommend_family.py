@@ -18,7 +18,7 @@ from accel_bench.report.views.recommend_family import family_report
 from accel_bench.result import Result
 from accel_bench.runner.recommend import Stored
 from accel_bench.runner.recommend_family import Mode, recommend_family
-from accel_bench.store.records import SessionRecord
+from accel_bench.store.sessions import SessionRecord
 
 FAMILY, MODEL = "text-generation", "tiny-llama-cpu"
 H100 = {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-9"}
