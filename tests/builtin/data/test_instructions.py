@@ -141,7 +141,8 @@ def test_conversations_of_datasets_are_read(form: str, make_run: MakeRun, tmp_pa
     message = {"role": datasets.Value("string"), "content": datasets.Value("string")}
     kinds = {"list": datasets.List, "columns": datasets.Sequence}
     features = datasets.Features({"messages": kinds[form](message)})
-    datasets.Dataset.from_list(CHATS, features=features).save_to_disk(str(tmp_path / "saved"))
+    rows = CHATS if form == "list" else in_columns(CHATS)
+    datasets.Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "saved"))
     plain = write_rows(tmp_path / "rows.jsonl", CHATS)
     read, expected = (
         load(make_run, plugin_of(path, messages="messages"), 256)
@@ -150,14 +151,18 @@ def test_conversations_of_datasets_are_read(form: str, make_run: MakeRun, tmp_pa
     assert [texts(read, n) for n in range(20)] == [texts(expected, n) for n in range(20)]
 
 
-def test_messages_may_be_columns_of_roles_and_contents(make_run: MakeRun, tmp_path: Path) -> None:
-    columns = [
+def in_columns(chats: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Conversations as a list of roles beside one of contents."""
+    return [
         {"messages": {key: [one[key] for one in row["messages"]] for key in ("role", "content")}}
-        for row in CHATS
+        for row in chats
     ]
+
+
+def test_messages_may_be_columns_of_roles_and_contents(make_run: MakeRun, tmp_path: Path) -> None:
     read, expected = (
         load(make_run, plugin_of(write_rows(tmp_path / name, rows), messages="messages"), 256)
-        for name, rows in (("columns.parquet", columns), ("rows.jsonl", CHATS))
+        for name, rows in (("columns.parquet", in_columns(CHATS)), ("rows.jsonl", CHATS))
     )
     assert [texts(read, n) for n in range(20)] == [texts(expected, n) for n in range(20)]
 
