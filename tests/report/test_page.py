@@ -328,7 +328,12 @@ def test_speed_is_drawn_over_a_swept_number_and_the_time_of_each_step() -> None:
     titles = [plot.title for plot in made.figures]
     assert "Time of each step" in titles and "Speed over data.use" not in titles
     (plot,) = [plot for plot in made.figures if plot.title == "Speed over train.micro_batch_size"]
-    assert plot.wide.count(">lora (data.use=") == plot.wide.count(">fast (data.use=") == 2
+    for name in ("lora text", "lora synthetic", "fast text", "fast synthetic"):
+        assert plot.wide.count(f">{name}<") == 1
+    assert "Behind each stack stands its data.use." in plot.caption
+    (strips_of_speed,) = [plot for plot in made.figures if plot.title == "Speed"]
+    assert ">lora 4, synthetic<" in strips_of_speed.wide
+    assert "stands its train.micro_batch_size and data.use." in strips_of_speed.caption
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,9 @@ def curves(
         # The first one, whose line is solid, comes first: dashes over it leave it visible.
         for one in sorted(series, key=lambda one: one.number):
             x, y = zip(*thinned(one.points), strict=True)
-            gaps = one.number % 3 + 1
-            dashes = (0, (2 * gaps, gaps)) if one.number else "solid"
+            style = one.number + one.shape
+            gaps = style % 3 + 1
+            dashes = (0, (2 * gaps, gaps)) if style else "solid"
             axes.plot(
                 x, y, one.marker if dots else "", color=one.colour, linewidth=1.7,
                 linestyle=dashes, markersize=5, markeredgewidth=0, label=_short(one.name),

@@ -47,6 +47,9 @@ class RowView:
     shared_command: str = ""
     """The session's command for this stack, as others can give it."""
 
+    shape: int = 0
+    """Number that gives its marks in plots another shape, where a stack has several rows."""
+
     log: str = ""
     facts: Sequence[tuple[str, str]] = ()
     differences: Table | None = None

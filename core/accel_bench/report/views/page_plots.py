@@ -22,7 +22,7 @@ from accel_bench.report.plots import (
     scatter,
     strips,
 )
-from accel_bench.report.views.page_sweeps import sweep_plots
+from accel_bench.report.views.page_sweeps import named_for_plots, sweep_plots
 from accel_bench.report.views.stack_comparison import speed_unit
 from accel_bench.scenario.uses import CALLS
 
@@ -46,10 +46,10 @@ EACH = "Each dot is a process, the bar the 95 % interval of the estimate at its 
 
 def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
     """Return the plots of a scenario for which there are figures."""
-    ranked = [row for row in rows if not row.why]
+    ranked, end = named_for_plots([row for row in rows if not row.why])
     shown = ranked[:MOST_SERIES]
     more = len(ranked) - len(shown)
-    end = f" {more} more rows are left out." if more > 0 else ""
+    end += f" {more} more rows are left out." if more > 0 else ""
     found = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
     trained = [row for row in shown if row.row.summary.counts != CALLS]
     return [
@@ -122,6 +122,7 @@ def _speed(one: ScenarioPage, rows: Sequence[RowView], end: str) -> Iterator[Plo
             row.number,
             [(speed.tokens_per_second, 0.0) for speed in row.row.runs.speeds.values()],
             _band(row.row.summary.tokens_per_second),
+            shape=row.shape,
         )
         for row in rows
     ]
@@ -144,7 +145,8 @@ def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
             continue
         seconds, others = base.compared_seconds, runs.compared_seconds
         values = [seconds[key] / others[key] for key in others if key in seconds]
-        series.append(Series(row.name, row.number, [(v, 0.0) for v in values], _band(ratio)))
+        dots = [(value, 0.0) for value in values]
+        series.append(Series(row.name, row.number, dots, _band(ratio), shape=row.shape))
     if series:
         caption = (
             f"Times as fast as {baseline}: each dot is a round, the bar the 95 % interval.{end}"
@@ -159,7 +161,7 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
         losses = enumerate(first.losses) if first else ()
         points = [(float(step), x) for step, x in losses if x is not None and math.isfinite(x)]
         if len(points) > 1:
-            series.append(Series(row.name, row.number, points))
+            series.append(Series(row.name, row.number, points, shape=row.shape))
     if series:
         caption = "The first round of each stack, warm-up included; lines that cover one another "
         yield curves("Loss", f"{caption}are equal.{end}", series, ("step", "loss"))
@@ -176,7 +178,7 @@ def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
             seconds[sample.step] = max(sample.seconds, seconds.get(sample.step, 0.0))
         if len(seconds) > 1:
             points = [(step, 1000 * seconds[step]) for step in sorted(seconds)]
-            series.append(Series(row.name, row.number, points))
+            series.append(Series(row.name, row.number, points, shape=row.shape))
     if series:
         caption = f"The measured window of the first round of each stack, without warm-up.{end}"
         yield curves("Time of each step", caption, series, ("step", "milliseconds"))
@@ -211,7 +213,7 @@ def _memory(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
     ]
     if len(points) < 2:
         return
-    series = [Series(row.name, row.number, [point]) for row, point in points]
+    series = [Series(row.name, row.number, [point], shape=row.shape) for row, point in points]
     frontier = pareto(point for _, point in points)
     caption = "Up is faster, left needs less memory. " + (
         "The dashed line joins the stacks that no other beats in both."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from accel_bench.analysis.page import ScenarioPage
-from accel_bench.analysis.wording import label
+from accel_bench.analysis.wording import join_names, plain_value
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.report.plots import Plot, Series, curves
@@ -21,6 +22,33 @@ DEVICES = "resources.devices"
 Sweep = Mapping[str, JsonValue]
 
 
+def named_for_plots(rows: Sequence[RowView]) -> tuple[list[RowView], str]:
+    """Return the rows with names that a plot has room for, and what its caption says of them.
+
+    Of several sweep points the values stand behind a stack's name, without their keys.
+    """
+    sweeps = [row.row.summary.sweep for row in rows]
+    keys = [key for key in dict.fromkeys(name for one in sweeps for name in one)
+            if len({canonical_json(one.get(key)) for one in sweeps}) > 1]  # fmt: skip
+    if not keys:
+        return [*rows], ""
+    points = list(dict.fromkeys(canonical_json(dict(one)) for one in sweeps))
+    named = [
+        replace(row, name=_with_values(row.stack, sweep, keys),
+                shape=points.index(canonical_json(dict(sweep))))
+        for row, sweep in zip(rows, sweeps, strict=True)
+    ]  # fmt: skip
+    return named, f" {_legend(keys)}"
+
+
+def _with_values(stack: str, sweep: Sweep, keys: Sequence[str]) -> str:
+    return f"{stack} {', '.join(plain_value(sweep.get(key)) for key in keys)}".rstrip()
+
+
+def _legend(keys: Sequence[str]) -> str:
+    return f"Behind each stack stands its {join_names(keys)}."
+
+
 def sweep_plots(one: ScenarioPage, rows: Sequence[RowView], most: int) -> Iterator[Plot]:
     """Yield a plot for each swept key whose values are numbers; of at most so many lines."""
     sweeps = [row.row.summary.sweep for row in rows]
@@ -33,6 +61,8 @@ def sweep_plots(one: ScenarioPage, rows: Sequence[RowView], most: int) -> Iterat
         lines = list(_lines(rows, key, tied))
         if lines:
             more = f" {len(lines) - most} more lines are left out." if len(lines) > most else ""
+            if others := [name for one in sweeps for name in one if name not in tied]:
+                more = f" {_legend(list(dict.fromkeys(others)))}{more}"
             caption = f"A dot is the estimate at a sweep point; lines only join them.{more}"
             axes = (key, speed_unit(one.summary))
             yield curves(f"Speed over {key}", caption, lines[:most], axes, dots=True)
@@ -77,4 +107,5 @@ def _lines(rows: Sequence[RowView], key: str, tied: set[str]) -> Iterator[Series
         if len(points) > 1:
             rest = {n: v for n, v in own[0].row.summary.sweep.items() if n not in tied}
             shape = choices.index(choice)
-            yield Series(label(stack, rest), own[0].number, sorted(points), shape=shape)
+            name = _with_values(stack, rest, list(rest))
+            yield Series(name, own[0].number, sorted(points), shape=shape)
