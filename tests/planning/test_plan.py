@@ -380,6 +380,9 @@ def test_models_of_a_family_get_data_that_their_task_learns_from(plan_of: Any) -
         32,
     )
     assert used["e5-small-v2"].use == "synthetic-pairs"
+    assert [one.experiment.tag for one in plan.planned if one.experiment.stack.name == "other"] == [
+        *used
+    ]
     plan = plan_of(PlanRequest(family="vision"), model={}, data="synthetic")
     sizes = {
         one.experiment.scenario.model.id: one.experiment.scenario.data.options["image_size"]

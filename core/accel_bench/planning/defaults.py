@@ -72,6 +72,8 @@ def sweep_family(draft: Draft, family: str) -> None:
     if task is not None:
         draft.set("sweep.model.id", names, place)
         return
+    if draft.get("sweep") is None and draft.get("tag") is None:
+        draft.set("tag.format", "{model.id}", place)
     draft.set("zip.model.id", names, place)
     draft.set("zip.task.use", [cards[name].task for name in names], place)
     of_file = draft.data.get("data") or slot_defaults().slots["data"]
