@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from accel_bench.documents.presets import preset_path
 from accel_bench.flops.formulas import model_flops
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.trace import read_workload
@@ -17,9 +18,9 @@ SETTINGS: dict[str, Any] = {"model.attention": "eager"}
 """Attention whose products torch's counter sees on every device."""
 
 
-def flops_ratio(scenario: str) -> tuple[float | None, str]:
-    """Return our FLOPs of a shipped scenario's micro-batch over torch's; None and why without."""
-    with build_run(preset_path("scenarios", scenario), SETTINGS) as built:
+def flops_ratio(scenario: Path, settings: Mapping[str, Any]) -> tuple[float | None, str]:
+    """Return our FLOPs of a scenario's micro-batch over torch's; None and why without."""
+    with build_run(scenario, {**settings, **SETTINGS}) as built:
         run = built.run
         batch = next(run.batches)
         workload = read_workload(run, batch)

@@ -249,6 +249,22 @@ def test_the_architecture_of_a_name_of_the_catalog_is_on_its_card(pick: Any) -> 
     assert "does not support MistralForCausalLM" in found
 
 
+def test_of_many_architectures_the_first_few_are_named(pick: Any) -> None:
+    many = [f"{letter}ForCausalLM" for letter in "GFEDCBA"]
+    path = pick(f"restricted_model_archs = frozenset({many})", model="{use: null}")
+    (found,) = reasons(path, "--set", "model.id=mistral-7b")
+    assert found == (
+        "picky: does not support MistralForCausalLM; it supports AForCausalLM, BForCausalLM, "
+        "CForCausalLM and 4 others (`accel-bench plugins show picky`)"
+    )
+
+
+def test_another_task_is_the_only_reason_for_a_model_of_its_own(pick: Any) -> None:
+    only = "tasks = frozenset({'chat'})\n    restricted_model_archs = frozenset({'OPTForCausalLM'})"
+    (found,) = reasons(pick(only))
+    assert found == "picky: does not work with task causal-lm; it works with chat"
+
+
 def test_of_a_hub_id_the_plan_says_that_it_does_not_know(pick: Any) -> None:
     path = pick(OPT_ONLY, model="{use: null, id: some-org/some-model}")
     assert reasons(path) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from accel_bench.catalog.models import architecture_of, family_of, model_directory, read_config
 from accel_bench.errors import PluginError
@@ -20,6 +20,11 @@ from accel_bench.scenario.uses import NO_PLUGIN
 
 PRECISION_OF = {"bfloat16": "bf16-autocast", "float16": "fp16-autocast"}
 """Values of `train.precision` by the dtype that they compute in."""
+
+NAMED = 6
+"""Architectures that a reason names all; of more than that it names the first few."""
+
+NAMED_OF_MANY = 3
 
 MICRO_BATCH = frozenset(
     {
@@ -90,7 +95,15 @@ def refuse_architecture(active: ActivePlugins, architecture: str) -> None:
 def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Iterable[str]:
     known = plugin.instance.restricted_model_archs
     if known is not None and architecture is not None and architecture not in known:
-        yield f"does not support {architecture}; it supports {', '.join(sorted(known))}"
+        yield f"does not support {architecture}; it supports {_some(plugin.name, sorted(known))}"
+
+
+def _some(plugin: str, architectures: Sequence[str]) -> str:
+    """Return architectures as a text, the first few of many."""
+    if len(architectures) <= NAMED:
+        return ", ".join(architectures)
+    named, others = ", ".join(architectures[:NAMED_OF_MANY]), len(architectures) - NAMED_OF_MANY
+    return f"{named} and {others} others (`accel-bench plugins show {plugin}`)"
 
 
 def _wrong_family(scenario: Scenario, plugin: ActivePlugin) -> Iterable[str]:
@@ -198,7 +211,8 @@ def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
 def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Iterable[str]:
     """Yield which declarations of the plugin's class are not met."""
     declared = plugin.instance
-    if declared.restricted_model_archs is not None:
+    # Models of another task are of other architectures: one of the two reasons is enough.
+    if declared.tasks is None or scenario.task.use in declared.tasks:
         yield from _wrong_architecture(plugin, architecture_of(scenario.model))
     if plugin.slot == "task":
         yield from _wrong_family(scenario, plugin)

@@ -203,8 +203,12 @@ def _architecture(trials: TrialRuns, architecture: str) -> Iterable[Clause]:
     name = model_of(architecture)
     if name is None:
         return [unproven("architectures", f"no model of the catalog is a {architecture}")]
-    if name == trials.usual.plugin.experiment.scenario.model.id:
+    scenario, task = trials.usual.plugin.experiment.scenario, list_cards()[name].task
+    if name == scenario.model.id:
         return [proven("architectures", architecture)]
+    if task != scenario.task.use:
+        way_out = f"scenario={{'task': '{task}', 'model': {{'id': '{name}'}}, 'data': ...}}"
+        return [unproven("architectures", f"{architecture} is trained by task {task}: {way_out}")]
     model = {"id": name, "overrides": shrunk(name)}
     return _in_setting(trials, "architectures", architecture, model)
 

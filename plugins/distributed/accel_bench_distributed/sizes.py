@@ -51,7 +51,8 @@ def fill(sizes: dict[str, int | None], devices: int) -> Sizes | str:
     if open_name is not None:
         rest, left = divmod(devices, product)
         if left or not rest:
-            return f"{_shown(sizes)} = {product} devices cannot be filled up to {devices} devices"
+            noun = "device" if devices == 1 else "devices"
+            return f"{_shown(sizes)} = {product} devices cannot be filled up to {devices} {noun}"
         known[open_name] = rest * known[open_name]
         return Sizes(**known)
     if product != devices:

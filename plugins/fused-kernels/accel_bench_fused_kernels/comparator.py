@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import model_validator
 
 from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
-from accel_bench_fused_kernels.plugin import INTERPRETER
+from accel_bench_fused_kernels.plugin import INTERPRETER, OWN_LOSS, from_logits
 
 
 class LigerOptions(Options):
@@ -75,6 +75,10 @@ class Liger(Plugin[LigerOptions]):
         environment = {**os.environ, **scenario.environment}
         if device == "cpu" and environment.get(INTERPRETER) != "1":
             yield f"Liger's kernels need a GPU (or {INTERPRETER}=1, for tests)"
+        losses = ("cross_entropy", "fused_linear_cross_entropy")
+        if scenario.task.use not in OWN_LOSS:
+            named = [loss for loss in losses if getattr(self.options, loss)]
+            yield from (f"{loss}: {from_logits(scenario.task.use)}" for loss in named)
         keeps = any(
             use.use == "activation-checkpointing" and use.options.get("policy") == "selective"
             for use in experiment.stack.uses

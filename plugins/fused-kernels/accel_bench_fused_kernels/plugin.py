@@ -17,6 +17,9 @@ PARTS = ("lora", "rms_norm", "rope", "gated_mlp", "linear_cross_entropy", "cross
 LOSSES = ("linear_cross_entropy", "cross_entropy")
 """Parts that compute the loss: one at a time; the first is the default."""
 
+OWN_LOSS = frozenset({"causal-lm", "image-text-to-text"})
+"""Tasks whose loss the model computes itself; others compute it from logits."""
+
 TORCH_HAS = frozenset({"rms_norm", "linear_cross_entropy"})
 """Parts for which torch itself has something better than the operations of a model."""
 
@@ -110,6 +113,11 @@ def library_of(
     return "torch", ""
 
 
+def from_logits(task: str) -> str:
+    """Return why no loss of the model can be replaced."""
+    return f"task {task} computes its loss from logits, and not in the model"
+
+
 class FusedKernels(Plugin[FusedKernelsOptions]):
     """Fused kernels in place of a model's modules and functions, by rules of its architecture."""
 
@@ -129,12 +137,14 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     deterministic: ClassVar[bool] = True
 
     def libraries(
-        self, device: str, environment: Mapping[str, str]
+        self, device: str, environment: Mapping[str, str], task: str = "causal-lm"
     ) -> dict[str, tuple[Library | None, str]]:
         """Return the library of every part that is on but `lora`, or the reason for none."""
         wanted = self.options.kernels
         return {
-            part: library_of(part, wanted, device, environment)
+            part: (None, from_logits(task))
+            if part in LOSSES and task not in OWN_LOSS
+            else library_of(part, wanted, device, environment)
             for part in self.options.on()
             if part != "lora"
         }
@@ -147,9 +157,9 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
         named = self.options.named()
         rules = RULES.get(architecture_of(scenario.model) or "")
         reasons = {}
-        for part, (library, why) in self.libraries(
-            device, {**os.environ, **scenario.environment}
-        ).items():
+        environment = {**os.environ, **scenario.environment}
+        libraries = self.libraries(device, environment, scenario.task.use)
+        for part, (library, why) in libraries.items():
             if rules is not None and missing(rules, part):
                 reasons[part] = f"{architecture_of(scenario.model)} has none"
             elif library is None:
@@ -168,7 +178,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
 
         It is imported after transformers, whose modules it brings along.
         """
-        found = self.libraries(run.device.type, os.environ).values()
+        found = self._libraries_in(run).values()
         if any(library == "liger" for library, _ in found):
             from accel_bench_fused_kernels.impl import liger_kernels  # noqa: F401
 
@@ -177,8 +187,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
         """Replace, in place, what the parts that are on can replace."""
         from accel_bench_fused_kernels.impl import FusedModel
 
-        libraries = self.libraries(run.device.type, os.environ)
-        fused = FusedModel(run.model, self.options, libraries)
+        fused = FusedModel(run.model, self.options, self._libraries_in(run))
         run.on_close(fused.undo)
         fused.install()
         run.on_evidence(fused.evidence)
@@ -186,6 +195,9 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
             from accel_bench_fused_kernels.impl.seen import kernels_seen
 
             run.on_evidence(lambda: {"kernels_seen": kernels_seen(run)})
+
+    def _libraries_in(self, run: Run) -> dict[str, tuple[Library | None, str]]:
+        return self.libraries(run.device.type, os.environ, run.scenario.task.use)
 
 
 def _torch_is_at_least(major: int, minor: int) -> bool:

@@ -98,6 +98,19 @@ def _gemma(family: str, loss: Loss | None = None, shared: tuple[str, ...] = ()) 
     )
 
 
+def _experts(family: str, divisor: str | None = None) -> Rules:
+    """Return the rules of Mixtral and architectures like it."""
+    loss = Loss(
+        divisor=divisor, router="load_balancing_loss_func", output="MoeCausalLMOutputWithPast"
+    )
+    return Rules(
+        norms=Norms(frozenset({f"{family}RMSNorm"})),
+        rotary=ROTARY,
+        experts=frozenset({f"{family}Experts"}),
+        loss=loss,
+    )
+
+
 _CAPPED = Loss(softcap="final_logit_softcapping")
 _AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
 
@@ -107,18 +120,15 @@ RULES: dict[str, Rules] = {
     "Gemma3ForCausalLM": _gemma("Gemma3", _CAPPED, _AFTER),
     "GemmaForCausalLM": _gemma("Gemma"),
     "GraniteForCausalLM": _plain("Granite", Loss(divisor="logits_scaling")),
+    "GraniteMoeForCausalLM": _experts("GraniteMoe", "logits_scaling"),
     "LlamaForCausalLM": _plain("Llama"),
     "MistralForCausalLM": _plain("Mistral"),
-    "MixtralForCausalLM": Rules(
-        norms=Norms(frozenset({"MixtralRMSNorm"})),
-        rotary=ROTARY,
-        experts=frozenset({"MixtralExperts"}),
-        loss=Loss(router="load_balancing_loss_func", output="MoeCausalLMOutputWithPast"),
-    ),
+    "MixtralForCausalLM": _experts("Mixtral"),
     "Qwen2ForCausalLM": _plain("Qwen2"),
     "Qwen3ForCausalLM": _plain("Qwen3"),
+    "T5ForConditionalGeneration": Rules(norms=Norms(frozenset({"T5LayerNorm"}))),
 }
-"""Rules by architecture, the class of the causal language model."""
+"""Rules by architecture, the class of the language model."""
 
 
 def missing(rules: Rules, part: str) -> bool:

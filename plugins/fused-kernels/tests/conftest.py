@@ -38,6 +38,8 @@ GRANITE = {
     "attention_multiplier": 0.2,
 }
 
+EXPERTS = {"num_local_experts": 4, "output_router_logits": True, "router_aux_loss_coef": 0.1}
+
 BIGCODE = {
     "n_embd": 48,
     "n_layer": 2,
@@ -58,14 +60,10 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "Gemma2": SMALL,
     "Gemma3": SMALL,
     "Granite": {**SMALL, **GRANITE},
+    "GraniteMoe": {**SMALL, **GRANITE, **EXPERTS},
     "Llama": SMALL,
     "Mistral": SMALL,
-    "Mixtral": {
-        **SMALL,
-        "num_local_experts": 4,
-        "output_router_logits": True,
-        "router_aux_loss_coef": 0.1,
-    },
+    "Mixtral": {**SMALL, **EXPERTS},
     "Qwen2": SMALL,
     "Qwen3": SMALL,
 }

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import T5Config, T5ForConditionalGeneration
 
 from accel_bench.errors import PluginError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-FAMILIES = "GPTBigCode Gemma Gemma2 Gemma3 Granite Llama Mistral Mixtral Qwen2 Qwen3".split()
+FAMILIES = (
+    "GPTBigCode Gemma Gemma2 Gemma3 Granite GraniteMoe Llama Mistral Mixtral Qwen2 Qwen3".split()
+)
 
 CLOSE = 1e-5
 """Of gradients in float32, relative to each tensor's norm."""
@@ -53,6 +56,26 @@ def test_loss_and_gradients_are_the_model_s_own(family: str, items: Any, bench: 
     assert {"rope", "gated_mlp", "lora"} <= set(evidence["left_out"])
 
 
+def test_norms_of_an_encoder_and_its_decoder_are_replaced(bench: Any) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": 48, "d_ff": 80, "d_kv": 12, "num_layers": 1, "num_heads": 4}
+    config = T5Config(**sizes, vocab_size=160, dropout_rate=0.0, decoder_start_token_id=0)
+    model = T5ForConditionalGeneration(config).train()
+    tokens = torch.randint(3, 160, (2, 13), generator=torch.Generator().manual_seed(1))
+
+    def step() -> tuple[float, dict[str, torch.Tensor]]:
+        model.zero_grad()
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        return loss.item(), {n: p.grad.clone() for n, p in model.named_parameters()}
+
+    expected = step()
+    fused = bench.fuse(model, rms_norm=True)
+    equal(step(), expected, bench)
+    # Two in the block of the encoder, three in that of the decoder, and one behind each.
+    assert fused.evidence()["parts"]["rms_norm"]["modules"] == {"T5LayerNorm": 7}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_undoing_leaves_the_model_s_code_as_it_was(family: str, bench: Any) -> None:
     model = bench.build(family)
@@ -72,7 +95,7 @@ def test_weights_and_names_stay_where_they_are(bench: Any) -> None:
     assert [(name, type(module)) for name, module in model.named_modules()] == modules
 
 
-@pytest.mark.parametrize("family", ["Llama", "Gemma2", "Mixtral"])
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "GraniteMoe"])
 def test_gradients_are_right_under_checkpointing(family: str, bench: Any) -> None:
     model = bench.build(family)
     expected = bench.step(model)

@@ -24,6 +24,8 @@ MACHINE = read_machine()
 
 FEW_STEPS = {"measure": {"steps": 2}}
 
+PREFERENCES = {"task": "dpo", "data": {"use": "preferences", "limit_bytes": 20_000}}
+
 
 @pytest.mark.parametrize(
     ("options", "on"),
@@ -132,6 +134,8 @@ def test_an_older_torch_has_no_loss_without_logits(monkeypatch: pytest.MonkeyPat
         ({"rms_norm": True}, {"model": {"id": "santacoder"}}, "GPTBigCodeForCausalLM has none"),
         ({"lora": True}, {}, "lora: the scenario has no adapter"),
         ({"linear_cross_entropy": True, "loss_chunk": 4}, {}, "loss_chunk is Liger's"),
+        ({"linear_cross_entropy": True}, PREFERENCES, "task dpo computes its loss from logits"),
+        ({"cross_entropy": True}, PREFERENCES, "task dpo computes its loss from logits"),
     ],
 )
 def test_what_is_asked_for_by_name_and_cannot_be_had_is_a_reason(
@@ -140,6 +144,17 @@ def test_what_is_asked_for_by_name_and_cannot_be_had_is_a_reason(
     result = run_plugin("fused-kernels", scenario=scenario, **options)
     assert result.status is Status.SKIPPED
     assert reason in " ".join(result.reasons)
+
+
+def test_a_loss_from_logits_leaves_the_other_parts_on() -> None:
+    plugin = FusedKernels(FusedKernelsOptions(), "fused-kernels")
+    found = plugin.libraries("cuda", {}, "dpo")
+    assert found.pop("linear_cross_entropy")[0] is None
+    assert {library for library, _ in found.values()} == {"liger"}
+    (reason,) = run_plugin("liger", scenario=PREFERENCES, fused_linear_cross_entropy=True).reasons[
+        1:
+    ]
+    assert "fused_linear_cross_entropy: task dpo computes its loss from logits" in reason
 
 
 def test_liger_alone_says_that_it_needs_a_gpu() -> None:

@@ -33,7 +33,7 @@ def test_what_the_architecture_has_is_in_its_rules(architecture: str) -> None:
     modeling, rules = modeling_of(architecture), RULES[architecture]
     names = {name for name, kind in vars(modeling).items() if inspect.isclass(kind)}
     norms = rules.norms.classes if rules.norms else frozenset()
-    assert {name for name in names if name.endswith("RMSNorm")} == norms
+    assert {name for name in names if name.endswith(("RMSNorm", "T5LayerNorm"))} == norms
     assert (rules.rotary is None) == (not hasattr(modeling, "apply_rotary_pos_emb"))
     forward = inspect.getsource(getattr(modeling, architecture).forward)
     assert ("logits_scaling" in forward) == (rules.loss.divisor is not None)
@@ -48,15 +48,16 @@ def test_norms_whose_output_is_added_to_the_stream_are_known(
     architecture: str, rules: Rules
 ) -> None:
     """Their gradient is the stream's own: a kernel that wrote into it would corrupt that."""
-    (layer,) = (
+    layers = [
         kind
         for name, kind in vars(modeling_of(architecture)).items()
-        if name.endswith("DecoderLayer")
-    )
-    lines = inspect.getsource(layer.forward).splitlines()
+        if name.endswith(("DecoderLayer", "LayerFF", "LayerSelfAttention", "LayerCrossAttention"))
+    ]
+    assert layers
     added = {
         line.split("self.")[1].partition("(")[0]
-        for line, following in pairwise(lines)
+        for layer in layers
+        for line, following in pairwise(inspect.getsource(layer.forward).splitlines())
         if "norm(" in line and "residual + hidden_states" in following
     }
     assert rules.norms is not None

@@ -111,6 +111,17 @@ def test_a_kernel_that_a_gpu_is_too_old_for_is_refused(make_run: MakeRun) -> Non
     assert reasons(run, "efficient", "math", capability=(7, 5)) == []
 
 
+@pytest.mark.parametrize(
+    "model, without",
+    [("resnet-50", True), ("tiny-clip-cpu", False), ("distilgpt2", False), ("t5-small", False)],
+)
+def test_a_model_without_attention_has_nothing_to_order(
+    make_run: MakeRun, model: str, without: bool
+) -> None:
+    found = reasons(make_run(model={"id": model}, resources={"device": "cpu"}), "math")
+    assert found == ([f"{model} has no attention"] if without else [])
+
+
 def test_another_implementation_than_sdpa_has_nothing_to_order(make_run: MakeRun) -> None:
     run = make_run(model={"attention": "eager"}, resources={"device": "cpu"})
     (reason,) = reasons(run, "math")

@@ -7,12 +7,21 @@ what was effective. What is left to choose is sdpa's: its kernels, called backen
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from accel_bench import Experiment, Machine, Options, Plugin, Run, Scenario, hookimpl
+from accel_bench import (
+    Experiment,
+    Machine,
+    Options,
+    Plugin,
+    Run,
+    Scenario,
+    hookimpl,
+    model_config,
+)
 
 Backend: TypeAlias = Literal["flash", "cudnn", "efficient", "math"]
 
@@ -40,6 +49,12 @@ class AttentionOptions(Options):
         if len(set(backends)) < len(backends):
             raise ValueError("a backend is named twice")
         return backends
+
+
+def _has_heads(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration, or a part of it, has a key about heads of attention."""
+    parts = [value for value in config.values() if isinstance(value, Mapping)]
+    return any("head" in key for key in config) or any(map(_has_heads, parts))
 
 
 def _missing_on_cpu(backends: tuple[Backend, ...]) -> Iterator[str]:
@@ -83,6 +98,9 @@ class AttentionBackends(Plugin[AttentionOptions]):
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
         """Return which of the kernels this device, or this dtype, does not have."""
         scenario = experiment.scenario
+        config = model_config(scenario.model)
+        if config is not None and not _has_heads(config):
+            yield f"{scenario.model.id} has no attention"
         if scenario.model.attention != "sdpa":
             yield (
                 f"orders the kernels of sdpa, and model.attention is {scenario.model.attention}; "

@@ -18,7 +18,9 @@ from accel_bench.testing import check_plugin
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-FAMILIES = "GPTBigCode Gemma Gemma2 Gemma3 Granite Llama Mistral Mixtral Qwen2 Qwen3".split()
+FAMILIES = (
+    "GPTBigCode Gemma Gemma2 Gemma3 Granite GraniteMoe Llama Mistral Mixtral Qwen2 Qwen3".split()
+)
 
 DIFFERENT = ("GPTBigCode", "Gemma2", "Mixtral", "Qwen3")
 """Those that others are like: without RMSNorm, with two more and an offset, with experts, the usual
@@ -30,6 +32,9 @@ def each(families: Iterable[str], always: Sequence[str] = DIFFERENT) -> list[Any
     release = pytest.mark.release
     return [pytest.param(one, marks=() if one in always else release) for one in families]
 
+
+WITHOUT_PATCH = ("GPTBigCode", "GraniteMoe")
+"""Those that Liger has no patch for."""
 
 LOSSES = ("linear_cross_entropy", "cross_entropy")
 
@@ -167,7 +172,7 @@ def test_in_half_precision_the_distance_is_that_of_rounding(
 
 
 @pytest.mark.parametrize(
-    "family", each((name for name in FAMILIES if name != "GPTBigCode"), ("Gemma2", "Mixtral"))
+    "family", each((name for name in FAMILIES if name not in WITHOUT_PATCH), ("Gemma2", "Mixtral"))
 )
 def test_liger_s_own_patch_is_undone_and_its_loss_is_the_model_s_own(
     family: str, bench: Any
