@@ -158,12 +158,22 @@ def test_a_plugin_may_declare_a_tolerance_up_to_a_limit(turned, declared, word):
     assert found.update_tolerance_by == tuple(declared)
 
 
-@pytest.mark.parametrize(("dtype", "word"), [("float32", "different"), ("bfloat16", "equivalent")])
-def test_weights_that_are_stored_in_16_bits_round_more(dtype, word):
-    stored = EffectiveConfiguration(trained_dtypes={dtype: 30_100})
+@pytest.mark.parametrize(
+    ("dtype", "experts", "turned", "word"),
+    [
+        ("float32", None, 0.15, "different"),
+        ("bfloat16", None, 0.15, "equivalent"),
+        ("float32", "eager", 0.15, "different"),
+        ("bfloat16", None, 0.25, "different"),
+        ("bfloat16", "eager", 0.25, "equivalent"),
+        ("bfloat16", "eager", 0.35, "different"),
+    ],
+)
+def test_16_bits_round_more_and_routers_more_than_that(dtype, experts, turned, word):
+    stored = EffectiveConfiguration(trained_dtypes={dtype: 30_100}, experts=experts)
     before, after = (
         one.model_copy(update={"ranks": (one.ranks[0].model_copy(update={"effective": stored}),)})
-        for one in (run(make_update()), run(make_update(turned=0.15)))
+        for one in (run(make_update()), run(make_update(turned=turned)))
     )
     assert compare_training({("a", 0): before}, {("a", 0): after}).update_verdict == word
 
