@@ -104,9 +104,9 @@ def _reasons(trained: Sequence[Row], others: Sequence[Row]) -> Iterator[str]:
         together: dict[tuple[str, ...], list[str]] = {}
         for stack, works in by_stack.items():
             together.setdefault(tuple(works), []).append(stack)
-        for works, stacks in together.items():
+        for same, stacks in together.items():
             named = ", ".join(f"`{stack}`" for stack in stacks)
-            yield f"| {sign} | {_works(works, order)} | {named} | {reason} |"
+            yield f"| {sign} | {_works(same, order)} | {named} | {reason} |"
 
 
 def _works(works: Sequence[str], order: Sequence[str]) -> str:

@@ -221,9 +221,9 @@ def _stack_row(names: Mapping[str, Any], baseline: Result, result: Result) -> Ro
     found = {**names, "stack": result.experiment.stack.name, **_trained(result)}
     if not result.status.completed:
         error = result.ranks[0].error if result.ranks else None
-        refused = error is not None and error.type in REFUSALS
-        said = _line(error.message if refused else "; ".join(result.reasons))
-        return Row(**found, outcome="refused" if refused else "failed", reason=said)
+        if error is not None and error.type in REFUSALS:
+            return Row(**found, outcome="refused", reason=_line(error.message))
+        return Row(**found, outcome="failed", reason=_line("; ".join(result.reasons)))
     if not baseline.status.completed:
         return Row(**found, outcome="undecided", reason=_line("; ".join(baseline.reasons)))
     compared = compare_training({("pair", 0): baseline}, {("pair", 0): result})
