@@ -70,8 +70,9 @@ def _counts(evidence: Any) -> Iterator[int]:
     if not isinstance(evidence, Mapping):
         return
     for key, value in evidence.items():
-        if key in COUNTS and isinstance(value, int):
-            yield value
+        if key in COUNTS:
+            parts = value.values() if isinstance(value, Mapping) else [value]
+            yield from (part for part in parts if isinstance(part, int))
         yield from _counts(value)
 
 

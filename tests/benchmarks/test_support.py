@@ -115,6 +115,8 @@ def test_a_stack_that_leaves_all_as_it_was_is_told_from_one_that_does_not() -> N
     assert changes_something(same, result({}, "hf-trainer", **_settings(same)))
     norms = {"fused-kernels": {"parts": {"rms_norm": {"replaced": 5}}}}
     assert changes_something(same, result(norms, **_settings(same)))
+    adapters = {"fused-kernels": {"adapted_layers": {"q_proj": 2}}}
+    assert changes_something(same, result(adapters, **_settings(same)))
 
 
 def _settings(one: Any) -> dict[str, Any]:

@@ -221,6 +221,14 @@ def test_flops_and_what_is_recomputed_are_read_as_without_the_plugin() -> None:
     assert result.status is Status.OK
 
 
+def test_flops_of_a_loss_from_logits_are_read_as_without_fused_adapters() -> None:
+    adapter = {"use": "lora", "r": 4, "target_modules": "all-linear"}
+    work = {**PREFERENCES, **FEW_STEPS, "adapter": adapter}
+    fused, plain = (run_plugin(one, scenario=work).ranks[0] for one in ("fused-kernels", "torch"))
+    assert fused.evidence["fused-kernels"]["parts"]["lora"]["gated_mlps"]
+    assert fused.workload == plain.workload is not None
+
+
 @pytest.mark.usefixtures("fused_loss")
 def test_evidence_says_what_was_replaced_with_what_and_what_was_not() -> None:
     evidence = run_plugin("fused-kernels").ranks[0].evidence["fused-kernels"]

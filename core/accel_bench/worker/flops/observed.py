@@ -57,7 +57,7 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
     model = run.unwrapped_model
     device = torch.device(str(run.device))
     inputs = {name: value.to(device) for name, value in batch.inputs.items()}
-    products = Products(batch.tokens.processed)
+    products = Products(batch.tokens.processed, model)
     eager = torch.compiler.set_stance("force_eager")
     with keep_random_state(device), _same_buffers(model), eager, run.autocast(), products:
         run.loss(model, inputs, batch.supervised_in_step)
@@ -74,11 +74,18 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
 
 
 class Products(TorchFunctionMode):
-    """Collects the products of all calls within the block, for each of `elements`."""
+    """Collects the products of all calls within the block, for each of `elements`.
 
-    def __init__(self, elements: int) -> None:
+    Every module of the model has a hook within it, so that plugins whose functions compute several
+    modules at once leave them to compute by themselves: what needs a gradient does not show inside
+    of a function.
+    """
+
+    def __init__(self, elements: int, model: nn.Module) -> None:
         super().__init__()
         self._elements = elements
+        self._model = model
+        self._handles: list[Any] = []
         self._found: dict[Matmul, float] = {}
         self._weights: set[int] = set()
         self._shapes: set[tuple[int, ...]] = set()
@@ -101,10 +108,11 @@ class Products(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         """Begin to collect, and to note which modules are called."""
-        self._handles = (
+        self._handles = [
             register_module_forward_pre_hook(self._see_call),
             register_module_forward_hook(self._see_return),
-        )
+            *(module.register_forward_pre_hook(_see_nothing) for module in self._model.modules()),
+        ]
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -249,6 +257,10 @@ class Products(TorchFunctionMode):
         self._weights.add(id(weight))
         if not isinstance(weight, nn.Parameter):
             self._shapes.add(tuple(weight.shape))
+
+
+def _see_nothing(module: nn.Module, inputs: Any) -> None:
+    """Do nothing: a module with a hook is computed by itself."""
 
 
 def _needs_gradient(tensor: Any) -> bool:
