@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from accel_bench.flops.formulas import model_flops
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.trace import read_workload
+from accel_bench.worker.verify.kernels import read_experts
 from benchmarks.built_run import build_run
 
 SETTINGS: dict[str, Any] = {"model.attention": "eager"}
@@ -34,6 +35,8 @@ def flops_ratio(scenario: Path, settings: Mapping[str, Any]) -> tuple[float | No
 def torch_flops(run: Run, batch: Any) -> float:
     """Return the FLOPs that torch counts in the forward and backward pass of a micro-batch."""
     inputs = {name: value.to(str(run.device)) for name, value in batch.inputs.items()}
+    if read_experts(run.unwrapped_model):  # The counter does not know grouped products.
+        run.unwrapped_model.set_experts_implementation("eager")
     with torch.random.fork_rng([]), FlopCounterMode(display=False) as counter:
         run.loss(run.model, inputs, batch.supervised_in_step).backward()
     return float(counter.get_total_flops())

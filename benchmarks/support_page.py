@@ -55,6 +55,9 @@ SIGNS: Mapping[Outcome, str] = {
     "failed": "!",
 }
 
+BY_DESIGN = re.compile(r"allowed by (?P<plugin>[\w-]+)")
+"""In the reason of what is different by design."""
+
 OF_THE_WORK = (
     (re.compile(r"does not support \w+; it supports"), "supports only"),
     (re.compile(r"does not work with ([\w.]+) \S+; it works with"), r"needs \1"),
@@ -98,7 +101,7 @@ def _reasons(trained: Sequence[Row], others: Sequence[Row]) -> Iterator[str]:
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in sorted(others, key=lambda row: (row.stack, order.index(row.scenario))):
         if row.reason:
-            said = found.setdefault((SIGNS[row.outcome], _general(row.reason)), {})
+            said = found.setdefault((SIGNS[row.outcome], _general(row)), {})
             said.setdefault(row.stack, []).append(row.scenario)
     for (sign, reason), by_stack in sorted(found.items(), key=lambda item: next(iter(item[1]))):
         together: dict[tuple[str, ...], list[str]] = {}
@@ -119,8 +122,11 @@ def _works(works: Sequence[str], order: Sequence[str]) -> str:
     return ", ".join(map(_short, works))
 
 
-def _general(reason: str) -> str:
+def _general(row: Row) -> str:
     """Return a reason without what it says of the one work."""
+    reason = row.reason
+    if row.outcome == "different by design" and (found := BY_DESIGN.search(reason)):
+        return f"computes with other numbers, as far apart as {found['plugin']} declares"
     for pattern, general in OF_THE_WORK:
         reason = pattern.sub(general, reason)
     return reason.replace("|", "\\|")
