@@ -110,8 +110,8 @@ class VLLM(Plugin[VLLMOptions]):
         self._engine: VLLMEngine | None = None
 
     def claims(self) -> frozenset[str]:
-        """Stand in for the model, which vLLM builds itself, as a stack's plugin too."""
-        return frozenset({"build_engine", "load_model"})
+        """Stand in for the model, which vLLM builds itself."""
+        return frozenset({"load_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:

@@ -46,7 +46,7 @@ data: {use: synthetic, samples: 64, lengths: {median: 12, minimum: 4, sigma: 0.4
 inference: {batch_size: 3, prompt_tokens: 24, new_tokens: 12}
 stacks:
   transformers: []
-  vllm: [{use: vllm, enforce_eager: true}]
+  vllm: {set: {engine: {use: vllm, enforce_eager: true}}}
 measure: {warmup: 1, steps: 4, rounds: 1, phase_steps: 0}
 """
 

@@ -29,9 +29,11 @@ measure: {{warmup: 1, steps: 4, rounds: 1, phase_steps: 0}}
 stacks:
   transformers: []
   llama-cpp:
-    - use: openai-endpoint
-      url: "{url}"
-      extra: {{ignore_eos: true, logprobs: {ids:d}}}
+    set:
+      engine:
+        use: openai-endpoint
+        url: "{url}"
+        extra: {{ignore_eos: true, logprobs: {ids:d}}}
 """
 
 

@@ -120,8 +120,8 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
         self._engine: EndpointEngine | None = None
 
     def claims(self) -> frozenset[str]:
-        """Stand in for the model, which the server has loaded, as a stack's plugin too."""
-        return frozenset({"build_engine", "load_model"})
+        """Stand in for the model, which the server has loaded."""
+        return frozenset({"load_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:

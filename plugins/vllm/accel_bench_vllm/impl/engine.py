@@ -115,6 +115,7 @@ class VLLMEngine:
         return {
             "summary": f"{load.text}; {text}" if load else text,
             "kv_cache": {**kept, "expected": self._expected_bytes()},
+            **({"load": dict(vars(load))} if load else {}),
         }
 
     def _waits_for(self, first: int, until: int) -> bool:
