@@ -65,11 +65,11 @@ MEASURED: dict[str, Any] = {
 
 
 def train_beside(
-    folder: Path, task: str, stacks: Mapping[str, Any], **changes: Any
+    folder: Path, name: str, stacks: Mapping[str, Any], /, **changes: Any
 ) -> dict[str, Result]:
     """Train a task's scenario by the baseline and by stacks, in this process."""
-    path = folder / f"{task}.yaml"
-    work = {**MEASURED, **ALL[task], "stacks": {"baseline": [], **stacks}, **changes}
+    path = folder / f"{name}.yaml"
+    work = {**MEASURED, **ALL[name], "stacks": {"baseline": [], **stacks}, **changes}
     path.write_text(json.dumps(work))
     return run_scenario(path)
 

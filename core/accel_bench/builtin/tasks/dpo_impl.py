@@ -93,7 +93,11 @@ class PreferenceLoss:
     def _of_reference(self, inputs: Mapping[str, Any]) -> torch.Tensor:
         if self._reference is not None:
             return self._of(self._reference, inputs)
+        trained = [one for one in self._policy.parameters() if one.requires_grad]
         with self._policy.disable_adapter():
+            # PEFT says that they do not train meanwhile, which gathered copies would keep.
+            for one in trained:
+                one.requires_grad_(True)
             return self._of(self._policy, inputs)
 
     def _answers(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
