@@ -12,6 +12,7 @@ from serving_factory import serving
 from accel_bench.analysis.checks.offered_load import OTHER_LOAD
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.metrics.offered_load import is_saturated, largest_metric
 from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.schema import PlannedSummary, Summary
@@ -20,6 +21,10 @@ from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.analysis.summary import summarize
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
+from accel_bench.scenario.models import LadderPlace
+
+RATES = ((4.0, 100.0), (1.0, 50.0))
+"""Requests a second of sweep points, and their milliseconds."""
 
 
 def summary_of(*stacks: Sequence[Result]) -> Summary:
@@ -88,6 +93,35 @@ def test_a_latency_and_a_speed_are_not_compared() -> None:
 
     assert ratio(None) == (None, OTHER_LOAD)
     assert ratio(2.0) == (None, "requests arrive at 2 and at 4 a second")
+
+
+def test_a_server_that_is_asked_for_fewer_requests_passes_no_gate() -> None:
+    for base, reason in ((4.0, "requests arrive at 4 and at 1 a second"), (None, OTHER_LOAD)):
+        both = serving("base", 100, rate=base), serving("calm", 50, rate=1.0, declares=True)
+        plans = [PlannedSummary(experiment=runs[0].experiment) for runs in both]
+        report = judge_gate("calm", "base", 0.01, plans, [run for runs in both for run in runs])
+        assert (report.outcome, report.points[0].reason) == ("failed", reason)
+
+
+def test_an_item_that_is_asked_for_fewer_requests_has_no_ratio_on_its_ladder() -> None:
+    def on_ladder(run: Result, *holds: tuple[int, ...]) -> Result:
+        place = LadderPlace(items=("calm",), holds=holds)
+        stack = run.experiment.stack.model_copy(update={"ladder": place})
+        experiment = run.experiment.model_copy(update={"stack": stack})
+        return run.model_copy(update={"experiment": experiment})
+
+    (step,) = summary_of(
+        [on_ladder(run, ()) for run in serving("base", 100)],
+        [on_ladder(run, (0,)) for run in serving("calm", 50, rate=1.0, declares=True)],
+    ).ladder
+    reason = "requests arrive at 4 and at 1 a second"
+    assert (step.adds.ratio, step.adds.reason, step.left_out.ratio) == (None, reason, None)
+
+
+def test_sweep_points_may_differ_in_the_rate() -> None:
+    rates = [serving("base", ms, rate=rate, sweep={"inference.rate": rate}) for rate, ms in RATES]
+    ratio = summary_of(*rates).points[1].ratio
+    assert ratio is not None and ratio.median == pytest.approx(2.0)
 
 
 def test_without_a_rate_tokens_per_second_are_compared() -> None:

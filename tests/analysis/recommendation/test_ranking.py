@@ -10,6 +10,7 @@ from analysis_factory import with_threads
 from recommendation_factory import BASELINE, experiment, in_turn, runs
 from serving_factory import serving
 
+from accel_bench.analysis.checks.offered_load import OTHER_LOAD
 from accel_bench.analysis.recommendation.answer import answer_of, others_of
 from accel_bench.analysis.recommendation.candidates import collect_candidates, device_of
 from accel_bench.analysis.recommendation.ranking import Ranked, break_evens, rank
@@ -226,6 +227,19 @@ def test_at_a_rate_the_soonest_answer_is_recommended() -> None:
     assert "the median of 4 requests/s is answered in 50.0 ms, 2.00" in words
     assert "in its worst run 99 of 100 requests took at most 150 ms" in words
     assert break_evens(ranked, None) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "reason"), [(4.0, "requests arrive at 4 and at 1 a second"), (None, OTHER_LOAD)]
+)
+def test_a_server_that_is_asked_for_fewer_requests_is_never_recommended(
+    rate: float | None, reason: str
+) -> None:
+    calm = serving("calm", 50, rate=1.0, declares=True)
+    found = in_turn(serving("base", 100, rate=rate), calm)
+    ranked = rank(collect_candidates(found, {"monday": "base"}), None)
+    assert names(ranked) == ["base"]
+    assert [one.obstacle for one in ranked.refused] == [reason]
 
 
 def test_a_saturated_server_is_never_recommended() -> None:

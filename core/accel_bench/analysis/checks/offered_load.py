@@ -13,10 +13,25 @@ OTHER_LOAD = "one of the two answers requests at a rate, the other one as many a
 """Why a latency and a speed are not compared."""
 
 
-def load_obstacle(base: ExperimentRuns, row: ExperimentRuns) -> str:
-    """Return why two are not compared in how soon they answer; empty where they may be."""
+def rate_obstacle(base: ExperimentRuns, row: ExperimentRuns, any_rate: bool = False) -> str:
+    """Return that requests do not arrive at one rate; empty where they do.
+
+    `any_rate` takes two rates as one, but not a rate and none.
+    """
     if (base.rate is None) is not (row.rate is None):
         return OTHER_LOAD
+    if base.rate == row.rate or any_rate:
+        return ""
+    return f"requests arrive at {base.rate:g} and at {row.rate:g} a second"
+
+
+def load_obstacle(base: ExperimentRuns, row: ExperimentRuns, any_rate: bool = False) -> str:
+    """Return why two are not compared in how soon they answer; empty where they may be.
+
+    `any_rate` is for sweep points, which may differ in the rate.
+    """
+    if reason := rate_obstacle(base, row, any_rate):
+        return reason
     if base.rate is None:
         return ""
     if full := [one for one in (base, row) if one.saturated]:
@@ -33,8 +48,6 @@ def saturation(*rows: ExperimentRuns) -> str:
 def of_offered_load(speed: Comparison, base: ExperimentRuns, row: ExperimentRuns) -> Comparison:
     """Return the comparison, without ratio and verdict where the load allows none."""
     reason = load_obstacle(base, row)
-    if not reason and base.rate != row.rate:
-        reason = f"requests arrive at {base.rate:g} and at {row.rate:g} a second"
     if not reason:
         return speed
     return Comparison(rounds=speed.rounds, looks=speed.looks, verdict_reason=reason)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
-from accel_bench.analysis.checks.offered_load import NO_LATENCY, saturation
+from accel_bench.analysis.checks.offered_load import NO_LATENCY, rate_obstacle, saturation
 from accel_bench.analysis.checks.training import compare_training, training_obstacle
 from accel_bench.analysis.recommendation.schema import Fate
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
@@ -239,17 +239,19 @@ def _candidates(
     rows = [row for row in summary.experiments if row.stack == baseline]
     too_large = bool(rows) and rows[-1].status is Status.OOM
     training = training_of((own or planned)[0].experiment)
+    base = collect_runs(own[0], block, rounds=0) if own else None
     for plan, row in zip(planned, summary.experiments, strict=True):
         is_baseline = row.stack == baseline
         runs = collect_runs(plan, block, rounds=0)
         lone = too_large and runs.usable and training_of(plan.experiment) == training
+        other_rate = rate_obstacle(base, runs) if base and runs.usable else ""
         yield Candidate(
             device=device,
             training=training,
             runs=runs,
             row=row,
             is_baseline=is_baseline,
-            obstacle=UNCOMPARED if lone else _obstacle(runs, row, is_baseline),
+            obstacle=UNCOMPARED if lone else other_rate or _obstacle(runs, row, is_baseline),
             lone=lone,
         )
 

@@ -131,4 +131,6 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns) -> str:
         return row.how_it_ended
     if row is base:
         return "this is the reference point"
-    return load_obstacle(base, row) if base.usable else f"the reference point {base.how_it_ended}"
+    if not base.usable:
+        return f"the reference point {base.how_it_ended}"
+    return load_obstacle(base, row, any_rate=True)
