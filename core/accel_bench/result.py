@@ -203,6 +203,9 @@ class Failure(Frozen):
     message: str
     traceback: str
 
+    message_suffices: bool = False
+    """Whether the message says all, as that of an error made for users: no traceback adds to it."""
+
     step_part: Literal["forward", "backward", "optimizer"] | None = None
     """The part of a step in which it was raised; null outside of steps, and in a hook."""
 

@@ -481,17 +481,18 @@ def test_a_plan_of_more_runs_than_allowed_is_refused_with_its_size(folder: Path)
 # Exit codes.
 
 
-def broken(folder: Path) -> tuple[str, str]:
+def broken(folder: Path, error: str = "RuntimeError") -> tuple[str, str]:
     """Install a plugin that fails in its first hook; return its name and where it is installed."""
     site = folder / "site"
     site.mkdir()
     source = (
         "from accel_bench import Plugin, hookimpl\n"
+        "from accel_bench.errors import ScenarioError\n"
         "class Broken(Plugin):\n"
         "    '''Fails.'''\n"
         "    @hookimpl\n"
         "    def prepare_process(self, run):\n"
-        "        raise RuntimeError('no such luck')\n"
+        f"        raise {error}('no such luck')\n"
     )
     install(site, "accel-bench-broken", {"broken": "Broken"}, source)
     return "broken", str(site)
@@ -520,6 +521,19 @@ def test_under_a_table_stand_the_last_lines_of_a_failed_run_s_log_and_their_path
     assert "RuntimeError: no such luck" in done.out
     (path,) = [line for line in done.out.splitlines() if line.strip().startswith(str(folder))]
     assert "no such luck" in (Path(path.strip()) / "rank0.log").read_text()
+
+
+def test_of_an_error_that_says_all_the_sentence_is_shown_and_the_traceback_is_in_the_log(
+    folder: Path,
+) -> None:
+    name, site = broken(folder, "ScenarioError")
+    arguments = ("run", "nulls.yaml", "--plugin", name, "--only", name, "-q")
+    done = call(*arguments, COLUMNS="200", PYTHONPATH=site)
+    shown = done.out[done.out.index("broken: failed; log in") :].splitlines()
+    assert [line for line in shown if line.startswith("  |")] == ["  | no such luck"]
+    assert "Traceback" not in done.out + done.err
+    log = (Path(shown[1].strip()) / "rank0.log").read_text()
+    assert "Traceback" in log and "ScenarioError: no such luck" in log
 
 
 def test_an_environment_variable_outside_the_list_needs_the_option() -> None:

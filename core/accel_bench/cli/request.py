@@ -33,6 +33,7 @@ from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.automatic import plan_with_sizes
 from accel_bench.runner.benchmark import Benchmark, Measured, session_maker
 from accel_bench.runner.benchmark import run_plans as run_plans_in_sessions
+from accel_bench.runner.log_end import log_end
 from accel_bench.runner.session import Reporter, Session
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
@@ -48,9 +49,6 @@ __all__ = [
     "run_plans",
     "run_request",
 ]
-
-LOG_LINES = 15
-"""Lines of a failed run's log that stand under the table."""
 
 
 def run_scenarios(options: RunOptions) -> int:
@@ -253,7 +251,7 @@ def parse_overrides(
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:
-    """Print the last lines of the log of each failed run, and the log's path.
+    """Print of each failed run its log's path, and its last lines or the reasons that say all.
 
     A worker that was ended with the program has not failed, whatever it was doing.
     """
@@ -267,7 +265,7 @@ def print_failures(store: Store, sessions: Sequence[Session]) -> None:
             if ended or result.experiment.id in shown:
                 continue
             shown.add(result.experiment.id)
-            lines = result.log_tail.rstrip().splitlines()[-LOG_LINES:]
+            lines = log_end(result) or list(result.reasons)
             typer.echo(f"\n{plain(result.experiment.stack.name)}: {result.status.value}; log in")
             typer.echo(f"  {plain(str(store.folder / result.folder))}")
             for line in lines if lines != last else ["(as above)"]:

@@ -15,6 +15,7 @@ from accel_bench.job import Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Planned
 from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.runner.log_end import log_end
 
 NOT_WORK = {"name", "description", "environment", "launcher", "measure", "metrics"}
 """Keys of a scenario that change nothing that a step does, or may be secret."""
@@ -23,9 +24,6 @@ LEFT_OUT = (
     "segments of the allocator, workspaces of kernels and what other threads do are not counted: "
     "they are not the same in every run"
 )
-
-LOG_LINES = 15
-"""Lines of a failed rank's log in the message."""
 
 
 def count_planned(planned: Planned, machine: Machine, trust_remote_code: bool = False) -> Ledger:
@@ -72,14 +70,15 @@ def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> 
 def _attempt(
     planned: Planned, root: Path, purpose: Literal["prepare", "count"], fields: dict[str, Any]
 ) -> Job:
-    """Run one process group to its end. Raises WorkerError with the log of a rank that failed."""
+    """Run one process group to its end. Raises WorkerError with the reasons of a rank that failed,
+    and the end of its log where they do not say all."""
     folder = root / purpose
     folder.mkdir()
     session = f"count-{secrets.token_hex(4)}"
     attempt = make_attempt(root, folder, session, purpose=purpose, **fields)
     result = run_attempt(attempt, planned.active, lambda progress: None, lambda result: result)
     if not result.status.completed:
-        log = "\n".join(result.log_tail.rstrip().splitlines()[-LOG_LINES:])
+        log = "\n".join(log_end(result))
         reasons = "; ".join(result.reasons)
         name = planned.experiment.stack.name
         raise WorkerError(f"stack {name!r} was not counted: {reasons}\n{log}".rstrip())

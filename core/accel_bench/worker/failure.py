@@ -54,6 +54,7 @@ def failure_of(error: BaseException, phase: str = "") -> Failure:
         type=type(error).__name__,
         message=str(error)[:4000],
         traceback="".join(lines)[-16000:],
+        message_suffices=isinstance(error, AccelBenchError) and hook is None,
         step_part=_step_part(error, phase),
         plugin=hook.plugin if hook else None,
         distribution=hook.distribution if hook else None,
