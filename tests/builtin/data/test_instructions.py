@@ -281,10 +281,10 @@ def test_other_templates_of_a_tokenizer_are_in_the_fingerprint(tmp_path: Path) -
     folder = tokenizer_folder(tmp_path, MARKED)
     path = write_rows(tmp_path / "rows.jsonl", CHATS)
     options = plugin_of(path, messages="messages", tokenizer=str(folder)).options
-    before = options.content_fingerprint()
+    before = options.content_fingerprint(0)
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "default.jinja").write_text(UNMARKED)
-    assert options.content_fingerprint() != before
+    assert options.content_fingerprint(0) != before
 
 
 def test_plain_turns_are_lines_with_their_roles(make_run: MakeRun, tmp_path: Path) -> None:

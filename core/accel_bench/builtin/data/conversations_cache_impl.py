@@ -37,7 +37,7 @@ def cached(run: Run, kind: str, options: ConversationOptions, fill: Callable[[Pa
         "form": CACHE_FORM,
         "options": options.model_dump(mode="json", exclude=NOT_TOKENS),
         "chat_template": named,
-        "content": options.content_fingerprint(),
+        "content": options.content_fingerprint(run.scenario.data.seed),
         "tokenizers": tokenizers.__version__,
         "transformers": transformers.__version__,
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
 from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
-from accel_bench.builtin.data import row_sources, text_sources
+from accel_bench.builtin.data import row_sources, synthetic_rows, text_sources
 from accel_bench.builtin.data.text_sources import TextFile, content_digest
 from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
 from accel_bench.errors import ScenarioError
@@ -40,9 +40,9 @@ FieldNames: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
 class ConversationOptions(TokenizerOptions):
     """Which rows with prompts are read, and how they become tokens."""
 
-    source: Literal["stdlib", "path"] = "stdlib"
+    source: Literal["stdlib", "path", "synthetic"] = "stdlib"
     """`stdlib`: documented functions of Python's standard library, always there; `path`: what
-    `path` names."""
+    `path` names; `synthetic`: words to be sorted, made up from `data.seed`."""
 
     path: str | None = None
     """A .jsonl or .parquet file, a folder of them, or one that `datasets` has saved."""
@@ -67,7 +67,7 @@ class ConversationOptions(TokenizerOptions):
     """Pad to `data.sequence_length`, or to the longest of the micro-batch."""
 
     maximum_samples: int | None = Field(None, ge=1)
-    """Read no more samples than this; null reads up to `limit_bytes`."""
+    """Read no more samples than this; null reads up to `limit_bytes`, and makes up 2,048."""
 
     limit_bytes: int = Field(4_000_000, ge=1, le=10**13)
     """Read no more bytes of prompts and answers than this; the evidence says where there are more
@@ -90,6 +90,8 @@ class ConversationOptions(TokenizerOptions):
 
     def files(self) -> list[TextFile]:
         """Return the selected files, by name; empty when there is nothing to read."""
+        if self.source == "synthetic":
+            return []
         if self.path is None:  # Of a source little is prompts and answers, which alone count.
             return text_sources.stdlib_files(WITHOUT_LIMIT)
         return row_sources.row_files(Path(self.path).expanduser(), self.split, self.limit_bytes)
@@ -101,6 +103,18 @@ class ConversationOptions(TokenizerOptions):
         root = Path(self.path).expanduser()
         whole = row_sources.row_files(root, self.split, WITHOUT_LIMIT)
         return sum(file.size for file in whole) > sum(file.size for file in self.files())
+
+    @property
+    def source_name(self) -> str:
+        """What is read, as part of a sentence."""
+        named = {"stdlib": "the standard library", "synthetic": "the synthetic rows"}
+        return self.path or named[self.source]
+
+    @property
+    def more_samples(self) -> str:
+        """How a user gets more samples, as part of a sentence."""
+        more = "raise data.maximum_samples" if self.source == "synthetic" else "bring more rows"
+        return f"raise data.limit_bytes or data.sequence_length, or {more}"
 
     def tokenizer_folder(self) -> Path | None:
         """Return the folder of a tokenizer as transformers saves it; None without one."""
@@ -117,8 +131,11 @@ class ConversationOptions(TokenizerOptions):
         named = self.chat_template is not None and self.chat_template not in TEMPLATES
         return Path(self.chat_template or "").expanduser() if named else None
 
-    def content_fingerprint(self) -> str:
-        """Return a digest of the selected rows, the tokenizer and the template, in hexadecimal."""
+    def content_fingerprint(self, seed: int) -> str:
+        """Return a digest of the selected rows, the tokenizer and the template, in hexadecimal.
+
+        Rows that are made up follow from the seed.
+        """
         folder, template = self.tokenizer_folder(), self.template_path()
         beside = [folder / name for name in TOKENIZER_FILES[1:]] if folder else []
         beside += sorted(folder.glob("additional_chat_templates/*.jinja")) if folder else []
@@ -129,7 +146,8 @@ class ConversationOptions(TokenizerOptions):
             if path.is_file()
         ]
         more = content_digest(files) if files else ""
-        return content_digest(self.files()) + self.tokenizer_digest() + more
+        made_up = synthetic_rows.rows_digest(seed) if self.source == "synthetic" else ""
+        return (made_up or content_digest(self.files())) + self.tokenizer_digest() + more
 
     def check_files(self) -> Iterable[str]:
         """Return why there is nothing to read. Raises ScenarioError for what the user must mend."""
@@ -144,7 +162,7 @@ class ConversationOptions(TokenizerOptions):
                 "or `tokenizer`"
             )
         self.check_tokenizer()
-        if self.path is None and not self.files():
+        if self.source == "stdlib" and not self.files():
             return ["Python's standard library is not here as source; use `source: path`"]
         return []
 
@@ -181,7 +199,9 @@ class Conversations(Plugin[ConversationOptionsT]):
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of rows, tokenizer and template; None when they cannot be read."""
-        return None if list(self.check_scenario()) else self.options.content_fingerprint()
+        if list(self.check_scenario()):
+            return None
+        return self.options.content_fingerprint(experiment.scenario.data.seed)
 
     @hookimpl
     def check_scenario(self) -> Iterable[str]:

@@ -30,6 +30,7 @@ from accel_bench.builtin.data.dataset_impl import TokenDataset, supervised_lengt
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.instructions import InstructionsOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows
+from accel_bench.builtin.data.synthetic_rows import synthetic_rows
 from accel_bench.errors import ScenarioError
 
 
@@ -105,19 +106,20 @@ def tokenized(run: Run, options: InstructionsOptions) -> Path:
 
     Raises ScenarioError when rows, tokenizer or template cannot be used.
     """
-    return cached(run, "instructions", options, lambda folder: fill(folder, options))
+    seed = run.scenario.data.seed
+    return cached(run, "instructions", options, lambda folder: fill(folder, options, seed))
 
 
-def fill(folder: Path, options: InstructionsOptions) -> None:
-    """Read, render, tokenize and write everything into an empty folder."""
+def fill(folder: Path, options: InstructionsOptions, seed: int) -> None:
+    """Read or make up rows, render, tokenize and write everything into an empty folder."""
     read, limited = within_limit(
-        _samples(options), options, lambda one: bytes_of(one.prompt) + bytes_of(one.answer)
+        _samples(options, seed), options, lambda one: bytes_of(one.prompt) + bytes_of(one.answer)
     )
     kept = [one for one in read if one.answer]
     if not kept:
         raise ScenarioError(
             f"data: no prompt with an answer in the first {options.limit_bytes} bytes of "
-            f"{options.path or 'the standard library'}: name other files in data.path, or raise "
+            f"{options.source_name}: name other files in data.path, or raise "
             "data.limit_bytes"
         )
     template = make_template(options, options.messages is not None)
@@ -165,14 +167,18 @@ def load(folder: Path, options: InstructionsOptions, sequence_length: int) -> Lo
         vocab_size=facts.vocab_size,
         pad_token_id=facts.pad_token_id,
         fingerprint=folder.name,
-        more_samples="raise data.limit_bytes or data.sequence_length, or bring more rows",
+        more_samples=options.more_samples,
         tokenizer_path=folder / "tokenizer.json",
         supervised=learned,
     )
     return Loaded(dataset, facts, options, cut, int((~taught).sum()))
 
 
-def _samples(options: InstructionsOptions) -> Iterator[Sample]:
+def _samples(options: InstructionsOptions, seed: int) -> Iterator[Sample]:
+    if options.source == "synthetic":
+        for made in synthetic_rows(seed, options.maximum_samples):
+            yield Sample(made.where, made.prompt, made.answer)
+        return
     if options.path is None:
         for function in documented_functions(options.files()):
             yield Sample(function.where, function.prompt, function.answer)

@@ -41,6 +41,7 @@ from accel_bench.builtin.data.dataset_impl import (
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.preferences import PreferencesOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows, value_of
+from accel_bench.builtin.data.synthetic_rows import synthetic_rows
 from accel_bench.errors import ScenarioError
 
 
@@ -163,17 +164,18 @@ def tokenized(run: Run, options: PreferencesOptions) -> Path:
 
     Raises ScenarioError when rows, tokenizer or template cannot be used.
     """
-    return cached(run, "preferences", options, lambda folder: fill(folder, options))
+    seed = run.scenario.data.seed
+    return cached(run, "preferences", options, lambda folder: fill(folder, options, seed))
 
 
-def fill(folder: Path, options: PreferencesOptions) -> None:
-    """Read, render, tokenize and write everything into an empty folder."""
-    read, limited = within_limit(_pairs(options), options, _size)
+def fill(folder: Path, options: PreferencesOptions, seed: int) -> None:
+    """Read or make up rows, render, tokenize and write everything into an empty folder."""
+    read, limited = within_limit(_pairs(options, seed), options, _size)
     kept = [one for one in read if one.chosen and one.rejected]
     if not kept:
         raise ScenarioError(
             f"data: no pair of answers in the first {options.limit_bytes} bytes of "
-            f"{options.path or 'the standard library'}: name other files in data.path, or raise "
+            f"{options.source_name}: name other files in data.path, or raise "
             "data.limit_bytes"
         )
     has_messages = any(not isinstance(part, str) for one in kept for part in one[1:])
@@ -226,7 +228,7 @@ def load(folder: Path, options: PreferencesOptions, sequence_length: int) -> Loa
         vocab_size=facts.vocab_size,
         pad_token_id=facts.pad_token_id,
         fingerprint=folder.name,
-        more_samples="raise data.limit_bytes or data.sequence_length, or bring more rows",
+        more_samples=options.more_samples,
         tokenizer_path=folder / "tokenizer.json",
         supervised=answers,
     )
@@ -306,7 +308,11 @@ def _answers_in(messages: list[Message]) -> int:
     return sum(one["role"] == ASSISTANT for one in messages)
 
 
-def _pairs(options: PreferencesOptions) -> Iterator[Pair]:
+def _pairs(options: PreferencesOptions, seed: int) -> Iterator[Pair]:
+    if options.source == "synthetic":
+        for made in synthetic_rows(seed, options.maximum_samples):
+            yield Pair(*made)
+        return
     if options.path is None:
         functions = list(documented_functions(options.files()))
         for number, function in enumerate(functions):
