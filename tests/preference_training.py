@@ -17,7 +17,12 @@ from accel_bench.testing import make_run, run_scenario
 
 STEPS, PAIRS = 4, 4
 
-DATA: dict[str, Any] = {"vocab_size": 400, "limit_bytes": 20_000, "padding": "longest"}
+DATA: dict[str, Any] = {
+    "source": "synthetic",
+    "vocab_size": 400,
+    "maximum_samples": 64,
+    "padding": "longest",
+}
 
 SCENARIO: dict[str, Any] = {
     "task": "dpo",
@@ -27,7 +32,7 @@ SCENARIO: dict[str, Any] = {
     },
     "data": {"use": "preferences", "sequence_length": 96, **DATA},
     "optimizer": {"use": "sgd"},
-    "train": {"micro_batch_size": PAIRS, "learning_rate": 0.05},
+    "train": {"micro_batch_size": PAIRS, "learning_rate": 0.5},
     "resources": {"device": "cpu"},
     "measure": {"warmup": 1, "steps": STEPS - 1, "phase_steps": 0, "rounds": 1},
     "stacks": {"baseline": []},

@@ -274,21 +274,6 @@ def only_failed(results: dict[str, Result]) -> Result:
     return result
 
 
-def test_the_sweep_of_a_preference_recipe_is_planned_in_our_keys(tmp_path: Path) -> None:
-    """Beta, scale of the likelihood, normalization, and a reference that is held whole."""
-    sweep = {
-        "task.beta": [0.1, 0.2, 0.5],
-        "task.nll_scale": [0.0, 0.1],
-        "task.length_normalization": [False, True],
-        "task.reference_tensor_parallel_size": [1],
-        "data.sequence_length": [32, 64],
-    }
-    data = {key: value for key, value in SCENARIO["data"].items() if key != "sequence_length"}
-    plan = planned(write(tmp_path, data=data, task={"use": "dpo"}, sweep=sweep))
-    assert len(plan.runnable) == 24
-    assert len({one.experiment.id for one in plan.planned}) == 24
-
-
 def test_pairs_are_refused_by_other_tasks(tmp_path: Path) -> None:
     plan = planned(write(tmp_path, task="causal-lm"))
     assert not plan.runnable

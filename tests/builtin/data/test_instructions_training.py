@@ -13,10 +13,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Traine
 
 from accel_bench.builtin.data.dataset_impl import TokenDataset, sample_order
 from accel_bench.builtin.data.instructions import Instructions, InstructionsOptions
-from accel_bench.machine.info import read_machine
 from accel_bench.modeling.loading import load_base_model
-from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_run, run_scenario
 
 STEPS, MICRO, ACCUMULATION = 4, 2, 2
@@ -120,20 +117,3 @@ def test_losses_are_those_of_transformers_trainer_on_the_same_samples(tmp_path: 
     assert our_losses(tmp_path / "ours", []) == pytest.approx(theirs, rel=1e-5)
     # Without padding too, each sequence for itself.
     assert our_losses(tmp_path / "ours", ["padding-free"]) == pytest.approx(theirs, rel=1e-5)
-
-
-def test_the_sweep_of_a_fine_tuning_recipe_is_planned_in_our_keys(tmp_path: Path) -> None:
-    """Batch size, longest sequence, dtype, and which tokens are learned."""
-    work = {**SCENARIO, "data": {**SCENARIO["data"]}, "train": {"learning_rate": 0.5}}
-    del work["data"]["sequence_length"]
-    sweep = {
-        "train.micro_batch_size": [2, 4],
-        "data.sequence_length": [64, 96],
-        "model.dtype": ["float32", "bfloat16"],
-        "data.train_on": ["answers", "all"],
-    }
-    path = tmp_path / "sweep.yaml"
-    path.write_text(json.dumps({**work, "stacks": {"baseline": []}, "sweep": sweep}))
-    plan = make_plan(read_draft(path), read_machine(), PlanRequest())
-    assert len(plan.runnable) == 16
-    assert len({one.experiment.id for one in plan.planned}) == 16

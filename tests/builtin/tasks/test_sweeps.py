@@ -64,6 +64,7 @@ def test_a_sweep_of_the_page_plans_on_eight_gpus_in_points_of_these_tags(
     plan = make_plan(read_draft(path), machine, PlanRequest())
     assert [one.skipped for one in plan.planned] == [()] * len(TAGS[name])
     assert [one.experiment.tag for one in plan.planned] == TAGS[name]
+    assert len({one.experiment.id for one in plan.planned}) == len(TAGS[name])
     assert {one.experiment.scenario.world_size for one in plan.planned} == {8}
 
 

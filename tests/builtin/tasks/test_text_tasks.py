@@ -420,22 +420,6 @@ def test_a_language_without_catalogues_is_skipped_with_the_way_out(locale: Path)
     assert "no translation catalogues of ita" in results["baseline"].reasons[0]
 
 
-def test_three_language_pairs_are_a_sweep(tmp_path: Path, locale: Path) -> None:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(
-        "task: seq2seq-lm\n"
-        "model: {id: nllb-200-600m}\n"
-        f"data: {{use: translations, path: {locale}, source_lang: eng}}\n"
-        "sweep: {data.target_lang: [fra, deu, spa]}\n"
-        "tag: {keys: [data.source_lang, data.target_lang]}\n"
-    )
-    planned = make_plan(read_draft(path), read_machine(), PlanRequest()).planned
-    assert [one.skipped for one in planned] == [()] * 3
-    found = [one.experiment for one in planned]
-    assert [one.sweep["data.target_lang"] for one in found] == ["fra", "deu", "spa"]
-    assert len({one.id for one in found}) == len({one.tag for one in found}) == 3
-
-
 @pytest.mark.parametrize("task", ["embedding", "dpo", "image-text-to-text"])
 def test_a_batch_of_which_the_data_does_not_say_what_it_is_is_not_simulated(
     task: str, tmp_path: Path
