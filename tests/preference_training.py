@@ -118,7 +118,7 @@ def trl_losses(
         train_dataset=Dataset.from_list(
             [{key: value for key, value in pair.items() if key != "number"} for pair in pairs]
         ),
-        optimizers=(torch.optim.SGD(trained, lr=0.05), None),
+        optimizers=(torch.optim.SGD(trained, lr=SCENARIO["train"]["learning_rate"]), None),
         args=DPOConfig(
             output_dir=str(folder / "trl"),
             beta=options.get("beta", 0.1),
