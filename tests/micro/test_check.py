@@ -336,6 +336,12 @@ def test_a_callable_that_writes_over_its_inputs_is_invalid_unless_eager_does() -
     reason = checked(in_place, ComputeType.INFERENCE).reason
     assert reason.startswith("invalid: input 0 after the call is off by ")
 
+    class Intermediate(Normalised):
+        name = "intermediate"
+        keeps_inputs = False
+
+    assert build_cell(Intermediate(), Fake(in_place), ComputeType.INFERENCE).check().reason == ""
+
     class Stepped(Counting):
         name = "stepped"
 

@@ -66,6 +66,10 @@ class Benchmark(ABC):
     requires_grad: bool = True
     """Whether there is a backward pass."""
 
+    keeps_inputs: bool = True
+    """Whether a callable that writes over the tensors of the batch is wrong. False where a model
+    does not read them again, such as the logits of a loss."""
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         declare(cls)

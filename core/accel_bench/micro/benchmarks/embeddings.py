@@ -45,6 +45,7 @@ class RotaryEmbedding(PartBenchmark):
     name = "rotary_embedding"
     description = "Rotary embedding of queries and keys."
     operation = "rotary"
+    keeps_inputs = False
     sizes = LLAMA_SIZES
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:

@@ -18,6 +18,7 @@ class CrossEntropy(PartBenchmark):
     name = "cross_entropy"
     description = "Cross-entropy of logits of all tokens, computed in float32."
     operation = "cross_entropy"
+    keeps_inputs = False
     sizes = SIZES
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
