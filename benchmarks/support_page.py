@@ -5,24 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.support_runs import BASELINE, Outcome, Row
+from benchmarks.support_runs import BASELINE, UNDIVIDED_REASON, Outcome, Row
 
 SUFFIX = "-cpu"
 """End of the names of shipped works."""
 
 TASKS = """# What trains, what is counted, what accelerates
 
-Made by `python -m benchmarks.support`: each work of `benchmarks/support.yaml` is trained for a few
-steps on a CPU, once with each named stack. Nothing here says how fast a stack is: it says whether
-the same is trained.
+Made by `python -m benchmarks.support`: each workload of `benchmarks/support.yaml` is trained for
+eight steps on one CPU device, with named stacks beside its baseline. The models are small, and
+nothing here was run on a GPU or says how fast a stack is: it says whether the same was trained.
+Rows come from several environments, and not all from one version of the code.
 
-## Works
+## Workloads
 
 *Loss* is the mean of the first and of the last quarter of eight steps; *gradient* counts the
 trained tensors that one reached in the first step (of a LoRA adapter half of them: the other half
 is zero until then); *FLOPs* are ours over those of torch's own counter.
 
-| work | task | model | data | loss | gradient | FLOPs |
+| workload | task | model | data | loss | gradient | FLOPs |
 | --- | --- | --- | --- | --- | --- | --- |
 {baselines}
 """
@@ -30,8 +31,12 @@ is zero until then); *FLOPs* are ours over those of torch's own counter.
 STACKS = """
 ## Stacks
 
-`=` equivalent training, `0` nothing to do, `~` different by design, `≠` different, `?` not decided,
-`-` refused, `!` failed. Below are the reasons.
+`=` equivalent training, `1` equivalent, but nothing is divided on one device, `0` nothing to do,
+`~` different by design, `≠` different, `?` not decided, `-` refused, `!` failed; an empty cell was
+not run yet. Below are the reasons.
+
+`1` says that a workload trains with the wrapper, and nothing of dividing it: tests do that with
+several processes (`plugins/distributed/tests/test_tasks.py`).
 
 | stack | {stacks} |
 | --- | {ruler} |
@@ -39,7 +44,7 @@ STACKS = """
 
 ## Reasons
 
-| | works | stacks | reason |
+| | workloads | stacks | reason |
 | --- | --- | --- | --- |
 {reasons}
 """
@@ -54,6 +59,9 @@ SIGNS: Mapping[Outcome, str] = {
     "refused": "-",
     "failed": "!",
 }
+
+UNDIVIDED = "1"
+"""Sign of what would divide the work, on one device."""
 
 BY_DESIGN = re.compile(r"allowed by (?P<plugin>[\w-]+)")
 """In the reason of what is different by design."""
@@ -89,10 +97,14 @@ def _baseline_line(row: Row) -> str:
 
 
 def _matrix(trained: Sequence[Row], others: Sequence[Row]) -> Iterator[str]:
-    found = {(row.scenario, row.stack): SIGNS[row.outcome] for row in others}
+    found = {(row.scenario, row.stack): _sign(row) for row in others}
     for stack in sorted({row.stack for row in others}):
         cells = (found.get((row.scenario, stack), " ") for row in trained)
         yield f"| `{stack}` | {' | '.join(cells)} |"
+
+
+def _sign(row: Row) -> str:
+    return UNDIVIDED if row.reason == UNDIVIDED_REASON else SIGNS[row.outcome]
 
 
 def _reasons(trained: Sequence[Row], others: Sequence[Row]) -> Iterator[str]:
@@ -101,7 +113,7 @@ def _reasons(trained: Sequence[Row], others: Sequence[Row]) -> Iterator[str]:
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in sorted(others, key=lambda row: (row.stack, order.index(row.scenario))):
         if row.reason:
-            said = found.setdefault((SIGNS[row.outcome], _general(row)), {})
+            said = found.setdefault((_sign(row), _general(row)), {})
             said.setdefault(row.stack, []).append(row.scenario)
     for (sign, reason), by_stack in sorted(found.items(), key=lambda item: next(iter(item[1]))):
         together: dict[tuple[str, ...], list[str]] = {}

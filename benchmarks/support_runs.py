@@ -38,6 +38,9 @@ WORKS = Path(__file__).with_name("support.yaml")
 
 BASELINE = "baseline"
 
+UNDIVIDED_REASON = "on one device nothing is divided"
+"""Reason of a stack that wraps the model to divide it, where there is one device."""
+
 SHORT: dict[str, JsonValue] = {
     "measure.warmup": 1,
     "measure.steps": 8,
@@ -231,7 +234,7 @@ def _stack_row(names: Mapping[str, Any], baseline: Result, result: Result) -> Ro
     if outcome == "equivalent" and not changes_something(baseline, result):
         outcome, reason = "nothing to do", "the baseline computes so already"
     elif outcome == "equivalent" and is_wrapped_whole(result):
-        reason = "on one device nothing is divided"
+        reason = UNDIVIDED_REASON
     return Row(
         **found,
         outcome=outcome,

@@ -14,7 +14,16 @@ from benchmarks import support
 from benchmarks.support import merged, missing
 from benchmarks.support_effects import changes_something, is_wrapped_whole
 from benchmarks.support_page import table
-from benchmarks.support_runs import BASELINE, SHORT, Row, Support, rows_of, stacks_here, works
+from benchmarks.support_runs import (
+    BASELINE,
+    SHORT,
+    UNDIVIDED_REASON,
+    Row,
+    Support,
+    rows_of,
+    stacks_here,
+    works,
+)
 
 # PEFT asks transformers by a name that is being replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -105,6 +114,7 @@ def test_the_page_has_a_sign_for_each_stack_and_each_reason_once() -> None:
         row("moe-a", "sft-cpu", outcome="refused", reason=never.format("Llama")),
         row("moe-b", outcome="refused", reason=never.format("T5")),
         row("moe-b", "sft-cpu", outcome="refused", reason=never.format("Llama")),
+        row("mesh", "sft-cpu", reason=UNDIVIDED_REASON),
     ]
     page = table(rows)
     assert "| t5 | t | m | d | 2 to 1.5 | 3 of 3 | 1.00000 |" in page
@@ -112,6 +122,8 @@ def test_the_page_has_a_sign_for_each_stack_and_each_reason_once() -> None:
     assert "| `nf4` | - |   |" in page
     assert "| - | t5 | `nf4` | it needs \\| an adapter |" in page
     assert "| ~ | t5 | `fp4` | computes with other numbers, as far apart as bits declares |" in page
+    assert "| `mesh` |   | 1 |" in page
+    assert "an empty cell was" in page
     assert page.count("moe: ") == 1
     assert "| - | all | `moe-a`, `moe-b` | moe: supports only A, B |" in page
 
