@@ -220,21 +220,25 @@ class OptimizerUse(Use):
     """What updates the parameters; its learning rate is `train.learning_rate`."""
 
     use: str = _default_of("optimizer")
-    """Plugin that builds the optimizer: `adamw`, `adam`, `sgd`, `adafactor`, ..."""
+    """Plugin that builds the optimizer: `adamw`, `adam`, `sgd`, `adafactor`, ...; `none` in
+    `mode: inference`."""
 
 
 class EngineUse(Use):
     """What drives the steps."""
 
     use: str = _default_of("engine")
-    """Plugin that builds the engine: `torch`, or `null` to measure the harness."""
+    """Plugin that drives the steps: `torch` or `hf-trainer`; for requests `generate` (the default
+    of `mode: inference`), `openai-endpoint` or `vllm`; for one operation `op`. `null` measures the
+    harness."""
 
 
 class ParallelUse(Use):
     """How several devices share the work."""
 
     use: str = _default_of("parallel")
-    """Plugin that parallelizes, such as `ddp`, which is the default for more than one device."""
+    """Plugin that parallelizes, such as `ddp`, which is the default for more than one device;
+    `none` in `mode: inference`."""
 
 
 class LauncherUse(Use):
