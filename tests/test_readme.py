@@ -69,6 +69,10 @@ FEW = (
 `make` and the tests of the launchers start workers as a reader's program does."""
 
 
+RUN_ELSEWHERE = ("dpo-cpu", "inference-cpu")
+"""Scenarios that other tests run; here their plan is printed."""
+
+
 SHORTER = {
     "doctor": ("--no-noise",),  # tests/cli/test_doctor.py measures the noise.
     "count": (*SMALL, *FORKING),
@@ -82,6 +86,8 @@ SHORTER = {
 
 def shortened(arguments: list[str]) -> list[str]:
     """Return a command's arguments, with those that keep it from measuring for minutes."""
+    if not {*RUN_ELSEWHERE}.isdisjoint(arguments):
+        return [*arguments, "--dry-run"]
     if "--race" in arguments:  # it needs rounds after its first look
         return [*arguments, "--rounds", "6", *FORKING]
     if arguments[0] in SHORTER:
@@ -103,7 +109,7 @@ def ids_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a reader has it: a scenario of theirs, and results of one run."""
     folder = tmp_path_factory.mktemp("readme")
-    write_nulls(folder, "my.yaml", stacks="{baseline: [], compiled: []}")
+    write_nulls(folder, "my.yaml", stacks="{baseline: [], torch-compile: []}")
     done = call("run", "my.yaml", "-q", folder=folder)
     assert done.code == 0, done.err
     return folder
@@ -161,6 +167,21 @@ def stored_id(folder: Path) -> str:
     """Id of a run that is stored."""
     with open_store(folder / "accel_bench_results", write=False) as store:
         return store.results()[0].run_id
+
+
+def test_its_commands_name_stacks_of_the_file_that_they_write() -> None:
+    stacks = read_draft(find_presets("scenarios")["quickstart"]).data["stacks"]
+    named = re.findall(r"--(?:stack|against) ([\w-]+)", TEXT)
+    (compared,) = re.findall(r"^accel-bench compare ([\w-]+) ([\w-]+)", TEXT, re.MULTILINE)
+    assert len(named) >= 4
+    assert {*named, *compared} <= set(stacks)
+
+
+def test_the_index_of_the_documentation_names_each_page_once() -> None:
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf8")
+    linked = re.findall(r"^- \[[^\]]+\]\(([\w-]+\.md)\): ", index, re.MULTILINE)
+    assert sorted(linked) == sorted(pages)
 
 
 def test_the_other_commands_are_targets_of_the_makefile() -> None:

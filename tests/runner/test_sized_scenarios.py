@@ -21,8 +21,12 @@ from accel_bench.scenario.draft import read_draft
 
 KEY = "resources.device_memory_gib"
 
-STATED = sorted(n for n, path in find_presets("scenarios").items() if read_draft(path).get(KEY))
-"""Scenarios that state the memory of their device."""
+STATED = sorted(
+    name
+    for name, draft in ((n, read_draft(path)) for n, path in find_presets("scenarios").items())
+    if draft.get(KEY) and draft.get("mode") != "inference"
+)
+"""Scenarios of training that state the memory of their device: only training is simulated."""
 
 SIZED = [name for name in STATED if re.search(r"-\d+gb$", name)]
 """Those that are made to fill it."""
