@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from accel_bench.engine import Batch
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.active import task_of
@@ -24,6 +25,18 @@ def experiment_of(work: dict[str, Any]) -> Experiment:
     settings = {"metrics": [], "resources": {"device": "cpu"}, **work}
     scenario = Scenario.model_validate(settings)
     return Experiment(id="", scenario=scenario, stack=Stack(name="baseline"), identity={})
+
+
+def first_batch(experiment: Experiment, folder: Path) -> Batch:
+    """Return the first micro-batch that the experiment is trained on."""
+    run = Run(experiment, Device("cpu"), folder, folder)
+    active = activate(run.scenario, run.stack, allow_torch=True)
+    run.dataset = active.require("load_data", run=run)
+    run.task = task_of(active)
+    run.model = run.unwrapped_model = active.require("load_model", run=run)
+    batch = next(iter(active.require("build_batches", run=run)))
+    assert isinstance(batch, Batch)
+    return batch
 
 
 class Steps:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worker.estimate.real_steps import experiment_of, measured_peak
+from worker.estimate.real_steps import experiment_of, first_batch, measured_peak
 
 from accel_bench.analysis.estimates.schema import BatchShape, Footprint, SimulationRequest
 from accel_bench.scenario.experiment import Experiment
@@ -143,6 +143,13 @@ def test_so_is_that_of_the_other_tasks(name: str, tmp_path: Path) -> None:
     compare({**DEFAULT, **MORE}[name], tmp_path)
 
 
+def compare_counts(name: str, folder: Path) -> None:
+    """Hold what a simulated micro-batch counts as processed against a real one."""
+    experiment = experiment_of({**DEFAULT, **MORE}[name])
+    (found,) = simulated(experiment, shape_of(experiment))
+    assert found.processed == first_batch(experiment, folder).tokens.processed
+
+
 def test_what_a_step_processes_is_what_the_task_counts() -> None:
     counted = {}
     for name in ("dpo", "embedding", "vit"):
@@ -150,6 +157,17 @@ def test_what_a_step_processes_is_what_the_task_counts() -> None:
         (found,) = simulated(experiment, shape_of(experiment))
         counted[name] = found.processed
     assert counted == {"dpo": 2 * 4 * 128, "embedding": 2 * 8 * 64, "vit": 8}
+
+
+def test_whisper_processes_its_whole_length_whatever_is_said(tmp_path: Path) -> None:
+    compare_counts("whisper", tmp_path)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("name", sorted({*DEFAULT, *MORE} - {"whisper", "ctc"}))
+def test_all_other_works_process_what_is_simulated(name: str, tmp_path: Path) -> None:
+    """But `ctc`, whose batches are as long as the longest utterance that there happens to be."""
+    compare_counts(name, tmp_path)
 
 
 def test_images_do_not_go_by_the_sequence_length() -> None:

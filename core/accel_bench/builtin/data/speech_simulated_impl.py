@@ -9,7 +9,7 @@ import torch
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.data.speech import SpeechOptions
-from accel_bench.builtin.data.speech_batches_impl import FRAMES_IN_POSITION, frames_of
+from accel_bench.builtin.data.speech_batches_impl import FRAMES_IN_POSITION, HOP, frames_of
 from accel_bench.builtin.data.speech_impl import TONE_SAMPLES
 
 
@@ -17,8 +17,10 @@ def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:
     """Return utterances of `max_audio_len` with what the run's task has beside them."""
     config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
     samples, written = options.max_audio_len, longest_text(options)
+    heard = samples
     if run.scenario.task.use == "speech-seq2seq":
         shapes = _features(config, utterances, written + 1)
+        heard = HOP * FRAMES_IN_POSITION * config.max_source_positions
     else:
         shapes = {name: (utterances, samples) for name in ("input_values", "attention_mask")}
     if run.scenario.task.use == "ctc":
@@ -26,9 +28,9 @@ def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:
     tensors = {name: _zeros(name, shape, dtype) for name, shape in shapes.items()}
     if run.scenario.task.use == "speech-pretraining":
         tensors |= _hidden(config, utterances, samples)
-    processed = utterances * samples
     supervised = utterances * written
-    return Batch(tensors, utterances, TokenCounts(processed, processed, supervised), supervised)
+    counts = TokenCounts(utterances * heard, utterances * samples, supervised)
+    return Batch(tensors, utterances, counts, supervised)
 
 
 def longest_text(options: SpeechOptions) -> int:
