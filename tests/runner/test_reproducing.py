@@ -81,6 +81,15 @@ ELSEWHERE = {"use": "openai-endpoint", "url": "http://models.test/v1", "allow_ot
         ("engine.url", {"engine": ELSEWHERE | {"url": "http://[::1/v1"}}),
         ("engine.server", {"engine": {"use": "x", "server": "models.test:8000"}}),
         ("data.path", {"data": {"use": "x", "path": "s3://bucket/rows.jsonl"}}),
+        ("engine.hosts", {"engine": {"use": "x", "hosts": ["localhost", "models.test"]}}),
+        ("engine.base_addr", {"engine": {"use": "x", "base_addr": "models.test"}}),
+        ("engine.proxies.http", {"engine": {"use": "x", "proxies": {"http": "models.test:1"}}}),
+        ("environment.MASTER_ADDR", {"environment": {"MASTER_ADDR": "models"}}),
+        ("engine.at", {"engine": {"use": "x", "at": "models.test:1"}}),
+        ("engine.at", {"engine": {"use": "x", "at": "models:8000/v1"}}),
+        ("engine.at", {"engine": {"use": "x", "at": "localhost:8000,me@models:8000"}}),
+        ("engine.at", {"engine": {"use": "x", "at": "10.0.0.7"}}),
+        ("engine.at", {"engine": {"use": "x", "at": "[fe80::1]:8000"}}),
         (
             "stacks.fast.set.engine.url",
             {"stacks": {"fast": {"use": [], "set": {"engine.url": "http://10.0.0.7:8000/v1"}}}},
@@ -127,7 +136,11 @@ def test_a_session_without_the_named_baseline_is_compared_with_its_first_stack()
 
 
 def test_texts_that_lead_nowhere_are_left(made: Bundle) -> None:
-    told = {"description": "see /etc/passwd", "model": {"id": "org/name"}}
+    told = {
+        "description": "see /etc/passwd at models.test:8000",
+        "model": {"id": "org/name"},
+        "engine": {"use": "of-mine:name", "on": "cuda:0", "at": "127.0.0.1:8000 ::1"},
+    }
     assert draft_of(asking(made, **told), []).get("model.id") == "org/name"
 
 

@@ -13,3 +13,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_ip_address(text: str) -> bool:
+    """Return whether a text is an IP address, with a port or without."""
+    bare = text.rpartition("]")[0].removeprefix("[") if text.startswith("[") else text
+    try:
+        ipaddress.ip_address(bare)
+    except ValueError:
+        return False
+    return True

@@ -17,7 +17,7 @@ from accel_bench.analysis.schema import Summary
 from accel_bench.documents.anonymity import FOLDER
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.interchange.bundle import Bundle
-from accel_bench.modeling.hosts import is_loopback
+from accel_bench.modeling.hosts import is_ip_address, is_loopback
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.result import Provenance
 from accel_bench.scenario.draft import Draft
@@ -43,8 +43,14 @@ FOLDERS = re.compile(r"(^|[._])(folder|directory|dir)$")
 USES = re.compile(r"stacks\.[^.]+\.use")
 """Key of the plugins of a stack."""
 
-ADDRESSES = re.compile(r"(^|[._])(address|endpoint|host|hostname|server|uri|url)$")
+ADDRESSES = re.compile(
+    r"(^|[._])(addr|address|addresses|broker|endpoint|host|hostname|proxy|proxies|server|uri|url)s?$",
+    re.IGNORECASE,
+)
 """Keys whose texts name hosts, whatever else they look like."""
+
+HOST_AND_PORT = re.compile(r"([^\s/@]*@)?[\w-]+((\.[\w-]+)+:\d{1,5}|\.?:\d{3,5})(/\S*)?", re.ASCII)
+"""An address whatever its key is; a host of one word needs a port that `cuda:0` has not."""
 
 
 def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
@@ -131,12 +137,19 @@ def _is_folder(key: str) -> bool:
 
 
 def _is_elsewhere(key: str, text: str) -> bool:
-    """Return whether a text is an address that is not surely this machine's own."""
-    is_url = "://" in text
-    if not is_url and not ADDRESSES.search(key):
-        return False
+    """Return whether a text holds an address that is not surely this machine's own."""
     if text.startswith("file:"):
         return False  # It is a path, which is refused as one.
+    named = bool(ADDRESSES.search(key))
+    return any(_is_other_host(one, named) for one in re.split(r"[\s,;]+", text) if one)
+
+
+def _is_other_host(text: str, named: bool) -> bool:
+    """Return whether a text is an address of another machine, as its key says or it looks like."""
+    is_url = "://" in text
+    looks_so = is_url or is_ip_address(text) or HOST_AND_PORT.fullmatch(text) is not None
+    if is_loopback(text) or not (named or looks_so):
+        return False
     try:
         host = urlsplit(text if is_url else f"//{text}").hostname
     except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,10 @@ SET_BY_THE_PLUGIN = frozenset(
 """Arguments of vLLM that the scenario or another option decides."""
 
 
+WORD = re.compile(r"[A-Za-z0-9_-]+")
+"""What the text of an argument may be: no dotted name of code, no path, no address."""
+
+
 class VLLMOptions(Options):
     """What vLLM is told beside the scenario; the names are those of its own arguments."""
 
@@ -78,17 +83,25 @@ class VLLMOptions(Options):
     """Tokens that one step computes; longer prompts are divided. Null is vLLM's choice."""
 
     extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Further arguments of vLLM's `EngineArgs`, such as `{attention_backend: FLASHINFER}`."""
+    """Further arguments of vLLM's `EngineArgs`, such as `{attention_backend: FLASHINFER}`: numbers,
+    or words that name no code, no file and no host."""
 
     @field_validator("extra")
     @classmethod
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Refuse arguments that something else decides."""
+        """Refuse arguments that something else decides, and texts that lead elsewhere: vLLM imports
+        what `worker_cls` names, and a scenario may be somebody else's."""
         if own := sorted(extra.keys() & SET_BY_THE_PLUGIN):
             raise ValueError(
                 f"{', '.join(own)}: the scenario or an option of the engine decides that; leave it "
                 "out of extra"
             )
+        for name, value in extra.items():
+            if isinstance(value, str) and not WORD.fullmatch(value):
+                raise ValueError(
+                    f"{name} is {value!r}: extra takes words of letters, digits, - and _, not "
+                    "names of code, files or hosts; what needs them is a plugin of its own"
+                )
         return extra
 
 

@@ -50,3 +50,19 @@ def test_arguments_that_the_scenario_decides_are_no_extra() -> None:
     with pytest.raises(ValidationError, match=r"max_num_seqs, model: the scenario or an option"):
         VLLMOptions(extra={"model": "other", "max_num_seqs": 4})
     assert VLLMOptions(extra={"attention_backend": "FLASHINFER"}).extra
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"worker_cls": "evil.Worker"},
+        {"worker_extension_cls": "evil:Extension"},
+        {"distributed_executor_backend": "evil.Executor"},
+        {"download_dir": "/srv"},
+        {"compilation_config": '{"backend": "evil.compile"}'},
+    ],
+)
+def test_no_argument_names_code_that_vllm_would_import(extra: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=f"{next(iter(extra))} is .*not names of code"):
+        VLLMOptions(extra=extra)
+    assert VLLMOptions(extra={"distributed_executor_backend": "mp", "swap_space": 4.5}).extra
