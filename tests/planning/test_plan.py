@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_plugins.distribution import install
+from fault_plugins.distribution import SOUND, install
 from faults.program import null_scenario, write_scenario
 
 from accel_bench.catalog.models import list_cards
@@ -391,6 +391,42 @@ def test_models_of_a_family_get_data_that_their_task_learns_from(plan_of: Any) -
     assert sizes["vit-base-patch16-224"] == 224
     assert sizes["tiny-vit-cpu"] == 32
     assert not any(one.skipped for one in plan.planned)
+
+
+def test_data_of_another_task_keep_the_settings_of_the_file(plan_of: Any) -> None:
+    written = {"use": "text", "sequence_length": 256, "held_out": 0.1, "packing": False}
+    request = PlanRequest(family="multimodal", overrides=(("data.seed", 7),))
+    plan = plan_of(request, model={}, data=written)
+    used = {one.experiment.scenario.model.id: one.experiment.scenario.data for one in plan.planned}
+    assert {(data.use, data.held_out, data.seed) for data in used.values()} == {
+        ("captions", 0.1, 7)
+    }
+    lengths = {name: data.sequence_length for name, data in used.items()}
+    assert lengths["tiny-smolvlm-cpu"] == 256
+    assert lengths["clip-vit-base-patch32"] == 77  # It knows no more positions.
+    assert (
+        f"data: captions in the place of text (left out: packing) for {len(used)} of the models of "
+        "--family multimodal, whose task does not learn from text"
+    ) in plan.notices
+    assert not any(one.skipped for one in plan.planned)
+
+
+def test_a_length_that_is_worked_out_from_replaced_data_is_not_kept(plan_of: Any) -> None:
+    written = {"use": "text", "sequence_length": "auto"}
+    plan = plan_of(PlanRequest(family="text-to-text"), model={}, data=written)
+    assert {one.experiment.scenario.data.sequence_length for one in plan.planned} == {64}
+
+
+def test_tokens_of_a_plugin_that_core_does_not_know_are_replaced_too(
+    plan_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    install(tmp_path / "site", "of-mine", {"my-tokens": "Sound"}, SOUND)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    installed.cache_clear()
+    plan = plan_of(PlanRequest(family="text-to-text"), model={}, data={"use": "my-tokens"})
+    installed.cache_clear()
+    assert {one.experiment.scenario.data.use for one in plan.planned} == {"synthetic-pairs"}
 
 
 def test_data_that_is_no_tokens_is_left_to_a_family_as_it_is(plan_of: Any) -> None:

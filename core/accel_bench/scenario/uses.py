@@ -59,9 +59,6 @@ class SlotDefaults(Frozen):
     inference: dict[str, str]
     """Plugins in the place of those of `slots` in `mode: inference`."""
 
-    token_data: tuple[str, ...]
-    """Plugins whose samples are tokens."""
-
     family_data: dict[str, dict[str, JsonValue]]
     """What models of a family are trained on whose task does not learn from tokens, by the task."""
 
