@@ -44,7 +44,7 @@ LORA = {"use": "lora", "r": 4, "target_modules": "all-linear"}
 PAIRS = {"use": "synthetic-pairs", "vocab_size": 1000, "samples": 64, "sequence_length": 64}
 PREFERENCES = {
     "use": "preferences",
-    "limit_bytes": 20_000,
+    "source": "synthetic",
     "vocab_size": 400,
     "padding": "max_length",
 }
