@@ -72,8 +72,8 @@ def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None
 
     # The report of the session says how often it was repeated on this machine: once, resumed.
     text = call("report", own, "--markdown", "-", folder=folder).out
-    times = {"reproduced": "1 time"}.get(found["verdict"], "0 of 1 time")
-    assert f"measured here, reproduced {times}" in text
+    machines = {"reproduced": "1 machine"}.get(found["verdict"], "0 of 1 machine")
+    assert f"measured here, reproduced on {machines}" in text
 
     # The bundle of the repetition says what it repeats, and the page counts it.
     assert call("bundle", *again, "-o", "again.zip", folder=folder).code == 0

@@ -303,12 +303,12 @@ def test_the_badge_says_how_often_a_bundle_was_reproduced() -> None:
     one = with_repetitions(scenario_page("monday", (), plan, runs, {}), runs, again)
     badges = {row.summary.stack: row_origin(row) for row in one.rows}
     assert badges[baseline][0] == "measured here"
-    assert badges["slow"][0] == "measured here, reproduced 2 times"
+    assert badges["slow"][0] == "measured here, reproduced on 2 machines"
     short, full = badges["fast"]
-    assert short == "measured here, reproduced 1 of 2 times"
+    assert short == "measured here, reproduced on 1 of 2 machines"
     assert full.endswith(
-        "its bundle was repeated 2 times: 1 reproduced, 1 not reproduced, 1 of them on the same "
-        "machine"
+        "its bundle was repeated on 2 machines, the session's own among them; the newest of each: "
+        "1 reproduced, 1 not reproduced"
     )
     assert short in render_html(page([one], [], plots=False))
     assert short in render_page_markdown(page([one], [], plots=False))

@@ -1,4 +1,4 @@
-"""How often a session was repeated by its bundle, and what each repetition found of a stack."""
+"""On which machines a session was repeated by its bundle, and what each found of a stack."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ VERDICTS: tuple[ReproductionVerdict, ...] = ("reproduced", "cannot tell", "not r
 
 
 class Repetition(NamedTuple):
-    """The runs of one repetition."""
+    """The newest repetition of a session on a machine."""
 
     results: Sequence[Result]
+    """Its runs."""
 
     same_machine: bool
     """Whether it ran where the repeated session did."""
@@ -59,16 +60,16 @@ def judge_repetitions(
 
 
 def repetition_badge(repetitions: Sequence[StackRepetition]) -> str:
-    """Return `reproduced 2 times`, or `reproduced 1 of 3 times` where not all found the same."""
+    """Return `reproduced on 2 machines`, or `on 1 of 3 machines` where not all found the same."""
     good = sum(one.verdict == "reproduced" for one in repetitions)
     of = "" if good == len(repetitions) else f"{good} of "
-    return f"reproduced {of}{count(len(repetitions), 'time')}"
+    return f"reproduced on {of}{count(len(repetitions), 'machine')}"
 
 
 def repetition_text(repetitions: Sequence[StackRepetition]) -> str:
-    """Return what the repetitions found, and how many ran on the machine of the session."""
+    """Return what the newest repetition of each machine found, and whether one is the session's."""
     counts = Counter(one.verdict for one in repetitions)
     verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
-    same = sum(one.same_machine for one in repetitions)
-    where = f", {same} of them on the same machine" if same else ""
-    return f"its bundle was repeated {count(len(repetitions), 'time')}: {verdicts}{where}"
+    where = ", the session's own among them" if any(one.same_machine for one in repetitions) else ""
+    machines = count(len(repetitions), "machine")
+    return f"its bundle was repeated on {machines}{where}; the newest of each: {verdicts}"

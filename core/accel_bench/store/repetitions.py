@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 from sqlalchemy import select
 
 from accel_bench.analysis.repetitions import Repetition
 from accel_bench.result import Result
 from accel_bench.store.database import SessionRecord, Store
-from accel_bench.store.schema import SESSIONS
+from accel_bench.store.schema import RUNS, SESSIONS
 
 REPEATED = "repeated_sessions"
 """Key of a session's document: ids of the sessions in the bundle that it repeats."""
 
-MOST_REPETITIONS = 20
-"""Repetitions of a session that are read, the newest."""
+MOST_MACHINES = 20
+"""Machines whose repetitions of a session are read: those that repeated it last."""
 
 
 def repeating_sessions(store: Store) -> list[SessionRecord]:
@@ -31,35 +30,49 @@ def read_repetitions(
 ) -> list[Repetition]:
     """Return the repetitions of the sessions of these runs, one for each machine, its newest."""
     repeated = {result.session for result in results}
-    machines = _machines(results)
-    newest: dict[object, Repetition] = {}
-    for sessions in list(_together(repeating, repeated))[-MOST_REPETITIONS:]:
-        found = [run for session in sessions for run in store.results(session=session.id)]
-        if found:
-            theirs = _machines(found)
-            place: object = theirs or sessions[-1].id
-            newest[place] = Repetition(found, bool(theirs & machines))
-    return list(newest.values())
+    own = {result.machine.host for result in results if result.machine}
+    found = []
+    for host, repetitions in list(_by_machine(store, repeating, repeated).items())[-MOST_MACHINES:]:
+        read = (_read(store, ids) for ids in reversed(repetitions))
+        if runs := next(filter(None, read), None):
+            found.append(Repetition(runs, host in own))
+    return found
 
 
-def _together(
-    repeating: Iterable[SessionRecord], repeated: set[str]
-) -> Iterator[list[SessionRecord]]:
-    """Yield the sessions of each repetition: one with `--resume` goes on with all before it."""
-    by_bundle: dict[str, list[list[SessionRecord]]] = {}
-    for session in repeating:
-        ids = session.document.get(REPEATED)
-        if not isinstance(ids, list) or repeated.isdisjoint(map(str, ids)):
-            continue
-        groups = by_bundle.setdefault(str(session.document.get("repeats")), [])
-        if "--resume" in session.command:
-            groups[:] = [[*chain(*groups), session]]
-        else:
-            groups.append([session])
-    for groups in by_bundle.values():
-        yield from groups
+def _by_machine(
+    store: Store, repeating: Sequence[SessionRecord], repeated: set[str]
+) -> dict[str, list[list[str]]]:
+    """Return the sessions of each repetition, the newest last, by the host that they ran on.
+
+    One with `--resume` goes on with all before it that repeat its bundle on its host. What ran on
+    an unknown host stands alone.
+    """
+    theirs = [session for session in repeating if _repeats(session, repeated)]
+    hosts = _hosts(store, [session.id for session in theirs])
+    found: dict[str, list[list[str]]] = {}
+    of_bundle: dict[tuple[str, str], list[str]] = {}
+    for session in theirs:
+        host = hosts.get(session.id, session.id)
+        before = of_bundle.setdefault((host, str(session.document.get("repeats"))), [])
+        before.append(session.id)
+        # The machine that repeated it last comes last.
+        repetitions = found[host] = found.pop(host, [])
+        repetitions.append([*before] if "--resume" in session.command else [session.id])
+    return found
 
 
-def _machines(results: Iterable[Result]) -> frozenset[str]:
-    """Return the names of the machines that took part."""
-    return frozenset(result.machine.host for result in results if result.machine)
+def _repeats(session: SessionRecord, repeated: set[str]) -> bool:
+    """Return whether a session repeats a bundle that holds one of these sessions."""
+    ids = session.document.get(REPEATED)
+    return isinstance(ids, list) and not repeated.isdisjoint(map(str, ids))
+
+
+def _hosts(store: Store, sessions: Sequence[str]) -> dict[str, str]:
+    """Return the host of each session, where a run names it."""
+    of_these = RUNS.c.session.in_(sessions), RUNS.c.host.is_not(None)
+    query = select(RUNS.c.session, RUNS.c.host).where(*of_these).distinct()
+    return {row["session"]: row["host"] for row in store.fetch(query)}
+
+
+def _read(store: Store, sessions: Sequence[str]) -> list[Result]:
+    return [run for session in sessions for run in store.results(session=session)]
