@@ -114,12 +114,12 @@ def sample_lengths(run: Run) -> Sequence[int]:
 
 @hookspec
 def simulate_batch(run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
-    """One answer, data. Return a micro-batch of the largest samples that there may be, as
-    `build_batches` would: a step of it is simulated on tensors with shapes and without values.
+    """One answer, data. Return the largest micro-batch that `build_batches` may yield, as tensors
+    whose values do not matter: memory and speed are estimated from it.
 
     `run.task`, `run.model` and `run.unwrapped_model` are there, and no dataset. `sequence_length`
-    takes the place of the scenario's, where the data goes by it. Without an answer a sample is so
-    many tokens, each of them supervised.
+    takes the place of the scenario's, for data that has a sequence length. Without an answer a
+    sample is so many tokens, each of them supervised.
     """
 
 

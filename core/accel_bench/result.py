@@ -294,8 +294,8 @@ class Answers(Frozen):
     they are not kept."""
 
     near_ties: tuple[tuple[int, ...], ...] | None = None
-    """Of each of the first requests, the positions from 0 at which rounding alone may choose
-    another token; null where that is not known."""
+    """For each of the first requests, the positions (from 0) where the two likeliest tokens are
+    closer than rounding can resolve; null where unknown."""
 
     unit: Literal["tokens", "letters"] = "tokens"
     """What the ids are: those of tokens, or code points where a server told its text alone."""

@@ -97,8 +97,8 @@ class Run:
     """What `build_optimizer` returned."""
 
     trains_from: int = 0
-    """Steps of the warm-up in which some of the weights are frozen yet, as a task says that freezes
-    them at first. What core reads of the first step it reads of the one after these."""
+    """Number of warm-up steps in which part of the model is still frozen; set by the task. The
+    checks of the first step are made on the first step after them."""
 
     batches: Any = None
     """What `build_batches` returned: an endless iterator of `Batch`."""
@@ -111,8 +111,9 @@ class Run:
     engine of `mode: inference` adds them, outside of its steps."""
 
     near_ties: list[Sequence[int]] | None = None
-    """Of each of the first answers, the positions from 0 at which rounding alone may choose another
-    token; None where that is not known. `accel_bench.modeling.near_ties` finds them."""
+    """For each of the first answers, the positions (from 0) where the two likeliest tokens are
+    closer than rounding can resolve; None where unknown. `accel_bench.modeling.near_ties`
+    finds them."""
 
     answer_unit: Literal["tokens", "letters"] = "tokens"
     """What the numbers in `answers` are: token ids, or code points where only text is known."""

@@ -55,8 +55,8 @@ class Task(Plugin[OptionsT]):
     it is told apart from; then smaller micro-batches are another training."""
 
     loss_sensitivity: ClassVar[float] = 1.0
-    """How much further than a mean over tokens its loss moves where weights are approximated: loss
-    tolerances that plugins declare hold so many times over."""
+    """Factor by which approximated weights change this loss more than a mean over tokens; the loss
+    tolerances that plugins declare are multiplied by it."""
 
     loss_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "shift_labels"})
     """Inputs of a batch that the loss reads: a prediction does without them."""

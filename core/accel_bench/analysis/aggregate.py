@@ -99,8 +99,8 @@ class ExperimentRuns:
 
     @property
     def compared_seconds(self) -> dict[RoundKey, float]:
-        """Seconds of every completed run that are compared: of a real token, at a rate of the
-        median request."""
+        """Seconds per real token of every completed run or, where requests arrive at a rate, the
+        latency of the median request."""
         found = (
             (key, compared_seconds(self.completed[key], one)) for key, one in self.speeds.items()
         )

@@ -15,12 +15,12 @@ from accel_bench.cli.output import AnyFormat, print_report
 if TYPE_CHECKING:
     from accel_bench.documents.document import Document
 
-app = typer.Typer(no_args_is_help=True, help="Claims about stacks.")
+app = typer.Typer(no_args_is_help=True, help="Check statements about stacks against stored runs.")
 
 
 @app.callback()
 def _claims() -> None:
-    """Claims about stacks."""
+    """Check statements about stacks, such as `at least 1.2 times as fast`, against stored runs."""
 
 
 @app.command("check")

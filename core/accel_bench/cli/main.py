@@ -110,7 +110,8 @@ class _TitledCommands(TyperGroup):
 
 app = typer.Typer(
     name="accel-bench",
-    help="Find out which acceleration trains your language model fastest, with the same loss.",
+    help="Find out which acceleration trains your model fastest with the same loss, or answers "
+    "its requests fastest with the same output.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

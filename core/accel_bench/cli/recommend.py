@@ -31,7 +31,10 @@ class RecommendOptions(AnswerOptions):
     ] = None
     gpu: Annotated[
         str | None,
-        typer.Option(help="Device of `hardware list`; else all that have stored runs."),
+        typer.Option(
+            help="Device of `hardware list`; else all that have stored runs. Without --model: "
+            "which models of the catalog fit on it."
+        ),
     ] = None
     budget: Annotated[
         float | None, typer.Option(metavar="USD", help="Dollars that the job may cost.")

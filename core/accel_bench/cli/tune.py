@@ -25,7 +25,8 @@ class TuneOptions(PlanOptions):
     objective: Annotated[
         Literal["tokens_per_second", "loss"],
         typer.Option(
-            help="Speed with an equivalent loss (requests at a rate: their latency), or the loss."
+            help="What to improve: speed at an equivalent loss (where requests arrive at a rate, "
+            "the median latency), or the loss."
         ),
     ] = "tokens_per_second"
     at: Annotated[

@@ -46,8 +46,8 @@ def find_near_ties(
 
 
 def near_tie_margin(config: Any, dtype: torch.dtype) -> float | None:
-    """Return how far the logits of two tokens may be apart so that rounding may turn them round, in
-    standard deviations of all logits of their position; None where that is not known.
+    """Return the largest difference of two logits, in standard deviations of all logits of their
+    position, at which rounding may change their order; None where unknown.
 
     Each decoder block rounds what it adds to the hidden state, so that errors of independent
     roundings grow with the square root of the number of blocks.

@@ -105,7 +105,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
             with contextlib.suppress(_OwnValuesError):
                 fill = _Filling(model, place, seed, again=replace is None)
                 if replace is not None:
-                    fill.around(repeated_blocks(model))
+                    fill.initialize_outside(repeated_blocks(model))
                 return _in_blocks(model, fill, replace)
         torch.manual_seed(seed)
         with place:
@@ -166,8 +166,8 @@ class _Filling:
         self._has_blocks = False
 
     @torch.no_grad()
-    def around(self, blocks: Sequence[nn.Module]) -> None:
-        """Fill all that is in no block, before anything is replaced.
+    def initialize_outside(self, blocks: Sequence[nn.Module]) -> None:
+        """Initialize what is in no block, before anything is replaced.
 
         Raises _OwnValuesError for a parameter that its class does not initialize.
         """

@@ -1,4 +1,4 @@
-"""May two be compared in how soon they answer requests?"""
+"""Decide whether the latencies of two experiments are comparable."""
 
 from __future__ import annotations
 

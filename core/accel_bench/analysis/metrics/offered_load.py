@@ -44,8 +44,8 @@ def largest_metric(run: Result, name: str) -> float | None:
 
 
 def compared_seconds(run: Result, speed: RunThroughput) -> float | None:
-    """Return the seconds of a run that are compared: those of a real token; where requests arrive
-    at a rate, the latency of the median request. None where that was not measured."""
+    """Return the seconds per real token of a run or, where requests arrive at a rate, the latency
+    of the median request; None where that was not measured."""
     if offered_rate(run.experiment.scenario) is None:
         return speed.seconds_per_token
     latency = largest_metric(run, MEDIAN_LATENCY)

@@ -94,7 +94,7 @@ class PreferenceDataset:
 
     @property
     def more_samples(self) -> str:
-        """How a user gets more pairs, as part of a sentence."""
+        """Advice on getting more pairs, a clause for messages."""
         return self.sequences.more_samples
 
     @property

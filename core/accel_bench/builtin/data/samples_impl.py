@@ -33,7 +33,7 @@ class Step(NamedTuple):
     """Place of the first of them in the endless order of samples."""
 
     def places(self, samples: Integers) -> Integers:
-        """Return where some of the step's samples stand in the endless order."""
+        """Return the indices of some of the step's samples in the endless order."""
         order = np.argsort(self.samples)
         found: Integers = order[np.searchsorted(self.samples, samples, sorter=order)]
         return self.first + found

@@ -12,7 +12,7 @@ from accel_bench.modeling.tensors import is_simulated
 
 
 class FrozenEncoder:
-    """An encoder that does not train in its first micro-batches; of an evaluation are none.
+    """Keeps an encoder frozen for its first training micro-batches.
 
     Whoever builds an optimizer before the first of them sees it train.
     """

@@ -64,7 +64,7 @@ class FirstStepProbe:
 
     @property
     def frozen(self) -> bool:
-        """Whether some of the weights are frozen yet, by `Run.trains_from`."""
+        """Whether some of the weights are still frozen, by `Run.trains_from`."""
         return self._steps < self._run.trains_from
 
     def end_step(self) -> None:
