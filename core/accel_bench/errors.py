@@ -49,6 +49,10 @@ class StoreError(AccelBenchError):
     """The results folder or its database cannot be used."""
 
 
+class NoResultsError(StoreError):
+    """Nothing was ever stored there."""
+
+
 class ResultTooLargeError(StoreError):
     """A result is larger than a row that can be read again."""
 

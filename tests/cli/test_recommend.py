@@ -73,6 +73,15 @@ def test_a_family_is_answered_from_what_is_stored_of_its_models(results: Path) -
     assert "Cannot tell" in recommend("--family", "vision", "--results", "nowhere", code=1).out
 
 
+@pytest.mark.parametrize("asked", [("--family", "text-generation"), MODEL])
+def test_a_database_that_cannot_be_read_is_no_empty_one(
+    results: Path, asked: tuple[str, ...]
+) -> None:
+    (results / "results.sqlite").write_bytes(b"no database at all")
+    done = recommend(*asked, code=2)
+    assert "results.sqlite" in done.err and "Cannot tell" not in done.out
+
+
 def test_conditions_choose_the_evidence(results: Path) -> None:
     done = recommend(*MODEL, "--where", "stack = baseline", "--format", "json")
     assert json.loads(done.out)["recommended"]["stack"] == "baseline"

@@ -8,7 +8,7 @@ from accel_bench.analysis.recommendation.schema import RecommendRequest
 from accel_bench.cli.output import print_report
 from accel_bench.cli.recommend import RecommendOptions
 from accel_bench.cli.recommend_request import NOTHING, limits_of, stored_runs
-from accel_bench.errors import ScenarioError, StoreError
+from accel_bench.errors import NoResultsError, ScenarioError
 from accel_bench.report.views.recommend_family import family_report
 from accel_bench.runner.recommend_family import WORK, Mode, recommend_family
 from accel_bench.runner.unfinished import open_results
@@ -47,9 +47,9 @@ def recommend_models_of(family: str, options: RecommendOptions) -> int:
 
 
 def _known(place: str) -> set[str]:
-    """Return the models of stored runs; none where there are no results."""
+    """Return the models of stored runs; none where there are no results. Raises StoreError."""
     with ExitStack() as stack:
         try:
             return model_ids(stack.enter_context(open_results(place)))
-        except StoreError:
+        except NoResultsError:
             return set()

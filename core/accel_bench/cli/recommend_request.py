@@ -27,7 +27,7 @@ from accel_bench.documents.document import Location
 from accel_bench.documents.files import read_text
 from accel_bench.documents.load_json import load_json
 from accel_bench.documents.validate import validate
-from accel_bench.errors import ScenarioError, StoreError
+from accel_bench.errors import NoResultsError, ScenarioError
 from accel_bench.machine.info import Machine, available_cores, read_machine
 from accel_bench.planning.duration import recent_results
 from accel_bench.planning.plan import Plan, make_plan
@@ -180,7 +180,7 @@ def stored_runs(place: str, request: RecommendRequest) -> Iterator[Stored]:
     with ExitStack() as stack:
         try:
             store = stack.enter_context(open_results(place))
-        except StoreError:
+        except NoResultsError:
             if request.where:
                 raise
             yield Stored()

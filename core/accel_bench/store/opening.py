@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
-from accel_bench.errors import StoreError, StoreUnavailableError
+from accel_bench.errors import NoResultsError, StoreError, StoreUnavailableError
 from accel_bench.store import postgresql, sqlite
 from accel_bench.store.versions import has_tables, is_outdated, make_tables, migrate
 
@@ -54,8 +54,9 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
         with faults():
             if write:
                 make_tables(engine, address.shown)
-            elif not has_tables(engine, address.shown) or is_outdated(engine):
-                raise StoreError(
+            elif (empty := not has_tables(engine, address.shown)) or is_outdated(engine):
+                kind = NoResultsError if empty else StoreError
+                raise kind(
                     f"there are no results of this version in {address.shown}; "
                     "`accel-bench run SCENARIO --results ADDRESS` makes some"
                 )
@@ -73,7 +74,7 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
         _make_folder(root)
     with sqlite.named_faults(path):
         if not write and not path.exists():
-            raise StoreError(_no_results(root))
+            raise NoResultsError(_no_results(root))
     engine = _opened_or_set_aside(path, write, timeout_seconds)
     try:
         with _current(engine, path, write, timeout_seconds) as current:
@@ -133,7 +134,7 @@ def _open(path: Path, write: bool, timeout_seconds: float) -> Engine:
         with sqlite.named_faults(path):
             sqlite.check_file(path)
             if not has_tables(engine, str(path)) and not write:
-                raise StoreError(_no_results(path.parent))
+                raise NoResultsError(_no_results(path.parent))
             if write:
                 sqlite.enable_wal(engine, timeout_seconds)
                 make_tables(sqlite.writing(engine), str(path))
