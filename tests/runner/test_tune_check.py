@@ -1,12 +1,15 @@
-"""Which losses of a winner and the baseline are compared."""
+"""Which losses of a winner and the baseline are compared, and when a server is called better."""
 
 from __future__ import annotations
 
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
+from serving_factory import serving
 
-from accel_bench.analysis.searches.tuning_schema import Objective
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.searches.tuning_schema import Objective, TuneCheck
+from accel_bench.analysis.summary import summarize
 from accel_bench.result import Result
-from accel_bench.runner.tune_check import paired_losses
+from accel_bench.runner.tune_check import check_speed, paired_losses
 from accel_bench.runner.tune_plans import TUNED
 
 OBJECTIVE = Objective(goal="loss", unit="tokens", amount=2 * TOKENS)
@@ -32,3 +35,23 @@ def test_a_run_that_its_self_audit_disowns_has_no_loss() -> None:
     )
     assert paired_losses([base, winner], OBJECTIVE) == [(3.0, 2.0)]
     assert paired_losses([base, doubled(winner)], OBJECTIVE) == []
+
+
+def check_of(baseline: list[Result], winner: list[Result]) -> TuneCheck:
+    """The check of the rounds of two servers."""
+    planned = [PlannedSummary(experiment=runs[0].experiment) for runs in (baseline, winner)]
+    return check_speed(summarize("served", "base", planned, [*baseline, *winner], 5), "monday")
+
+
+def without_answers(run: Result) -> Result:
+    """The same run, whose answers were not kept."""
+    ranks = [rank.model_copy(update={"answers": None}) for rank in run.ranks]
+    return run.model_copy(update={"ranks": tuple(ranks)})
+
+
+def test_a_server_that_keeps_up_is_better_than_a_saturated_one_if_it_answers_the_same() -> None:
+    full, winner = serving("base", 100, saturated=True), serving(TUNED, 50)
+    assert check_of(full, winner).verdict == "better"
+    for other in ([without_answers(run) for run in winner], serving(TUNED, 50, answer=(1, 2))):
+        found = check_of(full, other)
+        assert (found.verdict, found.ratio) == ("open", None)

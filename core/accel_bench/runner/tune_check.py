@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.audit import disowning
+from accel_bench.analysis.checks.training import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.searches.tuning import check_losses, loss_at
 from accel_bench.analysis.searches.tuning_schema import (
     CheckVerdict,
@@ -46,7 +48,7 @@ class TuneChecker(NamedTuple):
             pairs = paired_losses(results, self.search.objective)
             looks = len({run.session for run in results if run.status.completed})
             return check_losses(pairs, self.search.objective.words, session.id, max(looks, 1))
-        return _of_speed(plan, results, session.id)
+        return check_speed(plan.summarize(results), session.id)
 
     def _plan(self, best: TuneTrial) -> Plan:
         changes: dict[str, Any] = {"measure.rounds": self.rounds}
@@ -69,11 +71,12 @@ def paired_losses(results: list[Result], objective: Objective) -> list[tuple[flo
     return [(both[False], both[True]) for both in found.values() if len(both) == 2]
 
 
-def _of_speed(plan: Plan, results: list[Result], session: str) -> TuneCheck:
-    summary = plan.summarize(results)
+def check_speed(summary: Summary, session: str) -> TuneCheck:
+    """Return the check of a winner that was searched by speed."""
     row = next(one for one in summary.experiments if one.stack == TUNED)
     base = next(one for one in summary.experiments if one.stack == summary.baseline)
-    if base.saturated and not row.saturated and row.status.completed and not row.not_the_same:
+    keeps_up = row.status.completed and not row.saturated
+    if base.saturated and keeps_up and not training_obstacle(row):
         reason = "it answers all requests in time, and the baseline is saturated at this rate"
         return TuneCheck(
             verdict="better", reason=reason, rounds=row.rounds, ratio=None, session=session
