@@ -1,15 +1,16 @@
-"""Regret of the best choices that the noise of a generated table allows.
+"""Regret of two reference rules on the generated tables of `recommend`.
 
-Each is Bayes': it knows how tables are made, how large noise and drift are, sees the same runs as
-`accel-bench recommend`, and takes what has the smallest expected regret. Rules that know as much or
-less cannot have a smaller mean regret over many tables.
+Both are Bayes': they know how large noise and drift are and on what range a layout's share lies,
+see the same runs as `accel-bench recommend`, and take what has the smallest expected regret. They
+are no bound: of a stack's own speed, and the second of what stacks share, they take any value to be
+as likely as any other, and tables are not made so. A rule that knows how they are may do better.
 
 A stack's seconds of a token at a batch layout are, as logarithms, those of the stack, a share of
 the layout that is uniform on `LAYOUT_SHARE`, the drift of the runs that ran together, and noise.
 In generated tables each stack has shares of its own: what all stacks have in common at a layout
-that ran alone is then drift, and is taken off. In practice a larger batch may be faster for all of
-them. The second choice leaves that open: it takes nothing off that all stacks share. Start-up is
-taken as known.
+that ran alone is then drift, and the first rule takes it off. In practice a larger batch may be
+faster for all of them. The second rule leaves that open: it takes nothing off that all share.
+Start-up is taken as known.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -66,15 +68,17 @@ class Observed(NamedTuple):
 
 
 def measure_bound(asked: Request) -> Iterator[Entry]:
-    """Yield the regret of both choices at the highest level of noise, as it grows."""
+    """Yield the mean regret of both rules at the highest level of noise, as it grows."""
     many = TABLES if asked.counts.rounds > 1 else QUICK_TABLES
     for name, may_share in (("own-shares", False), ("shared", True)):
-        regret_at = partial(best_regret_of, noise=NOISES[-1], may_share=may_share)
-        yield from growing(f"bound-{name}", regret_at, many, asked, goal=None)
+        regret_at = partial(regret_of_rule, noise=NOISES[-1], may_share=may_share)
+        for entry in growing(f"bound-{name}", regret_at, many, asked, goal=None):
+            mean = fmean(entry.samples["regret"])
+            yield entry.model_copy(update={"value": mean, "unit": "regret, mean"})
 
 
-def best_regret_of(seed: int, noise: float, may_share: bool = False) -> float:
-    """Return the regret of the best choice on the runs that are drawn from a table.
+def regret_of_rule(seed: int, noise: float, may_share: bool = False) -> float:
+    """Return the regret of a rule's choice on the runs that are drawn from a table.
 
     `may_share` leaves open whether a layout changes the speed of all stacks alike.
     """

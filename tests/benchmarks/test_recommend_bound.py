@@ -1,4 +1,4 @@
-"""The best choice that noise allows: what all stacks share at a layout is drift, or may be none."""
+"""Reference rules: what all stacks share at a layout is drift, or may be none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.recommend import TrueTable, Truth, make_table
-from benchmarks.recommend_bound import Observed, best_regret_of, observed, posterior
+from benchmarks.recommend_bound import Observed, observed, posterior, regret_of_rule
 
 STACKS = range(5)
 
@@ -46,7 +46,7 @@ def test_it_may_be_the_layouts_own_where_all_stacks_may_share_it() -> None:
 
 def test_what_runs_can_tell_apart_has_no_regret() -> None:
     seeds = [seed for seed in range(8) if make_table(seed, 0.002).interleaved]
-    assert [best_regret_of(seed, 0.002) for seed in seeds] == pytest.approx(
+    assert [regret_of_rule(seed, 0.002) for seed in seeds] == pytest.approx(
         [0.0] * len(seeds), abs=0.002
     )
 
