@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.modeling.contract import text_config
 from accel_bench.run_context import Run
 
@@ -22,6 +23,9 @@ in bfloat16 and float16, tokens that were 4.5 of them apart have changed places,
 MOST_REQUESTS = 256
 """Requests whose near ties are looked for."""
 
+MOST_POSITIONS = 64
+"""Positions whose logits are copied in float32 at once: a vocabulary is large."""
+
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys of a configuration with experts: where rounding chooses another one, all logits change."""
 
@@ -32,7 +36,8 @@ def find_near_ties(
     """Return the near ties of the first answers, each of them computed again in one forward pass.
 
     `prompts` are tensors of shape (length,). None where each token must be the same, where none is
-    the likeliest one, and for models in which roundings add up in another way.
+    the likeliest one, and for models in which roundings add up in another way. Fewer are returned
+    where memory runs out: what was measured before stands.
     """
     asked, model = run.scenario.inference, run.unwrapped_model
     dtype: torch.dtype = getattr(torch, run.scenario.compute_dtype)
@@ -41,8 +46,19 @@ def find_near_ties(
     if exact or asked.decoding != "greedy" or margin is None:
         return None
     pairs = list(zip(prompts, answers, strict=True))[:MOST_REQUESTS]
+    found: list[Sequence[int]] = []
     with torch.no_grad(), run.autocast(), _uncompiled():
-        return [_near_ties(model, run.device, *pair, margin) for pair in pairs]
+        for pair in pairs:
+            try:
+                found.append(_near_ties(model, run.device, *pair, margin))
+            except Exception as error:
+                if out_of_memory(error) is None:
+                    raise
+                run.logger.warning(
+                    "near ties are known of %d of %d requests: %s", len(found), len(pairs), error
+                )
+                break
+    return found
 
 
 def near_tie_margin(config: Any, dtype: torch.dtype) -> float | None:
@@ -68,11 +84,16 @@ def _near_ties(
     last = "logits_to_keep" in inspect.signature(model.forward).parameters
     more = {"logits_to_keep": kept} if last else {}
     output = model(input_ids=ids.to(str(device)), use_cache=False, **more)
-    logits = output.logits[0, -kept:].float()
-    best = logits.topk(2).values
-    near = best[:, 0] - best[:, 1] <= margin * logits.std(dim=-1)
-    positions: list[int] = near.nonzero()[:, 0].tolist()
+    near = [_are_near(logits, margin) for logits in output.logits[0, -kept:].split(MOST_POSITIONS)]
+    positions: list[int] = torch.cat(near).nonzero()[:, 0].tolist()
     return positions
+
+
+def _are_near(logits: torch.Tensor, margin: float) -> torch.Tensor:
+    """Return of each position, shape (positions,), whether its two best tokens nearly tie."""
+    logits = logits.float()
+    best = logits.topk(2).values
+    return best[:, 0] - best[:, 1] <= margin * logits.std(dim=-1)
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

@@ -1,8 +1,8 @@
 """Real ranks on gloo against one process, for every task: the same losses and update.
 
 As in `test_ranks.py`, which has a short case, with SGD and clipping. Losses that tell the samples
-of a micro-batch apart are compared between strategies: the micro-batches of two ranks are none of
-one process.
+of a micro-batch apart are compared between strategies, and DDP with nothing: two ranks take turns
+at the samples of a step, so that their micro-batches are none of one process.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ def test_two_ranks_train_each_task_as_one_process_does(
 ) -> None:
     if stack == "tensor" and task != "dpo":
         pytest.skip("no plan of transformers for the model")
+    if stack == "ddp" and task in BY_MICRO_BATCH:
+        pytest.skip("no process alone has its micro-batches")
     two = results[f"{task}-{adapter}-2"]
     alone = two["ddp"] if task in BY_MICRO_BATCH else results[f"{task}-{adapter}-1"]["alone"]
     ranks.assert_same_training(alone, two[stack], 1e-5)

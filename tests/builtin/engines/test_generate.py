@@ -149,6 +149,23 @@ def test_rounding_turns_near_ties_round_and_no_other_token(make_run: MakeRun) ->
     assert sum(map(len, rounded.near_ties)) < 12 * 24 / 2
 
 
+def test_answers_stand_where_memory_runs_out_while_near_ties_are_looked_for(
+    make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, engine = answering(make_run, **HALF)
+    passes = iter(range(100))
+
+    def forward(model: Any, arguments: Any, inputs: dict[str, Any]) -> None:
+        if not inputs.get("use_cache", True) and next(passes) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    run.unwrapped_model.register_forward_pre_hook(forward, with_kwargs=True)
+    engine.run(Laps(2))
+    assert len(run.answers) == 6
+    assert run.near_ties is not None and len(run.near_ties) == 2
+    assert "near ties are known of 2 of 6 requests: CUDA out of memory" in caplog.text
+
+
 def test_in_float32_near_ties_are_looked_for_where_timing_composes_batches(
     make_run: MakeRun,
 ) -> None:
