@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from accel_bench_vllm import VLLM, VLLMOptions
 from pydantic import ValidationError
 
+from accel_bench.errors import ScenarioError
 from accel_bench.testing import make_experiment, make_machine
 
 WORK: dict[str, Any] = {"mode": "inference", "model": {"id": "tiny-llama-cpu"}}
@@ -66,3 +68,17 @@ def test_no_argument_names_code_that_vllm_would_import(extra: dict[str, Any]) ->
     with pytest.raises(ValidationError, match=f"{next(iter(extra))} is .*not names of code"):
         VLLMOptions(extra=extra)
     assert VLLMOptions(extra={"distributed_executor_backend": "mp", "swap_space": 4.5}).extra
+
+
+def test_a_cache_of_unknown_size_must_be_given_one() -> None:
+    """Else vLLM would take nearly all memory of the GPU."""
+    from accel_bench_vllm.impl.engine import _settings
+    from transformers import LlamaConfig
+
+    run: Any = SimpleNamespace(scenario=make_experiment(WORK).scenario)
+    latent = LlamaConfig(kv_lora_rank=8)
+    with pytest.raises(ScenarioError, match=r"set engine\.kv_cache_memory_bytes"):
+        _settings(run, VLLMOptions(), latent)
+    given = _settings(run, VLLMOptions(kv_cache_memory_bytes=4096), latent)
+    assert given["kv_cache_memory_bytes"] == 4096
+    assert _settings(run, VLLMOptions(), LlamaConfig())["kv_cache_memory_bytes"] > 0

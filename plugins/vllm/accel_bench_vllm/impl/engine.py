@@ -218,6 +218,7 @@ def _start_server(run: Run, options: VLLMOptions, config: Any) -> Any:
         seed=run.scenario.train.seed,
         skip_tokenizer_init=True,
         generation_config="vllm",
+        load_format="safetensors",  # Pickled weights may hold code.
         trust_remote_code=run.trust_remote_code,
         max_model_len=asked.prompt_tokens + asked.new_tokens,
         max_num_seqs=asked.batch_size,
@@ -229,10 +230,18 @@ def _start_server(run: Run, options: VLLMOptions, config: Any) -> Any:
 
 
 def _settings(run: Run, options: VLLMOptions, config: Any) -> dict[str, Any]:
-    """Return the options that are arguments of vLLM, with room for the requests in its cache."""
+    """Return the options that are arguments of vLLM, with room for the requests in its cache.
+
+    Raises ScenarioError where that room is not known: vLLM would take nearly all memory.
+    """
     settings = options.model_dump(exclude={"extra"}, exclude_none=True)
     numbers = expected_numbers(text_config(config), 1, static=True)
-    if options.kv_cache_memory_bytes is None and numbers is not None:
+    if options.kv_cache_memory_bytes is None:
+        if numbers is None:
+            raise ScenarioError(
+                "how large the cache of this model is, is not known: set "
+                "engine.kv_cache_memory_bytes"
+            )
         asked = run.scenario.inference
         length = asked.prompt_tokens + asked.new_tokens
         blocks = (asked.batch_size + 1) * math.ceil(length / LARGEST_BLOCK)
