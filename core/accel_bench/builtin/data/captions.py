@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -14,9 +14,6 @@ from accel_bench.builtin.data.images import (
     drawing_problems,
     fitting_problems,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class CaptionOptions(ImageOptions):
