@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from cli.program import Done, call
 
+from accel_bench.runner.estimate import NO_STEP
+
 SMALL = """\
 name: small
 model:
@@ -120,6 +122,12 @@ def test_lengths_and_a_swept_length_are_one_too_many(file: str, tmp_path: Path) 
     path.write_text(SMALL.replace("train.micro_batch_size: [4, 1024]", SWEPT))
     done = estimate(file, "--lengths", str(tmp_path / "lengths.txt"), code=2)
     assert "data.sequence_length, which the scenario's sweep gives too" in done.err
+
+
+@pytest.mark.usefixtures("file")
+def test_inference_has_no_step_to_estimate() -> None:
+    done = estimate("inference-cpu", "--gpu", "l4", "--no-limits", "--format", "json", code=1)
+    assert {one["problem"] for one in json.loads(done.out)["estimates"]} == {NO_STEP}
 
 
 @pytest.mark.release

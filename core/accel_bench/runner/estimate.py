@@ -26,6 +26,12 @@ from accel_bench.runner.estimate_speed import SpeedEstimator
 from accel_bench.runner.estimate_target import Target
 from accel_bench.runner.simulator import Simulator
 
+NO_STEP = (
+    "a step of training is estimated, and mode inference has none: estimate a scenario of the same "
+    "model that trains"
+)
+"""Why nothing is estimated where requests are answered."""
+
 
 @dataclass(frozen=True)
 class Estimator:
@@ -58,6 +64,8 @@ class Estimator:
         )
         if planned.skipped:
             return blank.model_copy(update={"problem": "; ".join(planned.skipped)})
+        if scenario.generates:
+            return blank.model_copy(update={"problem": NO_STEP})
         try:
             return blank.model_copy(update=self._figures(planned))
         except AccelBenchError as error:
