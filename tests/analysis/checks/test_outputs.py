@@ -167,6 +167,22 @@ def test_near_ties_of_the_run_that_rounds_more_count() -> None:
     assert verdict(base, known).output_verdict == "different"
 
 
+@pytest.mark.parametrize("cut", ["baseline", "stack"])
+def test_near_ties_explain_nothing_where_one_has_a_digest_alone(cut: str) -> None:
+    ties = [(20,)] * 50
+    runs = {
+        "baseline": answered(*[LONG] * 50, near_ties=ties, **HALF),
+        "stack": answered(*[LONG] * 49, LATE, near_ties=ties, **HALF),
+    }
+    (rank,) = runs[cut].ranks
+    assert rank.answers is not None and rank.answers.near_ties is not None
+    digest = {"tokens": rank.answers.tokens[:49], "digests": (rank.answers.digest(49),)}
+    fewer = rank.answers.model_copy(update={**digest, "near_ties": tuple(ties[:49])})
+    rank = rank.model_copy(update={"answers": fewer})
+    runs[cut] = runs[cut].model_copy(update={"ranks": (rank,)})
+    assert verdict(runs["baseline"], runs["stack"]).output_verdict == "equivalent"
+
+
 def test_a_missing_end_is_no_near_tie() -> None:
     base = answered(*[LONG] * 200, near_ties=[()] * 200, **HALF)
     assert verdict(base, answered(*[LONG] * 199, LONG[:31], **HALF)).output_verdict == "different"

@@ -125,12 +125,15 @@ def _near_ties(
     baseline: Result, before: Answers, stack: Result, after: Answers
 ) -> dict[int, set[int]]:
     """Return the near ties of each request for which they are known, in the dtype of the run that
-    rounds more: up to the first other token both runs have the same text."""
+    rounds more: up to the first other token both runs have the same text. Only where both have kept
+    token ids is that one known."""
+    kept = min(len(before.tokens), len(after.tokens))
     sides = ((baseline, before), (stack, after))
     places = [_coarseness(run) for run, _ in sides]
     found: dict[int, set[int]] = {}
     for place, (_, answers) in zip(places, sides, strict=True):
-        for number, near in enumerate(answers.near_ties or ()) if place == max(places) else ():
+        known = (answers.near_ties or ()) if place == max(places) else ()
+        for number, near in enumerate(known[:kept]):
             found.setdefault(number, set()).update(near)
     return found
 
