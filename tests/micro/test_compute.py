@@ -210,6 +210,16 @@ def test_a_round_on_a_device_is_marked_on_the_device_of_its_batch(
     assert acme.asked == ["wait", "reset", "memory", "call", "wait", "memory"]
 
 
+def test_the_device_that_is_prepared_last_is_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acme = Acme()
+    monkeypatch.setattr(devices, "device_types", lambda: {"acme": acme})
+    for name in ("acme:1", "acme:0", "acme:1"):
+        prepare_device(name)
+    assert acme.asked == ["use 1", "use 0", "use 1"]
+
+
 def test_a_device_is_named_as_in_a_scenario_and_called_as_torch_calls_it() -> None:
     assert [*map(torch_name, ("rocm:1", "cpu", "meta"))] == ["cuda:1", "cpu", "meta"]
     assert prepare_device("cpu") == "cpu"

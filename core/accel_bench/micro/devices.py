@@ -16,23 +16,30 @@ def torch_name(name: str) -> str:
     return name if known is None else f"{known.torch_type}{colon}{index}"
 
 
-@cache
 def prepare_device(name: str) -> str:
-    """Return what torch calls a device, which this process may use from then on.
+    """Return what torch calls a device, which this process may use; with a number it is current.
 
     Raises ScenarioError for a type of device that nothing installed describes, and for one that
     torch cannot use.
     """
+    kind, _, index = name.partition(":")
+    if reason := _lacks(kind):
+        raise ScenarioError(f"nothing can run on device {name!r}: {reason}")
+    if index:
+        device_type(kind).use(int(index))
+    return torch_name(name)
+
+
+@cache
+def _lacks(kind: str) -> str:
+    """Prepare a type of device; return why torch cannot use it, empty where it can."""
     import torch
 
-    kind, _, index = name.partition(":")
     device = device_type(kind)
-    if reason := device.lacks(str(torch.__version__)):
-        raise ScenarioError(f"nothing can run on device {name!r}: {reason}")
-    device.prepare()
-    if index:
-        device.use(int(index))
-    return torch_name(name)
+    reason = device.lacks(str(torch.__version__))
+    if not reason:
+        device.prepare()
+    return reason
 
 
 @cache
