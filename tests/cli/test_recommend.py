@@ -11,6 +11,7 @@ import pytest
 from cli.program import Done, call, write_nulls
 from recommendation_factory import LOSSES, experiment, in_turn, runs
 
+from accel_bench.cli.recommend_request import simulators_at_once
 from accel_bench.result import Result
 from accel_bench.store.database import open_store
 from accel_bench.store.sessions import SessionRecord
@@ -80,6 +81,12 @@ def test_a_database_that_cannot_be_read_is_no_empty_one(
     (results / "results.sqlite").write_bytes(b"no database at all")
     done = recommend(*asked, code=2)
     assert "results.sqlite" in done.err and "Cannot tell" not in done.out
+
+
+def test_as_many_models_are_simulated_at_once_as_cores_and_memory_hold() -> None:
+    for gibibytes, expected in ((64, 8), (8, 5), (1, 1)):
+        assert simulators_at_once(70, 16, gibibytes * 2**30) == expected
+    assert (simulators_at_once(3, 16, 2**36), simulators_at_once(70, 2, 2**36)) == (3, 2)
 
 
 def test_conditions_choose_the_evidence(results: Path) -> None:

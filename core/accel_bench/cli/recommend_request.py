@@ -28,7 +28,7 @@ from accel_bench.documents.files import read_text
 from accel_bench.documents.load_json import load_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import NoResultsError, ScenarioError
-from accel_bench.machine.info import Machine, available_cores, read_machine
+from accel_bench.machine.info import Machine, available_cores, available_memory, read_machine
 from accel_bench.planning.duration import recent_results
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, resolve_request
@@ -47,7 +47,10 @@ MAXIMUM_BYTES = 64 * 2**20
 """Size of a request: its lengths are most of it."""
 
 MOST_SIMULATORS = 8
-"""Processes that simulate at once; each takes about a gibibyte."""
+"""Processes that simulate at once."""
+
+SIMULATOR_BYTES = 3 * 2**29
+"""Free memory for each of them: it takes about a gibibyte."""
 
 NOTHING = 1
 """Exit code where nothing can be recommended."""
@@ -90,7 +93,7 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
     with ExitStack() as stack:
         estimators = [
             _estimator(asked, Stored(), stack.enter_context(closing(Simulator(trusted))), trusted)
-            for _ in range(max(1, min(available_cores(), MOST_SIMULATORS, len(names))))
+            for _ in range(simulators_at_once(len(names), available_cores(), available_memory()))
         ]
 
         def notify(name: str) -> None:
@@ -101,6 +104,11 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
     document = FittingModels(gpu=device.name, scenario=work, models=models)
     print_report(models_report(document), options.output)
     return 0 if any(one.fit == "fits" for one in models) else NOTHING
+
+
+def simulators_at_once(models: int, cores: int, free_bytes: int) -> int:
+    """Return how many processes simulate so many models."""
+    return max(1, min(models, cores, free_bytes // SIMULATOR_BYTES, MOST_SIMULATORS))
 
 
 def read_request(options: RecommendOptions) -> RecommendRequest:

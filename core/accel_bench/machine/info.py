@@ -152,6 +152,11 @@ def _memory_bytes() -> int:
     return total if limit is None else min(total, limit)
 
 
+def available_memory() -> int:
+    """Return the bytes of the host that are free, or what a container may use of it if less."""
+    return min(_memory_bytes(), psutil.virtual_memory().available)
+
+
 def available_cores() -> int:
     """Return the number of cores that this process may use; a container can have fewer.
 
