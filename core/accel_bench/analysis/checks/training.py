@@ -141,6 +141,11 @@ class TrainingComparison(OutputComparison, LossComparison):
         }
 
     @property
+    def differs_by_design(self) -> bool:
+        """Whether a verdict is that it differs, and no more than a plugin declares."""
+        return any(verdict == "different by design" for verdict, _ in self.verdicts.values())
+
+    @property
     def untested(self) -> str:
         """Why nothing shows that the work is the same; empty where something does, or where there
         is nothing to show."""
