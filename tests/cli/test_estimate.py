@@ -126,7 +126,7 @@ def test_lengths_and_a_swept_length_are_one_too_many(file: str, tmp_path: Path) 
 
 @pytest.mark.usefixtures("file")
 def test_inference_has_no_step_to_estimate() -> None:
-    done = estimate("inference-cpu", "--gpu", "l4", "--no-limits", "--format", "json", code=1)
+    done = estimate("inference-cpu", "--gpu", "l4", "--no-limits", "--format", "json", code=3)
     assert {one["problem"] for one in json.loads(done.out)["estimates"]} == {NO_STEP}
 
 
