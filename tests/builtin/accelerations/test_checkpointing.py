@@ -15,7 +15,7 @@ from flop_counting import GPT2, ROTARY, catalog_model, counted_flops, run_of
 from accel_bench.builtin.accelerations.activations import CheckpointingOptions
 from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
 from accel_bench.effective import CheckpointedBlocks
-from accel_bench.errors import PluginError
+from accel_bench.errors import ScenarioError
 from accel_bench.flops.formulas import hardware_flops, model_flops
 from accel_bench.flops.workload import Workload
 from accel_bench.worker.flops.trace import read_workload
@@ -192,5 +192,5 @@ def test_counting_stops_with_the_warm_up_and_checkpointing_goes_on() -> None:
 
 
 def test_a_model_without_blocks_of_transformers_is_refused() -> None:
-    with pytest.raises(PluginError, match="Sequential has no block"):
+    with pytest.raises(ScenarioError, match="Sequential has no block"):
         checkpointed(torch.nn.Sequential(torch.nn.Linear(1, 1)))

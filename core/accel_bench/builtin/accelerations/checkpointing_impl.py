@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from accel_bench.builtin.accelerations.selective_policy_impl import SelectivePolicy
-from accel_bench.errors import PluginError
+from accel_bench.errors import ScenarioError
 from accel_bench.modeling.checkpointing import (
     CheckpointFunction,
     disable_gradient_checkpointing,
@@ -64,12 +64,12 @@ class Checkpointing:
     """One model's blocks, from the moment they are set up until that is undone."""
 
     def __init__(self, model: nn.Module, options: CheckpointingOptions) -> None:
-        """Raises PluginError for a model whose blocks cannot be computed again one by one."""
+        """Raises ScenarioError for a model whose blocks cannot be computed again one by one."""
         self._model: Any = model
         self._options = options
         self._blocks = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
         if not self._blocks:
-            raise PluginError(
+            raise ScenarioError(
                 f"activation-checkpointing: {type(model).__name__} has no block that transformers "
                 "can compute again by itself; take the plugin out of the stack"
             )
