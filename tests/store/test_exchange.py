@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import tracemalloc
@@ -225,6 +226,7 @@ def test_an_export_of_many_runs_takes_no_more_memory_than_one_of_few(
         return (make_result(f"run-{one}") for one in range(number))
 
     def peak(number: int) -> int:
+        gc.collect()
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
         WRITERS[form](runs(number), tmp_path)
@@ -234,7 +236,7 @@ def test_an_export_of_many_runs_takes_no_more_memory_than_one_of_few(
     try:
         peak(10)  # what is imported and cached at first
         # A run's row or text alone takes more than 2,000 bytes.
-        assert peak(60) - peak(10) < 50 * 1000
+        assert min(peak(60) for _ in range(3)) - min(peak(10) for _ in range(3)) < 50 * 1000
     finally:
         tracemalloc.stop()
     assert [path.name for path in tmp_path.iterdir() if path.name != "runs.parquet"] == []

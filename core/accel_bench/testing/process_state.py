@@ -76,6 +76,9 @@ GLOBAL_HOOKS = {
 }
 """Where torch keeps hooks of all modules and of all optimizers."""
 
+COMPILED = ("__compiled_fn_", "__resume_at_")
+"""Beginnings of the names that torch's compiler gives what it makes, in the module of the function
+that it compiles; they go when that function's code does, whoever runs meanwhile."""
 
 METHODS = (classmethod, staticmethod, property)
 """What a class holds of methods that cannot be called itself."""
@@ -226,7 +229,7 @@ def _add_module(
 ) -> None:
     """Add what one module holds that can be called. There are tens of thousands of them."""
     for key, value in list(vars(module).items()):
-        if not callable(value):
+        if not callable(value) or key.startswith(COMPILED):
             continue
         found[name, key] = value
         if isinstance(value, type) and value.__module__ == name and id(value) not in seen:
