@@ -13,7 +13,7 @@ from accel_bench.analysis.repetitions import Repetition
 from accel_bench.analysis.tables.overview import RunLine
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
-from accel_bench.store.database import IDS_AT_ONCE, SessionRecord, Store, begins_with, named_by
+from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts, named_by
 from accel_bench.store.history import one_of_each
 from accel_bench.store.queries import condition_of, damaged_runs, without
 from accel_bench.store.repetitions import read_repetitions, repeating_sessions
@@ -215,9 +215,8 @@ def _elsewhere(
         RUNS.c.audited_status.in_(COMPLETED), RUNS.c.tokens_per_second.is_not(None)
     )
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for start in range(0, len(ids), IDS_AT_ONCE):
-        part = query.where(RUNS.c.experiment_id.in_(ids[start : start + IDS_AT_ONCE]))
-        for row in store.fetch(part):
+    for part in in_parts(ids):
+        for row in store.fetch(query.where(RUNS.c.experiment_id.in_(part))):
             if origin_of(row) != "measured":
                 continue  # it may be the very session that is shown
             by_command = found.setdefault((row["experiment_id"], row["stack"]), {})

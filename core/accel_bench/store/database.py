@@ -130,8 +130,8 @@ class Store:
 
     def present(self, run_ids: Sequence[str]) -> Iterator[str]:
         """Yield those of the ids that are stored."""
-        for start in range(0, len(run_ids), IDS_AT_ONCE):
-            condition = RUNS.c.run_id.in_(run_ids[start : start + IDS_AT_ONCE])
+        for part in in_parts(run_ids):
+            condition = RUNS.c.run_id.in_(part)
             yield from (one["run_id"] for one in self.fetch(select(RUNS.c.run_id).where(condition)))
 
     def results(
@@ -155,7 +155,11 @@ class Store:
         return [result for _, result in self.each(*chosen) if result is not None]
 
     def with_ids(self, run_ids: Sequence[str]) -> list[Result]:
-        """Return the intact results with these ids, in the order of `results`."""
+        """Return the intact results with these ids; of each part of ids in the order of
+        `results`."""
+        return [result for part in in_parts(run_ids) for result in self._with_ids(part)]
+
+    def _with_ids(self, run_ids: Sequence[str]) -> list[Result]:
         try:
             # One statement for all calls: building it anew takes as long as a row.
             found = list(self.fetch(self._reading_ids, ROWS_AT_ONCE, run_ids=list(run_ids)))
@@ -265,6 +269,11 @@ class Store:
             f"no run, experiment or session in {self.folder} begins with {prefix!r}{near} "
             "(`accel-bench results list` shows all)"
         )
+
+
+def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the ids in parts of as many as one query takes."""
+    return (ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE))
 
 
 def named_by(prefix: str) -> list[ColumnElement[bool]]:

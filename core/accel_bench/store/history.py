@@ -17,7 +17,6 @@ from accel_bench.store.checksums import intact
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.names import COMPUTED, stored_part
 from accel_bench.store.schema import IMPORTED, RUNS, within_limits
-from accel_bench.store.selection import MOST_AT_ONCE
 
 
 def read_history(
@@ -45,9 +44,7 @@ def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Re
     # A completed run comes last, since it has the metrics too.
     ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
     ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
-    parts = (ids[start : start + MOST_AT_ONCE] for start in range(0, len(ids), MOST_AT_ONCE))
-    found = [one for part in parts for one in store.results(RUNS.c.run_id.in_(part))]
-    return {one.experiment.id: one for one in found}
+    return {one.experiment.id: one for one in store.with_ids(ids)}
 
 
 def _run(row: Mapping[str, Any], experiments: Mapping[str, Experiment], figure: str) -> HistoryRun:

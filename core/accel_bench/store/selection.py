@@ -23,9 +23,6 @@ Command = tuple[str, str]
 CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
 """What a condition has and a word has not."""
 
-MOST_AT_ONCE = 500
-"""Runs that are read with one query."""
-
 MOST_NAMED = 20
 """Stacks that an error names."""
 
@@ -142,8 +139,7 @@ def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Name
 def _read(store: Store, named: Sequence[Named]) -> Runs:
     """Read the results of the runs. Raises StoreError where none of them can be read."""
     ids = [run.run_id for run in named]
-    parts = (ids[start : start + MOST_AT_ONCE] for start in range(0, len(ids), MOST_AT_ONCE))
-    found = [run for part in parts for run in store.with_ids(part)]
+    found = store.with_ids(ids)
     if not found:
         raise StoreError(f"none of {', '.join(ids[:10])} can be read, since they are damaged")
     return found

@@ -175,6 +175,7 @@ class VLLM(Plugin[VLLMOptions]):
 
         self._engine = VLLMEngine(run, self.options)
         run.on_close(self._engine.close)
+        run.on_evidence(self._engine.evidence)
         return self._engine
 
     @hookimpl
@@ -182,8 +183,3 @@ class VLLM(Plugin[VLLMOptions]):
         """Return latencies and rates of the window's requests, and the size of the cache."""
         if self._engine is not None:
             yield from self._engine.metrics(window)
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Return what vLLM has loaded and allocated, and how the load was met."""
-        return {} if self._engine is None else self._engine.evidence()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accel_bench import (
     Engine,
@@ -59,6 +59,7 @@ class Generate(Plugin[Options]):
         from accel_bench.builtin.engines.generate_impl import GenerateEngine
 
         self._engine = GenerateEngine(run)
+        run.on_evidence(self._engine.evidence)
         return self._engine
 
     @hookimpl
@@ -66,8 +67,3 @@ class Generate(Plugin[Options]):
         """Return latencies and rates of the window's requests, and the size of the cache."""
         if self._engine is not None:
             yield from self._engine.metrics(window)
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Return the size of the cache beside arithmetic, and how the load was met."""
-        return {} if self._engine is None else self._engine.evidence()

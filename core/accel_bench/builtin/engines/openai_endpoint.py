@@ -150,6 +150,7 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
 
         self._engine = EndpointEngine(run, self.options)
         run.on_close(self._engine.close)
+        run.on_evidence(self._engine.evidence)
         return self._engine
 
     @hookimpl
@@ -157,11 +158,6 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
         """Return latencies and rates of the window's requests."""
         if self._engine is not None:
             yield from self._engine.metrics(window)
-
-    @hookimpl
-    def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Return what the server called its model, and how it kept up."""
-        return {} if self._engine is None else self._engine.evidence()
 
 
 class ServedElsewhere:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -93,12 +94,17 @@ class PreferenceLoss:
     def _of_reference(self, inputs: Mapping[str, Any]) -> torch.Tensor:
         if self._reference is not None:
             return self._of(self._reference, inputs)
-        trained = [one for one in self._policy.parameters() if one.requires_grad]
+        trained = self._trained
         with self._policy.disable_adapter():
             # PEFT says that they do not train meanwhile, which gathered copies would keep.
             for one in trained:
                 one.requires_grad_(True)
             return self._of(self._policy, inputs)
+
+    @cached_property
+    def _trained(self) -> list[nn.Parameter]:
+        """Parameters that train, found in the first step: a policy may have many."""
+        return [one for one in self._policy.parameters() if one.requires_grad]
 
     def _answers(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return self._per_answer(token_log_probabilities(logits, labels), labels)
