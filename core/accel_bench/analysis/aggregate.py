@@ -13,6 +13,7 @@ from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.named import named_metrics
 from accel_bench.analysis.metrics.offered_load import (
+    OfferedLoad,
     compared_seconds,
     is_saturated,
     largest_metric,
@@ -115,6 +116,11 @@ class ExperimentRuns:
     def saturated(self) -> bool:
         """Whether requests piled up in a completed run."""
         return any(map(is_saturated, self.completed.values()))
+
+    @property
+    def load(self) -> OfferedLoad:
+        """What decides whether its latencies may be compared."""
+        return OfferedLoad(self.name, self.rate, self.saturated, bool(self.compared_seconds))
 
     def largest(self, metric: str) -> float | None:
         """Return the largest value over runs of a metric of the engine; None where one lacks it."""

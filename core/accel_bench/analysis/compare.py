@@ -88,7 +88,7 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentCompar
     training = _training(left, right, allowed, paired)
     speed = of_same_training(_speed(left, right, allowed, paired), training)
     return ExperimentComparison(
-        **dict(of_offered_load(speed, left, right)),
+        **dict(of_offered_load(speed, left.load, right.load)),
         **dict(training),
         a=_operand(left, steps),
         b=_operand(beside_baseline(right, left), steps),

@@ -94,7 +94,7 @@ def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
             return f"{_name(row)} {row.how_it_ended}"
     if not set(new.speeds) & set(old.speeds):
         return "no round in which both completed"
-    return load_obstacle(old, new)
+    return load_obstacle(old.load, new.load)
 
 
 def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:

@@ -171,7 +171,7 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             training = compare_training(base.completed, row.completed)
             both = comparability_of_rounds(base.completed, row.completed)
             judged = of_same_training(comparison, training)
-            judged = of_offered_load(judged, base, row)
+            judged = of_offered_load(judged, base.load, row.load)
             speed = of_comparable(judged, both)
             summary = _row(beside_baseline(row, base), speed, training, steps)
             slow = _slow_runs(base, row) if speed.verdict == "inconclusive" else ()

@@ -18,6 +18,8 @@ from accel_bench.analysis.gates.history import (
     history_run,
     series_of,
 )
+from accel_bench.analysis.gates.tracked_figures import TrackedFigure
+from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.cli.history import HistoryOptions
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request
@@ -115,16 +117,21 @@ def _judged(
     one: History, found: Sequence[History], plan: Plan, fresh: Sequence[Result]
 ) -> Confirmation:
     """Judge the step of one series by new runs of the same series, and of its baseline's."""
-    own = _runs_of(one.series, fresh, one.figure)
+    figure = TrackedFigure(one.figure, one.unit, one.better)
+    own = _runs_of(one.series, fresh, figure)
     planned = {series_of(p.experiment): p.experiment for p in plan.planned}
     if one.series not in planned:
         return confirm_step(one, []).model_copy(update={"conclusion": other_series(one)})
-    point = planned[one.series].point
-    side = (plan.baseline, point)
-    beside = {key for key, e in planned.items() if (e.stack.name, e.point) == side}
+    point, rate = planned[one.series].point, offered_rate(planned[one.series].scenario)
+    side = (plan.baseline, point, rate)
+    beside = {
+        key
+        for key, e in planned.items()
+        if (e.stack.name, e.point, offered_rate(e.scenario)) == side
+    }
     base = next((other for other in found if other.series in beside), None)
-    return confirm_step(one, own, base, _runs_of(base.series, fresh, one.figure) if base else [])
+    return confirm_step(one, own, base, _runs_of(base.series, fresh, figure) if base else [])
 
 
-def _runs_of(series: str, runs: Sequence[Result], figure: str) -> list[HistoryRun]:
+def _runs_of(series: str, runs: Sequence[Result], figure: TrackedFigure) -> list[HistoryRun]:
     return [history_run(run, figure) for run in runs if series_of(run.experiment) == series]

@@ -9,8 +9,15 @@ from typing import Any
 from sqlalchemy import ColumnElement
 
 from accel_bench.analysis.checks.audit import DEGRADING_ALONE
-from accel_bench.analysis.gates.history import HistoryRun
-from accel_bench.analysis.gates.tracked_figures import METRICS, TrackedFigure, figure_named
+from accel_bench.analysis.gates.history import HistoryRun, history_run
+from accel_bench.analysis.gates.tracked_figures import (
+    METRICS,
+    REQUEST_LATENCY,
+    TrackedFigure,
+    compared_figure,
+    figure_named,
+)
+from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.checksums import intact
@@ -35,8 +42,16 @@ def read_history(
     examples = one_of_each(store, rows)
     tracked = figure_named(figure, examples.values())
     experiments = {name: one.experiment for name, one in examples.items()}
+    of_requests = {
+        name: compared_figure(tracked, offered_rate(one.scenario)) is REQUEST_LATENCY
+        for name, one in experiments.items()
+    }
     known = [row for row in rows if row["experiment_id"] in experiments]
-    return [_run(row, experiments, tracked.name) for row in known], tracked
+    flat = [row for row in known if not of_requests[row["experiment_id"]]]
+    # What the engine says of the load stands in the documents alone.
+    whole = [row["run_id"] for row in known if of_requests[row["experiment_id"]]]
+    runs = [_run(row, experiments, tracked.name) for row in flat]
+    return [*runs, *(history_run(one, tracked) for one in store.with_ids(whole))], tracked
 
 
 def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:

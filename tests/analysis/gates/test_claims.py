@@ -11,7 +11,7 @@ from serving_factory import serving
 from accel_bench.analysis.checks.offered_load import OTHER_LOAD
 from accel_bench.analysis.gates.claims import CheckedClaim, Claim, check_claim
 
-LATENCY = "metrics.request_latency_p50_ms_rank0"
+LATENCY = "request_latency_p50"
 
 
 def checked(metric: str, late: Mapping[str, Any] = {}, **base: Any) -> CheckedClaim:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from analysis_factory import make_result
 from hypothesis import given
 from hypothesis import strategies as st
+from serving_factory import serving
 
 from accel_bench.analysis.searches.fitting import (
     FitPoint,
@@ -100,3 +101,23 @@ def test_one_round_out_of_memory_is_enough_not_to_fit() -> None:
     found = fit_point(3, [make_result(), oom, make_result(round=2)])
     assert (found.outcome, found.run_id) == ("does not fit", oom.run_id)
     assert found.reason == "it fits in 2 of 3 rounds: out of memory in forward"
+
+
+def test_at_a_rate_the_fastest_is_the_one_whose_median_request_is_answered_first() -> None:
+    def answer(saturated: int) -> str:
+        def make(value: int) -> FitPoint:
+            if value > 3:
+                return FitPoint(value=value, outcome="does not fit", reason="out of memory")
+            # The larger the batch, the more tokens a second of busy time, and the later the answer.
+            runs = serving("base", 100 * value, seconds=0.1 / value, saturated=value == saturated)
+            return fit_point(value, runs)
+
+        return search(SearchRange(start=1), make).answer
+
+    assert "fits is 3 (the median request in 300 ms, peak" in answer(saturated=0)
+    assert answer(saturated=0).endswith("1 was fastest (the median request in 100 ms).")
+    assert answer(saturated=1).endswith("2 was fastest (the median request in 200 ms).")
+    assert (
+        "Which of the values that fit is fastest cannot be told: saturated: "
+        f"{KEY} = 3 at 4 requests/s"
+    ) in answer(saturated=3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.metrics.offered_load import OfferedLoad
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.wording import join_names
 
@@ -13,7 +13,7 @@ OTHER_LOAD = "one of the two answers requests at a rate, the other one as many a
 """Why a latency and a speed are not compared."""
 
 
-def rate_obstacle(base: ExperimentRuns, row: ExperimentRuns, any_rate: bool = False) -> str:
+def rate_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -> str:
     """Return that requests do not arrive at one rate; empty where they do.
 
     `any_rate` takes two rates as one, but not a rate and none.
@@ -25,7 +25,7 @@ def rate_obstacle(base: ExperimentRuns, row: ExperimentRuns, any_rate: bool = Fa
     return f"requests arrive at {base.rate:g} and at {row.rate:g} a second"
 
 
-def load_obstacle(base: ExperimentRuns, row: ExperimentRuns, any_rate: bool = False) -> str:
+def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -> str:
     """Return why two are not compared in how soon they answer; empty where they may be.
 
     `any_rate` is for sweep points, which may differ in the rate.
@@ -36,16 +36,16 @@ def load_obstacle(base: ExperimentRuns, row: ExperimentRuns, any_rate: bool = Fa
         return ""
     if full := [one for one in (base, row) if one.saturated]:
         return saturation(*full)
-    return "" if base.compared_seconds and row.compared_seconds else NO_LATENCY
+    return "" if base.has_latency and row.has_latency else NO_LATENCY
 
 
-def saturation(*rows: ExperimentRuns) -> str:
+def saturation(*loads: OfferedLoad) -> str:
     """Return that requests pile up, and what of that follows."""
-    names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in rows])
+    names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in loads])
     return f"saturated: {names}; requests pile up, so that latencies say how long was measured"
 
 
-def of_offered_load(speed: Comparison, base: ExperimentRuns, row: ExperimentRuns) -> Comparison:
+def of_offered_load(speed: Comparison, base: OfferedLoad, row: OfferedLoad) -> Comparison:
     """Return the comparison, without ratio and verdict where the load allows none."""
     reason = load_obstacle(base, row)
     if not reason:

@@ -20,8 +20,13 @@ from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.offered_load import rate_obstacle, saturation
 from accel_bench.analysis.checks.training import compare_training, training_obstacle
-from accel_bench.analysis.gates.tracked_figures import METRICS, figure_named, figures_of
-from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY
+from accel_bench.analysis.gates.tracked_figures import (
+    METRICS,
+    OF_BUSY_TIME,
+    REQUEST_LATENCY,
+    figure_named,
+    figures_of,
+)
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
@@ -35,12 +40,6 @@ from accel_bench.result import Result
 ClaimVerdict: TypeAlias = Literal["holds", "does not hold", "cannot tell"]
 ERROR_RATE = 0.025
 """How often an end of a 95 % interval is on the wrong side."""
-
-OF_BUSY_TIME = {
-    *("tokens_per_second", "tokens_per_second_per_device", "tokens_per_hour", "mfu"),
-    *("samples_per_second", "steps_per_second", "median_step_seconds"),
-}
-"""Figures that say nothing of how soon requests are answered that arrive at a rate."""
 
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -247,12 +246,14 @@ def _obstacle(claim: Claim, rows: Sequence[ExperimentRuns]) -> str:
 
 def _load_obstacle(metric: str, baseline: ExperimentRuns, stack: ExperimentRuns) -> str:
     """Return why a figure of answered requests is not compared; empty where it is."""
-    if reason := rate_obstacle(baseline, stack):
+    if reason := rate_obstacle(baseline.load, stack.load):
         return reason
     if baseline.rate is not None and metric in OF_BUSY_TIME:
-        instead = f"{METRICS}{MEDIAN_LATENCY}_ms_rank0"
-        return f"requests arrive at a rate, and {metric} is that of busy time (metric: {instead})"
-    full = [one for one in (baseline, stack) if one.saturated]
+        return (
+            f"requests arrive at a rate, and {metric} is that of busy time "
+            f"(metric: {REQUEST_LATENCY.name})"
+        )
+    full = [one.load for one in (baseline, stack) if one.saturated]
     return saturation(*full) if full else ""
 
 

@@ -289,7 +289,7 @@ def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingC
     if training.update_missing:
         what = "what it answers" if training.generated else f"how {stack.name} trained"
         return f"{training.untested}, so that nothing shows {what}"
-    return load_obstacle(against, stack)
+    return load_obstacle(against.load, stack.load)
 
 
 def _failure(side: ExperimentRuns) -> str:

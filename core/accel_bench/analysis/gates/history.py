@@ -13,16 +13,21 @@ from statistics import median
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.analysis.checks.offered_load import saturation
 from accel_bench.analysis.gates.tracked_figures import (
+    REQUEST_LATENCY,
     TOKENS_PER_SECOND,
     Change,
     TrackedFigure,
+    compared_figure,
     figures_of,
 )
+from accel_bench.analysis.metrics.offered_load import OfferedLoad, is_saturated, offered_rate
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
 from accel_bench.analysis.tables.listing import differing_keys
+from accel_bench.analysis.tables.pivot_schema import Better
 from accel_bench.analysis.wording import join_names, label, percent, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import digest
@@ -50,6 +55,9 @@ class HistoryRun(NamedTuple):
     value: float | None
     """The figure; None where the run has none that may be used."""
 
+    saturated: bool = False
+    """Whether requests piled up, so that a latency would say how long was measured."""
+
 
 class HistoryPoint(Frozen):
     """What one command measured."""
@@ -74,6 +82,9 @@ class HistoryPoint(Frozen):
 
     statuses: tuple[str, ...]
     """How its runs ended; each once."""
+
+    saturated: bool = False
+    """Whether requests piled up in a run, so that no latency counts."""
 
     versions: dict[str, JsonValue]
     """Versions of libraries and plugins, with the commit of a checkout, by dotted key."""
@@ -133,7 +144,7 @@ class History(Document):
     """Name of the figure."""
 
     unit: str
-    better: str
+    better: Better
     """Which of two values is the better one."""
 
     points: tuple[HistoryPoint, ...]
@@ -148,8 +159,10 @@ class History(Document):
         return self.steps[-1] if self.steps else None
 
 
-def history_run(result: Result, figure: str = TOKENS_PER_SECOND.name) -> HistoryRun:
-    """Return a stored result as a run of a history."""
+def history_run(result: Result, figure: TrackedFigure = TOKENS_PER_SECOND) -> HistoryRun:
+    """Return a stored result as a run of a history; the figure is that which is compared."""
+    name = compared_figure(figure, offered_rate(result.experiment.scenario)).name
+    saturated = name == REQUEST_LATENCY.name and is_saturated(result)
     return HistoryRun(
         run_id=result.run_id,
         session=result.session,
@@ -159,7 +172,8 @@ def history_run(result: Result, figure: str = TOKENS_PER_SECOND.name) -> History
         status=result.status,
         replaces=result.replaces,
         experiment=result.experiment,
-        value=figures_of(result).get(figure),
+        value=None if saturated else figures_of(result).get(name),
+        saturated=saturated,
     )
 
 
@@ -189,6 +203,7 @@ def series_of(experiment: Experiment) -> str:
 
 def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
     newest = runs[-1].experiment
+    figure = compared_figure(figure, offered_rate(newest.scenario))
     replaced = {(run.replaces, run.round) for run in runs if run.replaces}
     commands: dict[str, list[HistoryRun]] = {}
     for run in runs:
@@ -198,6 +213,7 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         commands.setdefault(run.session.partition(".")[0], []).append(run)
     points = tuple(_point(session, own) for session, own in commands.items())
     steps = _steps(points, figure)
+    name = label(newest.stack.name, newest.sweep)
     return History(
         scenario=newest.scenario.name,
         stack=newest.stack.name,
@@ -210,14 +226,15 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         better=figure.better,
         points=points,
         steps=steps,
-        conclusion=_conclusion(label(newest.stack.name, newest.sweep), points, steps, figure),
+        conclusion=_conclusion(name, points, steps, figure) + _saturated(name, newest, points),
     )
 
 
 def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
     """Return one command's point: of the attempts of a run the last counts."""
     last = {(run.session, run.round): run for run in runs}
-    spoilt = any(run.status is Status.INVALID for run in last.values())
+    saturated = any(run.saturated for run in last.values())
+    spoilt = saturated or any(run.status is Status.INVALID for run in last.values())
     counted = [run for run in last.values() if run.value is not None and not spoilt]
     values = tuple(run.value for run in counted if run.value is not None)
     return HistoryPoint(
@@ -228,6 +245,7 @@ def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
         values=values,
         run_ids=tuple(run.run_id for run in counted),
         statuses=tuple(dict.fromkeys(run.status.value for run in last.values())),
+        saturated=saturated,
         versions=_versions(runs[0].experiment),
     )
 
@@ -310,6 +328,15 @@ def _conclusion(
     return (
         f"{what}: {_size(newest)} since session {newest.session} of {newest.started_at[:10]} "
         f"({newest.points_since} sessions; {_changes(newest)}){more}"
+    )
+
+
+def _saturated(name: str, experiment: Experiment, points: Sequence[HistoryPoint]) -> str:
+    """Return in how many sessions requests piled up; empty where they did in none."""
+    full = sum(one.saturated for one in points)
+    load = OfferedLoad(name, offered_rate(experiment.scenario), saturated=True, has_latency=True)
+    return (
+        f"; {full} of {len(points)} sessions count for nothing: {saturation(load)}" if full else ""
     )
 
 

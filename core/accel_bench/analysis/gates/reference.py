@@ -16,9 +16,17 @@ from typing import Literal, NamedTuple, TypeAlias
 from accel_bench.analysis.aggregate import counted_runs, replaced_rounds
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
 from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS, rows_of
-from accel_bench.analysis.gates.tracked_figures import TrackedFigure, figures_of
+from accel_bench.analysis.gates.tracked_figures import (
+    METRICS,
+    REQUEST_LATENCY,
+    TrackedFigure,
+    compared_figure,
+    figures_of,
+)
+from accel_bench.analysis.metrics.offered_load import OfferedLoad, offered_load
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, holm
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
@@ -87,6 +95,9 @@ class ReferenceFigure(Frozen):
     verdict: FigureVerdict
     """`same` within the tolerance; `inconclusive` with a single run on a side, or a p-value above
     0.05."""
+
+    reason: str = ""
+    """Why it is not compared, where requests arrive at a rate; else empty."""
 
     outlier: bool = False
     """Whether the ratio stands out from those of the other rows."""
@@ -180,8 +191,8 @@ def _row(
 
     before, after = _counted(reference), _counted(current)
     state = _state(before, after)
-    figures = [_figure(one, before, after) for one in rule.figures]
-    known = [one for one in figures if one.reference is not None or one.current is not None]
+    figures = _figures(before, after, rule) if before and after else []
+    known = [one for one in figures if (one.reference, one.current) != (None, None) or one.reason]
     failed = [run for run in after if not run.status.completed]
     imported = any(run.imported for run in (*before, *after))
     return ReferenceRow(
@@ -237,12 +248,28 @@ def _statuses(runs: Sequence[Result]) -> str:
     return ", ".join(f"{status} {count}" for status, count in counts.items())
 
 
+def _figures(
+    before: Sequence[Result], after: Sequence[Result], rule: Rule
+) -> list[ReferenceFigure]:
+    """Compare the figures of a row: latencies of requests where these arrive at a rate."""
+    loads = offered_load("the reference", before), offered_load("the current runs", after)
+    rate = next((one.rate for one in loads if one.rate is not None), None)
+    asked = dict.fromkeys(compared_figure(one, rate) for one in rule.figures)
+    return [_figure(one, before, after, _obstacle(one, *loads)) for one in asked]
+
+
+def _obstacle(figure: TrackedFigure, before: OfferedLoad, after: OfferedLoad) -> str:
+    """Return why the load allows no comparison of a figure; empty where it does."""
+    of_load = figure == REQUEST_LATENCY or figure.name.startswith(METRICS)
+    return load_obstacle(before, after) if of_load else ""
+
+
 def _figure(
-    figure: TrackedFigure, before: Sequence[Result], after: Sequence[Result]
+    figure: TrackedFigure, before: Sequence[Result], after: Sequence[Result], obstacle: str
 ) -> ReferenceFigure:
     """Compare one figure of a row; its verdict needs those of all rows."""
     old, new = ([*_values(runs, figure.name)] for runs in (before, after))
-    positive = bool(old and new) and min(*old, *new) > 0
+    positive = bool(old and new) and min(*old, *new) > 0 and not obstacle
     ratio = unpaired_ratio(new, old) if positive else None
     return ReferenceFigure(
         name=figure.name,
@@ -253,6 +280,7 @@ def _figure(
         ratio=ratio,
         p_value=unpaired_p_value(new, old) if positive else None,
         verdict="unknown",
+        reason=obstacle,
     )
 
 
@@ -269,7 +297,7 @@ def _judged(rows: Sequence[ReferenceRow], rule: Rule) -> list[ReferenceRow]:
     """Return the rows with verdicts; what is tested of all of them is adjusted together."""
     tested = [one.p_value for row in rows for one in row.figures if one.p_value is not None]
     adjusted = iter(holm(tested))
-    directions = {one.name: one for one in rule.figures}
+    directions = {one.name: one for one in (*rule.figures, REQUEST_LATENCY)}
 
     def judged(one: ReferenceFigure) -> ReferenceFigure:
         p_value = None if one.p_value is None else next(adjusted)

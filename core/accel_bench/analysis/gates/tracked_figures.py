@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.audit import disowning
+from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY, largest_metric
 from accel_bench.analysis.tables.figures import FIGURES, SHORT_NAMES
 from accel_bench.analysis.tables.listing import flat_figures, metrics_by_name
 from accel_bench.analysis.tables.pivot_schema import Better
@@ -55,8 +56,25 @@ COLUMN_FIGURES = {
 
 TOKENS_PER_SECOND = COLUMN_FIGURES["tokens_per_second"]
 
+REQUEST_LATENCY = TrackedFigure(
+    MEDIAN_LATENCY, FIGURES[MEDIAN_LATENCY].unit, FIGURES[MEDIAN_LATENCY].better
+)
+"""The latency of the median request, of the slowest rank."""
+
+OF_BUSY_TIME = {
+    *("tokens_per_second", "tokens_per_second_per_device", "tokens_per_hour", "mfu"),
+    *("samples_per_second", "steps_per_second", "median_step_seconds"),
+}
+"""Figures that say nothing of how soon requests are answered that arrive at a rate."""
+
 METRICS = "metrics."
 """Prefix of a plugin's metric, as conditions on stored runs have it."""
+
+
+def compared_figure(figure: TrackedFigure, rate: float | None) -> TrackedFigure:
+    """Return the figure that is compared: of requests that arrive at a rate their latency, in the
+    place of a figure of busy time."""
+    return REQUEST_LATENCY if rate is not None and figure.name in OF_BUSY_TIME else figure
 
 
 def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
@@ -67,9 +85,11 @@ def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
     name = SHORT_NAMES.get(name, name)
     if name in COLUMN_FIGURES:
         return COLUMN_FIGURES[name]
+    if name == REQUEST_LATENCY.name:
+        return REQUEST_LATENCY
     known = {one: figure for result in results for one, figure in metrics_of(result).items()}
     if name not in known:
-        hint = did_you_mean(name, {*COLUMN_FIGURES, *known})
+        hint = did_you_mean(name, {*COLUMN_FIGURES, REQUEST_LATENCY.name, *known})
         raise StoreError(f"no run has a figure {name!r}{hint}")
     return known[name]
 
@@ -92,5 +112,6 @@ def figures_of(result: Result) -> dict[str, float]:
     known = flat_figures(result)
     known["peak_memory_bytes"] = max((one for one in peaks if one is not None), default=None)
     found = {name: known.get(name) for name in COLUMN_FIGURES}
+    found[REQUEST_LATENCY.name] = largest_metric(result, MEDIAN_LATENCY)
     found |= {f"{METRICS}{name}": one.value for name, one in metrics_by_name(result).items()}
     return {name: float(value) for name, value in found.items() if value is not None}

@@ -7,7 +7,8 @@ its last token; where requests pile up, that says how long was measured, and not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.result import Result
@@ -16,6 +17,33 @@ from accel_bench.scenario.models import Scenario
 MEDIAN_LATENCY, TAIL_LATENCY = "request_latency_p50", "request_latency_p99"
 """Metrics of an engine that answers requests, in milliseconds: what is compared at a rate, and the
 latency of the slowest requests."""
+
+
+class OfferedLoad(NamedTuple):
+    """What decides whether latencies of the runs of a stack may be compared."""
+
+    name: str
+    """What the runs are called."""
+
+    rate: float | None
+    """Requests that arrive per second; None where they arrive at no rate."""
+
+    saturated: bool
+    """Whether requests piled up in a run."""
+
+    has_latency: bool
+    """Whether the latency of the median request was measured."""
+
+
+def offered_load(name: str, runs: Iterable[Result]) -> OfferedLoad:
+    """Return the load of completed runs of one scenario; `name` is what they are called."""
+    known = [run for run in runs if run.status.completed]
+    return OfferedLoad(
+        name=name,
+        rate=offered_rate(known[-1].experiment.scenario) if known else None,
+        saturated=any(map(is_saturated, known)),
+        has_latency=any(largest_metric(run, MEDIAN_LATENCY) for run in known),
+    )
 
 
 def offered_rate(scenario: Scenario) -> float | None:

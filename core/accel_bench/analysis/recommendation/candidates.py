@@ -244,7 +244,7 @@ def _candidates(
         is_baseline = row.stack == baseline
         runs = collect_runs(plan, block, rounds=0)
         lone = too_large and runs.usable and training_of(plan.experiment) == training
-        other_rate = rate_obstacle(base, runs) if base and runs.usable else ""
+        other_rate = rate_obstacle(base.load, runs.load) if base and runs.usable else ""
         yield Candidate(
             device=device,
             training=training,
@@ -275,7 +275,7 @@ def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candida
         return candidate
     runs = candidate.runs
     if runs.saturated:
-        return replace(candidate, obstacle=saturation(runs), lone=False, fate="saturated")
+        return replace(candidate, obstacle=saturation(runs.load), lone=False, fate="saturated")
     if not runs.compared_seconds:
         return replace(candidate, obstacle=NO_LATENCY, lone=False, fate="not usable")
     for metric, limit in at_most.items():

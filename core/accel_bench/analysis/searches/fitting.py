@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
+from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.metrics.offered_load import (
+    OfferedLoad,
+    compared_seconds,
+    is_saturated,
+    offered_rate,
+)
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
-from accel_bench.analysis.wording import count, rate, rate_interval, size
+from accel_bench.analysis.wording import count, milliseconds, rate, rate_interval, size
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result, Status
 
@@ -44,11 +51,28 @@ class FitPoint(Frozen):
     tokens_per_second: Interval | None = None
     """Real tokens per second of all devices; an interval where there were several rounds."""
 
+    offered_rate: float | None = None
+    """Requests that arrived per second; null where they arrived at no rate."""
+
+    request_seconds: Interval | None = None
+    """Where they did, the latency of the median request: what is compared there."""
+
+    saturated: bool = False
+    """Whether requests piled up, so that latencies say how long was measured."""
+
     peak_memory_bytes: int | None = None
     """Largest of all ranks, per device."""
 
     seconds: float = 0.0
     """Wall-clock seconds of its runs."""
+
+    @property
+    def compared(self) -> Interval | None:
+        """Seconds by which values are compared: of a token or, at a rate, of the median request."""
+        if self.offered_rate is not None:
+            return self.request_seconds
+        speed = self.tokens_per_second
+        return None if speed is None else speed.mapped(lambda value: 1 / value)
 
 
 class SearchRange(Frozen):
@@ -110,7 +134,9 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
     completed = [run for run in results if run.status.completed]
     outcomes: dict[bool, Fits] = {True: "fits", False: "failed"}
     outcome = "does not fit" if full else outcomes[last.status.completed]
-    speeds = [speed.tokens_per_second for run in completed if (speed := run_throughput(run))]
+    speeds = [(run, speed) for run in completed if (speed := run_throughput(run))]
+    requests_per_second = offered_rate(last.experiment.scenario)
+    latencies = [compared_seconds(*one) for one in speeds] if requests_per_second else []
     return FitPoint(
         value=value,
         outcome=outcome,
@@ -118,7 +144,10 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
         reason="" if outcome == "fits" else _why(last, len(completed), len(results)),
         run_id=last.run_id,
         stored=stored,
-        tokens_per_second=geometric_interval(speeds),
+        tokens_per_second=geometric_interval([speed.tokens_per_second for _, speed in speeds]),
+        offered_rate=requests_per_second,
+        request_seconds=geometric_interval([one for one in latencies if one is not None]),
+        saturated=any(map(is_saturated, completed)),
         peak_memory_bytes=peak_memory(completed)[0],
         seconds=sum(run.seconds for run in results),
     )
@@ -188,14 +217,7 @@ def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
 
 
 def _answer(report: FitReport) -> str:
-    parts = [f"{report.stack}: {_limit(report)}"]
-    if faster := _faster(report):
-        speed = faster.tokens_per_second
-        assert speed is not None
-        parts.append(
-            f"Of the values that fit, {faster.value:,} was fastest ({rate(speed.median)} tokens/s)"
-        )
-    return ". ".join(parts) + "."
+    return ". ".join([f"{report.stack}: {_limit(report)}", *_faster(report)]) + "."
 
 
 def _limit(report: FitReport) -> str:
@@ -220,20 +242,45 @@ def _limit(report: FitReport) -> str:
 
 
 def _figures(point: FitPoint) -> str:
-    speed, peak = point.tokens_per_second, point.peak_memory_bytes
-    parts = [f"{rate_interval(speed)} tokens/s"] if speed else []
-    parts += [f"peak {size(peak)}"] if peak else []
+    peak = point.peak_memory_bytes
+    parts = [*_speed(point, rate_interval), *([f"peak {size(peak)}"] if peak else [])]
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _faster(report: FitReport) -> FitPoint | None:
-    """Return the value that was clearly faster than the largest one that fits."""
+def _speed(point: FitPoint, form: Callable[[Interval], str]) -> list[str]:
+    """Return the speed of a value or, at a rate, its latency; nothing where it has neither."""
+    if point.offered_rate is not None:
+        latency = point.request_seconds
+        text = f"the median request in {milliseconds(latency.median)} ms" if latency else ""
+        return [text + ", saturated" if point.saturated else text] if latency else []
+    return [f"{form(point.tokens_per_second)} tokens/s"] if point.tokens_per_second else []
+
+
+def _faster(report: FitReport) -> list[str]:
+    """Return which value was clearly faster than the largest one that fits, or why that cannot be
+    told; nothing where none was."""
     low = report.largest
-    known = [(p.tokens_per_second.median, p) for p in report.points if p.tokens_per_second]
-    if low is None or low.tokens_per_second is None or not known:
-        return None
-    speed, point = max(known, key=lambda pair: pair[0])
-    return point if speed > CLEARLY_FASTER * low.tokens_per_second.median else None
+    if low is None or (own := low.compared) is None:
+        return []
+    others = [
+        (one.median, point) for point in report.points if point != low and (one := point.compared)
+    ]
+    obstacles = [load_obstacle(_load(report, low), _load(report, p)) for _, p in others]
+    allowed = [pair for pair, obstacle in zip(others, obstacles, strict=True) if not obstacle]
+    if not allowed:
+        what = "Which of the values that fit is fastest cannot be told"
+        return [f"{what}: {obstacles[-1]}"] if obstacles else []
+    seconds, best = min(allowed, key=lambda pair: pair[0])
+    if own.median <= CLEARLY_FASTER * seconds:
+        return []
+    speed = ", ".join(_speed(best, lambda one: rate(one.median)))
+    return [f"Of the values that fit, {best.value:,} was fastest ({speed})"]
+
+
+def _load(report: FitReport, point: FitPoint) -> OfferedLoad:
+    """Return what decides whether the latency of a value is compared."""
+    name = f"{report.key} = {point.value:,}"
+    return OfferedLoad(name, point.offered_rate, point.saturated, bool(point.request_seconds))
 
 
 def tried(report: FitReport) -> str:

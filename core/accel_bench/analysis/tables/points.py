@@ -133,4 +133,4 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns) -> str:
         return "this is the reference point"
     if not base.usable:
         return f"the reference point {base.how_it_ended}"
-    return load_obstacle(base, row, any_rate=True)
+    return load_obstacle(base.load, row.load, any_rate=True)

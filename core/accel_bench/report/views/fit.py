@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accel_bench.analysis.searches.fitting import FitPoint, FitReport, tried
-from accel_bench.analysis.wording import rate_interval, size
+from accel_bench.analysis.wording import milliseconds, rate_interval, size
 from accel_bench.report.table import (
     Column,
     Report,
@@ -21,16 +21,20 @@ def fit_view(report: FitReport) -> Report:
     section = Section(
         title=report.scenario,
         answer=report.answer,
-        tables=[Table(_columns(report.key), rows)],
+        tables=[Table(_columns(report), rows)],
         notes=[tried(report), *report.notes, *map(_reason, (p for p in rows if p.reason))],
     )
     return Report([section], report, Table(FLAT, rows))
 
 
-def _columns(key: str) -> list[Column]:
+def _columns(report: FitReport) -> list[Column]:
+    at_a_rate = any(one.offered_rate is not None for one in report.points)
+    latency = Column("median request", reader("request_seconds.median"), unit="ms",
+                     form=milliseconds, kind="number")  # fmt: skip
     return [
-        Column(key, reader("value"), form="{:,}".format, kind="number"),
+        Column(report.key, reader("value"), form="{:,}".format, kind="number"),
         Column("outcome", reader("outcome"), kind="word"),
+        *([latency] if at_a_rate else []),
         Column("speed", reader("tokens_per_second"), "", "tokens/s", rate_interval, "number"),
         Column("memory", reader("peak_memory_bytes"), "", "peak", size, "number"),
         Column("run", _source, kind="name"),
@@ -50,6 +54,8 @@ def _reason(point: FitPoint) -> str:
 FLAT = (
     *paths("", "value outcome status reason run_id stored"),
     *interval_paths("tokens_per_second", "tokens_per_second"),
+    *paths("", "offered_rate saturated"),
+    *interval_paths("request_seconds", "request_seconds"),
     *paths("", "peak_memory_bytes seconds"),
 )
 """Columns of the CSV."""

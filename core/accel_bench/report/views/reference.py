@@ -70,6 +70,8 @@ def _answer(found: ReferenceComparison) -> str:
     """Return what looks worse, and how many rows there are of each kind."""
     states = Counter(row.state for row in found.rows)
     rows = ", ".join(f"{count} {state}" for state, count in states.items())
+    if untold := sum(any(one.reason for one in row.figures) for row in found.rows):
+        rows += f" (of {untold} it cannot be told)"
     if not found.worse:
         allowed = percent(found.tolerance)
         return f"nothing looks worse than the reference by more than {allowed}: {rows}."
@@ -83,6 +85,8 @@ def _notes(found: ReferenceComparison) -> Iterator[str]:
     for row in found.rows:
         if row.worse and row.reasons:
             yield f"{_key(row)}: {'; '.join(row.reasons)}"
+        refused = dict.fromkeys(one.reason for one in row.figures if one.reason)
+        yield from (f"{_key(row)}: cannot tell: {reason}" for reason in refused)
     if any(row.imported for row in found.rows):
         yield "imported: another program measured one side of these rows"
     figures = [one for row in found.rows for one in row.figures]
@@ -147,6 +151,7 @@ COLUMNS = (
 FLAT = (
     *paths("row", "key state reference_status current_status imported"),
     *paths("figure", "name unit better reference current verdict outlier"),
+    *paths("figure", "reason", "figure_{}"),
     *interval_paths("figure.ratio", "ratio"),
     *paths("row", "reasons reference_runs current_runs"),
     Column("differing", lambda line: [one.key for one in line.row.differing]),
