@@ -31,11 +31,13 @@ def serving(
     rounds: int = 5,
     inference: dict[str, Any] | None = None,
     declares: bool = False,
+    answered_by: str = ENGINE,
     **changes: Any,
 ) -> list[Result]:
     """Rounds of a stack whose steps take so long, and whose median request so many ms.
 
-    None where that was not measured; `declares` its settings of `inference` as its own.
+    None where that was not measured; `declares` its settings of `inference` as its own;
+    `answered_by` is the plugin whose engine answered.
     """
     asked = {"prompt_tokens": 100, "new_tokens": 10, **({"rate": rate} if rate else {})}
     work = {"mode": "inference", "data": {}, "inference": {**asked, **(inference or {})}}
@@ -50,19 +52,23 @@ def serving(
         if latency_ms is not None:
             p99 = p99_ms or 3 * latency_ms
             latencies = {"request_latency_p50": latency_ms * noise, "request_latency_p99": p99}
-        rank = _answering(rank, latencies, answer, saturated)
+        rank = _answering(rank, latencies, answer, saturated, answered_by)
         found.append(make_result(experiment, round=number, ranks=[rank], **changes))
     return found
 
 
 def _answering(
-    rank: RankResult, latencies: dict[str, float], answer: Sequence[int], saturated: bool
+    rank: RankResult,
+    latencies: dict[str, float],
+    answer: Sequence[int],
+    saturated: bool,
+    engine: str,
 ) -> RankResult:
     metrics = [
-        Metric(name=name, value=value, unit="ms", scope="rank", better="lower", plugin=ENGINE)
+        Metric(name=name, value=value, unit="ms", scope="rank", better="lower", plugin=engine)
         for name, value in latencies.items()
     ]
-    evidence = {**rank.evidence, ENGINE: {"load": {"saturated": saturated}}}
+    evidence = {**rank.evidence, engine: {"load": {"saturated": saturated}}}
     return rank.model_copy(
         update={
             "update": None,

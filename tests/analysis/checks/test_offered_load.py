@@ -56,6 +56,20 @@ def test_a_server_that_answers_sooner_with_other_text_is_no_faster() -> None:
     assert same.experiments[1].verdict == "faster"
 
 
+def test_latencies_count_that_a_plugin_of_the_stack_measured_in_the_engines_place() -> None:
+    summary = summary_of(serving("base", 100), serving("paged", 50, answered_by="paged"))
+    row = summary.experiments[1]
+    assert row.verdict == "faster"
+    assert row.ratio is not None and row.ratio.median == pytest.approx(2.0)
+    assert {one.plugin for one in row.metrics if one.name == "request_latency_p50"} == {"paged"}
+    # Of two that report latencies and are not the scenario's engine, neither is known to answer.
+    (one,), (other,) = (serving("two", 50, rounds=1, answered_by=name) for name in ("a", "b"))
+    both = one.ranks[0].model_copy(
+        update={"metrics": (*one.ranks[0].metrics, *other.ranks[0].metrics)}
+    )
+    assert largest_metric(one.model_copy(update={"ranks": (both,)}), "request_latency_p50") is None
+
+
 @pytest.mark.parametrize("full", ["base", "fast"])
 def test_nothing_is_compared_with_a_server_whose_queue_grows(full: str) -> None:
     runs = [serving(one, ms, saturated=one == full) for one, ms in (("base", 100), ("fast", 50))]

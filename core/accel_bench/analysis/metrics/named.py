@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from accel_bench.analysis.learning.metrics import learning_metrics
+from accel_bench.analysis.metrics.offered_load import engine_of
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Metric, Result
 from accel_bench.scenario.uses import slot_defaults
@@ -107,8 +108,7 @@ def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
 def _metrics(run: Result) -> Iterator[Metric]:
     """Yield the metrics of a run's ranks and observers that belong here."""
     usual = {*slot_defaults().metrics, *slot_defaults().gpu_metrics}
-    scenario = run.experiment.scenario
-    named = {use.use for use in scenario.metrics} - usual | {scenario.engine.use}
+    named = {use.use for use in run.experiment.scenario.metrics} - usual | {engine_of(run)}
     for metric in (*(one for rank in run.ranks for one in rank.metrics), *run.metrics):
         if metric.figure is None and metric.plugin in named:
             yield metric

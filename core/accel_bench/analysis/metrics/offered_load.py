@@ -59,9 +59,18 @@ def is_saturated(run: Result) -> bool:
     return any(isinstance(load, Mapping) and load.get("saturated") is True for load in loads)
 
 
+def engine_of(run: Result) -> str:
+    """Return the plugin that drove the steps: where the scenario's engine reports no latencies of
+    requests and one other plugin does, a stack has brought it in the engine's place."""
+    measured = (one for rank in run.ranks for one in rank.metrics)
+    reporting = {one.plugin for one in measured if one.name == MEDIAN_LATENCY}
+    named = run.experiment.scenario.engine.use
+    return reporting.pop() if named not in reporting and len(reporting) == 1 else named
+
+
 def largest_metric(run: Result, name: str) -> float | None:
     """Return the largest value over ranks of a metric of the engine; None where a rank lacks it."""
-    engine = run.experiment.scenario.engine.use
+    engine = engine_of(run)
     found = [
         one.value
         for rank in run.ranks
