@@ -40,18 +40,20 @@ PHASES = (
     "communication",
     "profile",
     "observe_steps",
+    "near_ties",
     "report_evidence",
     "close_run",
     WRITES_RESULT,
 )
 """Phases of a worker, in order; a heartbeat page holds the index."""
 
-HEARTBEAT_STEP, HEARTBEAT_PHASE, HEARTBEAT_PLUGIN = 0, 1, 2
-"""Places in a rank's heartbeat page: optimizer steps ended so far, index of the phase, and number
-of the active plugin whose code is being called, from 1; 0 for none."""
+HEARTBEAT_STEP, HEARTBEAT_PHASE, HEARTBEAT_PLUGIN, HEARTBEAT_PASSES = 0, 1, 2, 3
+"""Places in a rank's heartbeat page: optimizer steps ended so far, index of the phase, number of
+the active plugin whose code is being called, from 1; 0 for none, and forward passes outside of
+steps."""
 
-HEARTBEAT_BYTES = 24
-"""Size of the page: three unsigned 64-bit numbers in the machine's byte order."""
+HEARTBEAT_BYTES = 32
+"""Size of the page: four unsigned 64-bit numbers in the machine's byte order."""
 
 UPDATE_FILE = "rank0.update"
 """Name of the file in which a run keeps the change of its trained weights until it is compared."""

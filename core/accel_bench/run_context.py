@@ -110,10 +110,9 @@ class Run:
     """Token ids that were generated for each request so far, in the order of the requests; the
     engine of `mode: inference` adds them, outside of its steps."""
 
-    near_ties: list[Sequence[int]] | None = None
-    """For each of the first answers, the positions (from 0) where the two likeliest tokens are
-    closer than rounding can resolve; None where unknown. `accel_bench.modeling.near_ties`
-    finds them."""
+    prompts: list[Any] = field(default_factory=list)
+    """Prompts of those answers, tensors of shape (length,) on the host, by which core finds where
+    rounding alone may choose another token. An engine whose model core cannot call adds none."""
 
     answer_unit: Literal["tokens", "letters"] = "tokens"
     """What the numbers in `answers` are: token ids, or code points where only text is known."""

@@ -30,7 +30,7 @@ def write_rank(job: Job, rank: int, status: Status = Status.OK, *reasons: str) -
 
 def write_beat(job: Job, rank: int, step: int, phase: str) -> None:
     """Leave a rank's heartbeat behind."""
-    page = struct.pack("=QQQ", step, PHASES.index(phase), 0)
+    page = struct.pack("=QQQQ", step, PHASES.index(phase), 0, 0)
     job.heartbeat_path(rank).write_bytes(page)
 
 

@@ -36,6 +36,8 @@ def test_the_parent_reads_what_a_worker_s_heartbeat_says(tmp_path: Path) -> None
     heartbeat.phase = "window"
     heartbeat.page[HEARTBEAT_STEP] = 12
     assert read_progress(job, 0) == Progress(12, "window")
+    heartbeat.end_pass()
+    assert read_progress(job, 0) == Progress(12, "window", passes=1)
 
 
 def test_a_page_that_is_no_heartbeat_is_none(tmp_path: Path) -> None:

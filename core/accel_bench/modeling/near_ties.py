@@ -6,11 +6,12 @@ import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from accel_bench.machine.clock import monotonic
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.modeling.contract import text_config
 from accel_bench.run_context import Run
@@ -23,6 +24,9 @@ in bfloat16 and float16, tokens that were 4.5 of them apart have changed places,
 MOST_REQUESTS = 256
 """Requests whose near ties are looked for."""
 
+SHARE_OF_TIME = 0.1
+"""Share of `measure.timeout_seconds` that this takes at most: what was measured must be stored."""
+
 MOST_POSITIONS = 64
 """Positions whose logits are copied in float32 at once: a vocabulary is large."""
 
@@ -31,13 +35,14 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 def find_near_ties(
-    run: Run, prompts: Sequence[torch.Tensor], answers: Sequence[Sequence[int]]
+    run: Run, end_pass: Callable[[], object] = lambda: None
 ) -> list[Sequence[int]] | None:
-    """Return the near ties of the first answers, each of them computed again in one forward pass.
+    """Return for each of the first answers the positions (from 0) of its near ties, from one
+    forward pass of each; `end_pass` is called after it.
 
-    `prompts` are tensors of shape (length,). None where each token must be the same, where none is
-    the likeliest one, and for models in which roundings add up in another way. Fewer are returned
-    where memory runs out: what was measured before stands.
+    None where each token must be the same, where none is the likeliest one, and for models in which
+    roundings add up in another way. Fewer are returned where memory runs out, or after a tenth of
+    the run's time limit: what was measured before stands.
     """
     asked, model = run.scenario.inference, run.unwrapped_model
     dtype: torch.dtype = getattr(torch, run.scenario.compute_dtype)
@@ -45,19 +50,26 @@ def find_near_ties(
     margin = near_tie_margin(model.config, dtype)
     if exact or asked.decoding != "greedy" or margin is None:
         return None
-    pairs = list(zip(prompts, answers, strict=True))[:MOST_REQUESTS]
+    pairs = list(zip(run.prompts, run.answers, strict=True))[:MOST_REQUESTS]
+    until = monotonic() + SHARE_OF_TIME * run.scenario.measure.timeout_seconds
     found: list[Sequence[int]] = []
+    ended = ""
     with torch.no_grad(), run.autocast(), _uncompiled():
-        for pair in pairs:
-            try:
-                found.append(_near_ties(model, run.device, *pair, margin))
-            except Exception as error:
-                if out_of_memory(error) is None:
-                    raise
-                run.logger.warning(
-                    "near ties are known of %d of %d requests: %s", len(found), len(pairs), error
-                )
-                break
+        try:
+            for prompt, answer in pairs:
+                if monotonic() > until:
+                    ended = "no more time for them is left"
+                    break
+                found.append(_near_ties(model, run.device, prompt, answer, margin))
+                end_pass()
+        except Exception as error:
+            if out_of_memory(error) is None:
+                raise
+            ended = str(error)
+    if ended:
+        run.logger.warning(
+            "near ties are known of %d of %d requests: %s", len(found), len(pairs), ended
+        )
     return found
 
 

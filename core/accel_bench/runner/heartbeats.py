@@ -31,6 +31,9 @@ class Progress:
     plugin: int = 0
     """Number of the active plugin whose code was called, from 1; 0 for none."""
 
+    passes: int = 0
+    """Forward passes outside of steps that have ended."""
+
     live: str = ""
     """What observers show of the ranks meanwhile."""
 
@@ -43,8 +46,8 @@ def read_progress(job: Job, rank: int) -> Progress | None:
         return None
     if len(page) != HEARTBEAT_BYTES:
         return None
-    step, phase, plugin = struct.unpack("=QQQ", page)
-    return Progress(step, PHASES[phase] if phase < len(PHASES) else "", plugin)
+    step, phase, plugin, passes = struct.unpack("=QQQQ", page)
+    return Progress(step, PHASES[phase] if phase < len(PHASES) else "", plugin, passes)
 
 
 @dataclass

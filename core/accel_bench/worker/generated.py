@@ -6,9 +6,22 @@ from collections.abc import Sequence
 from typing import Literal
 
 from accel_bench.result import Answers, digest_of
+from accel_bench.run_context import Run
+from accel_bench.worker.heartbeat import Heartbeat
 
 MOST_IDS = 65_536
 """Token ids of one rank that are kept as they are."""
+
+
+def answers_of(run: Run, heartbeat: Heartbeat) -> Answers:
+    """Return what a run has generated, with its near ties where the engine kept the prompts."""
+    near_ties = None
+    if run.prompts:
+        from accel_bench.modeling.near_ties import find_near_ties
+
+        heartbeat.phase = "near_ties"
+        near_ties = find_near_ties(run, heartbeat.end_pass)
+    return kept_answers(run.answers, run.answer_unit, near_ties)
 
 
 def kept_answers(

@@ -1,11 +1,17 @@
-"""The worker's side of the heartbeat: three numbers in a memory-mapped page."""
+"""The worker's side of the heartbeat: four numbers in a memory-mapped page."""
 
 from __future__ import annotations
 
 import mmap
 from pathlib import Path
 
-from accel_bench.job import HEARTBEAT_BYTES, HEARTBEAT_PHASE, HEARTBEAT_PLUGIN, PHASES
+from accel_bench.job import (
+    HEARTBEAT_BYTES,
+    HEARTBEAT_PASSES,
+    HEARTBEAT_PHASE,
+    HEARTBEAT_PLUGIN,
+    PHASES,
+)
 
 
 class Heartbeat:
@@ -32,3 +38,7 @@ class Heartbeat:
     def call(self, plugin: int) -> None:
         """Store the number of the plugin whose code is called from here on; 0 for none."""
         self.page[HEARTBEAT_PLUGIN] = plugin
+
+    def end_pass(self) -> None:
+        """Count a forward pass outside of steps: who does that for long does not hang."""
+        self.page[HEARTBEAT_PASSES] += 1

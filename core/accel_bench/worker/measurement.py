@@ -37,7 +37,7 @@ from accel_bench.worker.after_window import Stage
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.evaluation import make_evaluator
-from accel_bench.worker.generated import kept_answers
+from accel_bench.worker.generated import answers_of
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.learning import LearningSteps
 from accel_bench.worker.observed_steps import ObservedSteps
@@ -161,7 +161,7 @@ def run_rank(
     if window.communication is not None:
         record.communication = window.communication.result()
     if run.scenario.generates:
-        record.answers = kept_answers(run.answers, run.answer_unit, run.near_ties)
+        record.answers = answers_of(run, heartbeat)
     heartbeat.phase = "report_evidence"
     collect_evidence(active, run, record)
 

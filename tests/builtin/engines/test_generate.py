@@ -16,6 +16,7 @@ from accel_bench.builtin.data.synthetic_impl import make_up
 from accel_bench.builtin.engines.generate_impl import GenerateEngine
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.loading import load_base_model
+from accel_bench.modeling.near_ties import find_near_ties
 from accel_bench.result import Result, Sample, Window
 
 MakeRun = Callable[..., Run]
@@ -24,6 +25,7 @@ PLANTED_SECONDS = 0.02
 """What each call of the model sleeps where a sleep is planted."""
 
 MODEL = {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 2, "hidden_size": 64}}
+MEASURE: dict[str, Any] = {}
 LENGTHS = {"median": 6, "minimum": 3, "sigma": 0.4}
 """Prompts of several lengths, so that a batch of them is padded."""
 
@@ -72,11 +74,15 @@ def prompts(run: Run, rows: int = 12) -> Iterator[Batch]:
 
 
 def answering(
-    make_run: MakeRun, model: dict[str, Any] = MODEL, **inference: Any
+    make_run: MakeRun,
+    model: dict[str, Any] = MODEL,
+    measure: dict[str, Any] = MEASURE,
+    **inference: Any,
 ) -> tuple[Run, GenerateEngine]:
     """Return a run of the tiny model with its engine."""
     asked = {"batch_size": 3, "prompt_tokens": 8, "new_tokens": 5, **inference}
-    run = make_run(mode="inference", model=model, inference=asked, resources={"device": "cpu"})
+    work = {"mode": "inference", "model": model, "inference": asked, "measure": measure}
+    run = make_run(**work, resources={"device": "cpu"})
     run.model = run.unwrapped_model = load_base_model(run)
     run.batches = prompts(run)
     return run, GenerateEngine(run)
@@ -138,15 +144,18 @@ def test_rounding_turns_near_ties_round_and_no_other_token(make_run: MakeRun) ->
     exact, whole = answering(make_run, new_tokens=24)
     half.run(Laps(4))
     whole.run(Laps(4))
-    assert rounded.near_ties is not None and len(rounded.near_ties) == 12
+    passes = iter(range(100))
+    near_ties = find_near_ties(rounded, lambda: next(passes))
+    assert near_ties is not None and len(near_ties) == 12
+    assert next(passes) == 12  # Each pass shows that the run does not hang.
     others = [
         (next(n for n in range(24) if one[n] != other[n]), ties)
-        for one, other, ties in zip(rounded.answers, exact.answers, rounded.near_ties, strict=True)
+        for one, other, ties in zip(rounded.answers, exact.answers, near_ties, strict=True)
         if one != other
     ]
     assert others, "rounding has changed no token"
     assert all(place in ties for place, ties in others)
-    assert sum(map(len, rounded.near_ties)) < 12 * 24 / 2
+    assert sum(map(len, near_ties)) < 12 * 24 / 2
 
 
 def test_answers_stand_where_memory_runs_out_while_near_ties_are_looked_for(
@@ -162,8 +171,20 @@ def test_answers_stand_where_memory_runs_out_while_near_ties_are_looked_for(
     run.unwrapped_model.register_forward_pre_hook(forward, with_kwargs=True)
     engine.run(Laps(2))
     assert len(run.answers) == 6
-    assert run.near_ties is not None and len(run.near_ties) == 2
+    near_ties = find_near_ties(run)
+    assert near_ties is not None and len(near_ties) == 2
     assert "near ties are known of 2 of 6 requests: CUDA out of memory" in caplog.text
+
+
+def test_near_ties_are_looked_for_in_a_share_of_the_time_limit(
+    make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, engine = answering(make_run, measure={"timeout_seconds": 1.0}, **HALF)
+    engine.run(Laps(2))
+    run.unwrapped_model.register_forward_pre_hook(lambda *_: time.sleep(0.1))
+    near_ties = find_near_ties(run)
+    assert near_ties is not None and len(near_ties) == 1
+    assert "of 6 requests: no more time for them is left" in caplog.text
 
 
 def test_in_float32_near_ties_are_looked_for_where_timing_composes_batches(
@@ -171,10 +192,10 @@ def test_in_float32_near_ties_are_looked_for_where_timing_composes_batches(
 ) -> None:
     run, engine = answering(make_run)
     engine.run(Laps(1))
-    assert run.near_ties is None
+    assert find_near_ties(run) is None
     timed, engine = answering(make_run, rate=1000.0)
     engine.run(Laps(1))
-    assert timed.near_ties == [[]] * len(timed.answers)
+    assert find_near_ties(timed) == [[]] * len(timed.answers)
 
 
 def test_tokens_of_a_lap_are_those_that_went_through_and_those_generated(

@@ -22,7 +22,6 @@ from accel_bench.modeling.latencies import (
     load_of,
     now,
 )
-from accel_bench.modeling.near_ties import find_near_ties
 from accel_bench.modeling.prompts import Prompts, left_padded
 
 DRAFTED_TOKENS = 5
@@ -210,8 +209,7 @@ class GenerateEngine:
             stopwatch.lap([self._counted(answered.served)], 0.0)
             self._began += now() - ended  # Requests do not arrive while core looks after the run.
         self._run.answers.extend(row for one in self._answered for row in one.rows)
-        prompts = [prompt for one in self._answered for prompt in one.prompts]
-        self._run.near_ties = find_near_ties(self._run, prompts, self._run.answers)
+        self._run.prompts.extend(prompt for one in self._answered for prompt in one.prompts)
 
     def metrics(self, window: Window) -> Iterator[Metric]:
         """Yield the figures of the requests that were measured."""
