@@ -70,6 +70,13 @@ def gradient_on_this_rank(parameter: torch.Tensor) -> torch.Tensor | None:
     return on_this_rank(gradient)
 
 
+def reshard(model: torch.nn.Module) -> None:
+    """Free weights that FSDP2 has gathered for a forward pass which no backward pass follows."""
+    for module in model.modules():
+        if hasattr(module, "set_reshard_after_forward"):
+            module.reshard()
+
+
 def without_gradient_sync(
     model: Any,
 ) -> Callable[[], contextlib.AbstractContextManager[Any]]:

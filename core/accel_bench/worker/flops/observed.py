@@ -24,7 +24,7 @@ from accel_bench.engine import Batch
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.modeling.kept_elsewhere import shape_of
 from accel_bench.modeling.random_state import keep_random_state
-from accel_bench.modeling.sharding import is_sharded
+from accel_bench.modeling.sharding import is_sharded, reshard
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.matrices import UnknownPartError, packed_sizes
@@ -61,6 +61,7 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
     eager = torch.compiler.set_stance("force_eager")
     with keep_random_state(device), _same_buffers(model), eager, run.autocast(), products:
         run.loss(model, inputs, batch.supervised_in_step)
+    reshard(model)
     products.check(model)
     recomputed = None if _recomputes(model) else False
     matmuls = (one.model_copy(update={"recomputed": recomputed}) for one in products.merged())
@@ -89,7 +90,10 @@ class Products(TorchFunctionMode):
         self._found: dict[Matmul, float] = {}
         self._weights: set[int] = set()
         self._shapes: set[tuple[int, ...]] = set()
-        self._called: set[int] = set()
+        self._called: dict[int, dict[str, int]] = {}
+        """The ids of the parameters of modules that were called, as of their call: FSDP2 puts
+        others in their place for as long as a block computes."""
+
         self._uncounted = ""
         self._divided = False
         self._packed: nn.Module | None = None
@@ -136,7 +140,6 @@ class Products(TorchFunctionMode):
         return found
 
     def _see_call(self, module: nn.Module, inputs: Any) -> None:
-        self._called.add(id(module))
         if self._packed is None and (sizes := packed_sizes(module)) is not None:
             self._packed = module
             self._weights |= {id(one) for one in module.parameters(recurse=False)}
@@ -144,6 +147,8 @@ class Products(TorchFunctionMode):
 
     def _see_return(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """A layer of packed weights is one product, whatever its kernel calls to unpack them."""
+        own = module.named_parameters(recurse=False)
+        self._called[id(module)] = {name: id(parameter) for name, parameter in own}
         self._packed = None if module is self._packed else self._packed
 
     def check(self, model: nn.Module) -> None:
@@ -153,13 +158,14 @@ class Products(TorchFunctionMode):
         if self._uncounted:
             raise UnknownPartError(f"torch.{self._uncounted} is not counted")
         for path, module in model.named_modules():
-            if isinstance(module, nn.Embedding):
+            called = self._called.get(id(module))
+            if called is None or isinstance(module, nn.Embedding):
                 continue
             for name, parameter in module.named_parameters(recurse=False):
                 shape = shape_of(parameter)
-                if len(shape) < 2 or shape[0] == 1 or id(parameter) in self._weights:
+                if len(shape) < 2 or shape[0] == 1 or called.get(name) in self._weights:
                     continue
-                if shape not in self._shapes and id(module) in self._called:
+                if shape not in self._shapes:
                     kind = type(module).__name__
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from accel_bench import Run
 from accel_bench.errors import ScenarioError
@@ -33,10 +41,28 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
         **({"offload_policy": CPUOffloadPolicy()} if options.cpu_offload else {}),
     }
     check_weights(run.model, settings["mp_policy"])
-    for block in repeated_blocks(run.model):
+    blocks = repeated_blocks(run.model)
+    shard_batch_norms([*blocks, run.model], settings)
+    for block in blocks:
         fully_shard(block, reshard_after_forward=options.reshard_after_forward, **settings)
     # What is left is needed at the end of the forward and at the start of the backward.
     fully_shard(run.model, reshard_after_forward=False, **settings)
+
+
+def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -> None:
+    """Shard the batch norms of each part together, without copies of their weights in 16 bits.
+
+    Their statistics are float32, and torch takes weights in that dtype alone beside them, with
+    inputs and outputs in 16 bits. A part contains all modules of a recomputed block, or none.
+    """
+    policy: MixedPrecisionPolicy = settings["mp_policy"]
+    if policy.param_dtype is None:
+        return
+    whole = {**settings, "mp_policy": replace(policy, param_dtype=None)}
+    for part in parts:
+        norms = [one for one in part.modules() if isinstance(one, _BatchNorm) and one.affine]
+        if left := [one for one in norms if not isinstance(one, FSDPModule)]:
+            fully_shard(left, reshard_after_forward=False, **whole)
 
 
 def replicate_scalars(model: nn.Module) -> set[nn.Parameter]:
