@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from accel_bench.run_context import Run, StepObserver
     from accel_bench.scenario.experiment import Experiment
     from accel_bench.scenario.models import Scenario
+    from accel_bench.task import Task
 
 ONE_ANSWER: dict[str, str | None] = {
     "launch_ranks": "launcher",
@@ -72,9 +73,11 @@ def allocate_ranks(
 
 
 @hookspec
-def check_scenario(experiment: Experiment, machine: Machine) -> Iterable[str]:
+def check_scenario(
+    experiment: Experiment, machine: Machine, task: Task[Any] | None
+) -> Iterable[str]:
     """All. Where the ranks will run: return reasons why this cannot run here. Imports nothing
-    heavy."""
+    heavy. `task` is the plugin that fills the slot of that name."""
 
 
 @hookspec

@@ -65,6 +65,14 @@ class Task(Plugin[OptionsT]):
         """Return the `model_class` of one model, by its id or the options."""
         return self.model_class
 
+    def uses_loss_of_model(self) -> bool:
+        """Return whether the model computes the loss itself, so that a fused kernel may do it.
+
+        It does where `build_loss` is not overridden. Override this where another `build_loss` calls
+        the loss of the model too.
+        """
+        return type(self).build_loss is Task.build_loss
+
     def adjust_model(self, model: Any) -> None:
         """Change a model just loaded, such as to take off what the loss does not use."""
 

@@ -48,8 +48,9 @@ def unmet_constraints(
     `there` is the interpreter that runs it, where that is another one.
     """
     scenario = experiment.scenario
+    known = {"experiment": experiment, "machine": machine, "task": task_of(active)}
     # First of all, since a model that is looked up has an architecture from then on.
-    asked = [*active.call_lists("check_scenario", experiment=experiment, machine=machine)]
+    asked = [*active.call_lists("check_scenario", **known)]
     elsewhere = any(plugin.instance.checks_nodes for plugin in active.plugins)
     reasons = [] if elsewhere else [*_devices(scenario, machine)]
     reasons += [*_resources(scenario), *_working_copies(scenario, active)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
-from accel_bench_fused_kernels.plugin import INTERPRETER, OWN_LOSS, from_logits
+from accel_bench import Experiment, Machine, Options, Plugin, Run, Task, hookimpl
+from accel_bench_fused_kernels.plugin import INTERPRETER, no_loss_of_model
 
 
 class LigerOptions(Options):
@@ -68,7 +68,9 @@ class Liger(Plugin[LigerOptions]):
     deterministic: ClassVar[bool] = True
 
     @hookimpl
-    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+    def check_scenario(
+        self, experiment: Experiment, machine: Machine, task: Task[Any] | None
+    ) -> Iterator[str]:
         """Yield a reason without a GPU, which Triton's kernels need."""
         scenario = experiment.scenario
         device = scenario.resources.device
@@ -76,9 +78,8 @@ class Liger(Plugin[LigerOptions]):
         if device == "cpu" and environment.get(INTERPRETER) != "1":
             yield f"Liger's kernels need a GPU (or {INTERPRETER}=1, for tests)"
         losses = ("cross_entropy", "fused_linear_cross_entropy")
-        if scenario.task.use not in OWN_LOSS:
-            named = [loss for loss in losses if getattr(self.options, loss)]
-            yield from (f"{loss}: {from_logits(scenario.task.use)}" for loss in named)
+        if reason := no_loss_of_model(task):
+            yield from (f"{loss}: {reason}" for loss in losses if getattr(self.options, loss))
         keeps = any(
             use.use == "activation-checkpointing" and use.options.get("policy") == "selective"
             for use in experiment.stack.uses

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import PositiveInt, model_validator
 
-from accel_bench import Experiment, Machine, Options, Plugin, Run, architecture_of, hookimpl
+from accel_bench import Experiment, Machine, Options, Plugin, Run, Task, architecture_of, hookimpl
 from accel_bench_fused_kernels.rules import RULES, missing
 
 PARTS = ("lora", "rms_norm", "rope", "gated_mlp", "linear_cross_entropy", "cross_entropy")
@@ -16,9 +16,6 @@ PARTS = ("lora", "rms_norm", "rope", "gated_mlp", "linear_cross_entropy", "cross
 
 LOSSES = ("linear_cross_entropy", "cross_entropy")
 """Parts that compute the loss: one at a time; the first is the default."""
-
-OWN_LOSS = frozenset({"causal-lm", "image-text-to-text"})
-"""Tasks whose loss the model computes itself; others compute it from logits."""
 
 TORCH_HAS = frozenset({"rms_norm", "linear_cross_entropy"})
 """Parts for which torch itself has something better than the operations of a model."""
@@ -113,9 +110,11 @@ def library_of(
     return "torch", ""
 
 
-def from_logits(task: str) -> str:
-    """Return why no loss of the model can be replaced."""
-    return f"task {task} computes its loss from logits, and not in the model"
+def no_loss_of_model(task: Task[Any] | None) -> str:
+    """Return why a task has no loss of the model that could be replaced; empty where it has."""
+    if task is None or task.uses_loss_of_model():
+        return ""
+    return f"task {task.name} computes its loss outside of the model"
 
 
 class FusedKernels(Plugin[FusedKernelsOptions]):
@@ -137,20 +136,23 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     deterministic: ClassVar[bool] = True
 
     def libraries(
-        self, device: str, environment: Mapping[str, str], task: str = "causal-lm"
+        self, device: str, environment: Mapping[str, str], task: Task[Any] | None = None
     ) -> dict[str, tuple[Library | None, str]]:
         """Return the library of every part that is on but `lora`, or the reason for none."""
         wanted = self.options.kernels
+        other_loss = no_loss_of_model(task)
         return {
-            part: (None, from_logits(task))
-            if part in LOSSES and task not in OWN_LOSS
+            part: (None, other_loss)
+            if part in LOSSES and other_loss
             else library_of(part, wanted, device, environment)
             for part in self.options.on()
             if part != "lora"
         }
 
     @hookimpl
-    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
+    def check_scenario(
+        self, experiment: Experiment, machine: Machine, task: Task[Any] | None
+    ) -> Iterator[str]:
         """Yield the reasons for parts that are named and not available, or for no part at all."""
         scenario = experiment.scenario
         device = scenario.resources.device
@@ -158,7 +160,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
         rules = RULES.get(architecture_of(scenario.model) or "")
         reasons = {}
         environment = {**os.environ, **scenario.environment}
-        libraries = self.libraries(device, environment, scenario.task.use)
+        libraries = self.libraries(device, environment, task)
         for part, (library, why) in libraries.items():
             if rules is not None and missing(rules, part):
                 reasons[part] = f"{architecture_of(scenario.model)} has none"
@@ -197,7 +199,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
             run.on_evidence(lambda: {"kernels_seen": kernels_seen(run)})
 
     def _libraries_in(self, run: Run) -> dict[str, tuple[Library | None, str]]:
-        return self.libraries(run.device.type, os.environ, run.scenario.task.use)
+        return self.libraries(run.device.type, os.environ, run.task)
 
 
 def _torch_is_at_least(major: int, minor: int) -> bool:

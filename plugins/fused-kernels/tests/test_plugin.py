@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ from accel_bench_fused_kernels import FusedKernels, FusedKernelsOptions, Liger, 
 from accel_bench_fused_kernels.plugin import PARTS, library_of
 from pydantic import ValidationError
 
-from accel_bench import Experiment, Scenario, Status
+from accel_bench import Experiment, Loss, Options, Run, Scenario, Status, Task, hookimpl
 from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import Stack
-from accel_bench.testing import check_plugin, run_plugin
+from accel_bench.testing import check_plugin, make_run, run_plugin
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -134,8 +135,12 @@ def test_an_older_torch_has_no_loss_without_logits(monkeypatch: pytest.MonkeyPat
         ({"rms_norm": True}, {"model": {"id": "santacoder"}}, "GPTBigCodeForCausalLM has none"),
         ({"lora": True}, {}, "lora: the scenario has no adapter"),
         ({"linear_cross_entropy": True, "loss_chunk": 4}, {}, "loss_chunk is Liger's"),
-        ({"linear_cross_entropy": True}, PREFERENCES, "task dpo computes its loss from logits"),
-        ({"cross_entropy": True}, PREFERENCES, "task dpo computes its loss from logits"),
+        (
+            {"linear_cross_entropy": True},
+            PREFERENCES,
+            "task dpo computes its loss outside of the model",
+        ),
+        ({"cross_entropy": True}, PREFERENCES, "task dpo computes its loss outside of the model"),
     ],
 )
 def test_what_is_asked_for_by_name_and_cannot_be_had_is_a_reason(
@@ -146,15 +151,39 @@ def test_what_is_asked_for_by_name_and_cannot_be_had_is_a_reason(
     assert reason in " ".join(result.reasons)
 
 
-def test_a_loss_from_logits_leaves_the_other_parts_on() -> None:
+class OfAStranger(Task[Options]):
+    """A task with the loss of the model."""
+
+
+class DividedOtherwise(OfAStranger):
+    """Takes the loss of the model, and says so."""
+
+    def uses_loss_of_model(self) -> bool:
+        """Return that it does."""
+        return True
+
+    @hookimpl
+    def build_loss(self, run: Run) -> Loss:
+        """Return the loss of the model, divided otherwise."""
+        return lambda model, inputs, supervised: model(**inputs).loss / 2
+
+
+@pytest.mark.parametrize("kind", [OfAStranger, DividedOtherwise])
+def test_a_task_says_itself_that_the_model_computes_its_loss(kind: type[OfAStranger]) -> None:
     plugin = FusedKernels(FusedKernelsOptions(), "fused-kernels")
-    found = plugin.libraries("cuda", {}, "dpo")
+    task = kind(Options(), "of-a-stranger")
+    assert plugin.libraries("cuda", {}, task)["linear_cross_entropy"] == ("liger", "")
+
+
+def test_a_loss_outside_of_the_model_leaves_the_other_parts_on(tmp_path: Path) -> None:
+    plugin = FusedKernels(FusedKernelsOptions(), "fused-kernels")
+    found = plugin.libraries("cuda", {}, make_run(tmp_path, PREFERENCES).task)
     assert found.pop("linear_cross_entropy")[0] is None
     assert {library for library, _ in found.values()} == {"liger"}
     (reason,) = run_plugin("liger", scenario=PREFERENCES, fused_linear_cross_entropy=True).reasons[
         1:
     ]
-    assert "fused_linear_cross_entropy: task dpo computes its loss from logits" in reason
+    assert "fused_linear_cross_entropy: task dpo computes its loss outside of the model" in reason
 
 
 def test_liger_alone_says_that_it_needs_a_gpu() -> None:
@@ -178,7 +207,8 @@ def test_liger_alone_is_refused_where_its_gradients_would_be_wrong(
     )
 
     def reasons(**options: Any) -> list[str]:
-        return list(Liger(LigerOptions(**options), "liger").check_scenario(experiment, MACHINE))
+        plugin = Liger(LigerOptions(**options), "liger")
+        return list(plugin.check_scenario(experiment, MACHINE, None))
 
     assert "gradients would be wrong" in reasons()[0]
     assert reasons(rope=False) == []
