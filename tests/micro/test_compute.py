@@ -208,6 +208,9 @@ def test_a_round_on_a_device_is_marked_on_the_device_of_its_batch(
     acme.asked.clear()
     assert peak_memory_bytes(lambda: acme.asked.append("call"), "acme") == 250
     assert acme.asked == ["wait", "reset", "memory", "call", "wait", "memory"]
+    acme.asked.clear()
+    _pedantic(fixture, call, "acme", MicroSettings())
+    assert "use 0" not in acme.asked  # without a number it is the current one
 
 
 def test_the_device_that_is_prepared_last_is_the_current_one(

@@ -59,9 +59,11 @@ class CacheFlush:
     def __init__(self, device: str) -> None:
         import torch
 
+        from accel_bench.modeling.tensors import device_index
+
         place = torch.device(device)
         ask = getattr(torch.get_device_module(place), "get_device_properties", None)
-        size = 0 if ask is None else int(getattr(ask(place.index or 0), "L2_cache_size", 0))
+        size = 0 if ask is None else int(getattr(ask(device_index(place)), "L2_cache_size", 0))
         self._buffer = torch.empty(max(4 * size, 2**26), dtype=torch.int8, device=place)
 
     def __call__(self) -> None:

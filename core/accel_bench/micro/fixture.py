@@ -170,7 +170,8 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
         benchmark.pedantic(run, setup=setup)
         return
     if not known.on_host:
-        known.use(int(index or 0))  # events are marked on the current device
+        if index:
+            known.use(int(index))  # events are marked on the current device
         benchmark._timer = clock_for(known, settings.clock).read
         if settings.flush_cache:
             setup = _both(call.prepare, CacheFlush(device))

@@ -10,6 +10,7 @@ import numpy
 import torch
 
 from accel_bench.machine.devices import of_torch_type
+from accel_bench.modeling.tensors import device_index
 
 
 @contextlib.contextmanager
@@ -22,7 +23,7 @@ def keep_random_state(places: Iterable[torch.device] | torch.device | str) -> It
     given = [torch.device(places)] if isinstance(places, str | torch.device) else [*places]
     with contextlib.ExitStack() as stack:
         for place in given or [torch.device("cpu")]:
-            kept = of_torch_type(place.type).keep_random_state(place.index or 0)
+            kept = of_torch_type(place.type).keep_random_state(device_index(place))
             stack.enter_context(kept)
         stack.callback(random.setstate, python_state)
         stack.callback(numpy.random.set_state, numpy_state)

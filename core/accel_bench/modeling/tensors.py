@@ -25,6 +25,13 @@ def elements_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     return dict(counts.most_common())
 
 
+def device_index(place: torch.device) -> int:
+    """Return the number of a device; of one without a number, that of the current device."""
+    if place.index is not None:
+        return place.index
+    return torch.empty(0, device=place).device.index or 0
+
+
 def has_values(tensor: torch.Tensor) -> bool:
     """Return whether elements can be read one by one: none can of a meta, lazy or sparse tensor."""
     lazy = torch.nn.parameter.is_lazy(tensor)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from accel_bench.machine.devices import of_torch_type
+from accel_bench.modeling.tensors import device_index
 
 FIRST_SEED = 2025
 """Seed of what is made with seed 0: no cotangent, which begin at 0 too, may equal an input. Along
@@ -32,7 +33,7 @@ def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: in
     The global random state and the defaults are left as they were.
     """
     place, before = torch.device(device), torch.get_default_dtype()
-    with of_torch_type(place.type).keep_random_state(place.index or 0), place:
+    with of_torch_type(place.type).keep_random_state(device_index(place)), place:
         torch.manual_seed(FIRST_SEED + seed)
         torch.set_default_dtype(getattr(torch, dtype))
         try:
