@@ -93,6 +93,14 @@ def test_rows_of_another_device_are_left_out_and_said() -> None:
     assert nothing.answer.startswith("Cannot tell: nothing that is stored of text-generation")
 
 
+def test_a_job_of_tokens_leaves_out_requests_at_a_rate_and_answers_the_rest() -> None:
+    document = ask(tokens=1e9)
+    assert {row.mode for row in document.rows} == {"train"}
+    assert document.rows[0].recommended is not None
+    (reason,) = document.left_out
+    assert reason.startswith(f"{MODEL}: the stored requests arrive at a rate")
+
+
 def test_what_may_not_be_recommended_says_why() -> None:
     document = ask(("inference",), at_most={"request_latency_p99": 1.0})
     (row,) = document.rows

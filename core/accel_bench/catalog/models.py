@@ -27,9 +27,6 @@ COUNT_SECONDS = 300
 CONFIG_FILE = "config.json"
 """The file of a model directory with its architecture, in transformers' layout."""
 
-OF_CONVOLUTIONS = frozenset({"ResNetForImageClassification"})
-"""Architectures whose blocks hold no linear layer."""
-
 Family: TypeAlias = Literal[
     "text-generation", "text-encoder", "text-to-text", "vision", "audio", "multimodal"
 ]
@@ -135,12 +132,8 @@ def model_problems(model: ModelUse) -> Iterator[str]:
 
 
 def unquantizable(model: ModelUse, plugin: str) -> list[str]:
-    """Return why a plugin cannot quantize the linear layers of a model's blocks, as far as files
-    tell; empty where it can."""
-    if (architecture := architecture_of(model)) in OF_CONVOLUTIONS:
-        return [
-            f"the blocks of {architecture} are convolutions, and {plugin} quantizes linear layers"
-        ]
+    """Return why a plugin cannot quantize a model, as far as files tell; empty where it can, or
+    where only the loaded model says whether its blocks hold linear layers."""
     directory = model_directory(model)
     if directory is None or "quantization_config" not in read_config(directory):
         return []

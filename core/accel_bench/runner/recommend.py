@@ -119,9 +119,12 @@ class Recommender:
         )
 
     def ranked(self) -> tuple[dict[DeviceKind, Ranked], list[str]]:
-        """Return the stored stacks in order on each device, and what was left out."""
+        """Return the stored stacks in order on each device, and what was left out: those at a rate
+        too, for a job of tokens."""
         chosen, left_out = self._candidates()
-        return self._by_device(chosen), left_out
+        kept = [one for one in chosen if self.tokens is None or one.runs.rate is None]
+        left_out += [NO_JOB] if len(kept) < len(chosen) else []
+        return self._by_device(kept), left_out
 
     def _by_device(self, chosen: Sequence[Candidate]) -> dict[DeviceKind, Ranked]:
         """Return the candidates in order on each device. Raises ScenarioError for a job of tokens

@@ -17,8 +17,8 @@ from accel_bench.runner.recommend import Recommender, Stored, check_request
 
 Mode: TypeAlias = Literal["train", "inference"]
 
-Asked: TypeAlias = Callable[[RecommendRequest], AbstractContextManager[Stored]]
-"""Reads the stored runs that a request is about."""
+OpenStored: TypeAlias = Callable[[RecommendRequest], AbstractContextManager[Stored]]
+"""Opens the stored runs that a request is about."""
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
 """The modes in words."""
@@ -32,7 +32,7 @@ def recommend_family(
     request: RecommendRequest,
     modes: Sequence[Mode],
     known: set[str],
-    stored: Asked,
+    open_stored: OpenStored,
 ) -> FamilyRecommendation:
     """Return what to use for each model of a family of which runs are stored.
 
@@ -47,7 +47,7 @@ def recommend_family(
     for model in filter(known.__contains__, models):
         for mode in modes:
             asked = request.model_copy(update={"model": model, "mode": mode})
-            with stored(asked) as found:
+            with open_stored(asked) as found:
                 ranks, others = Recommender(asked, found, (), None).ranked()
             left_out += [f"{model}: {text}" for text in others]
             rows += _rows(asked, ranks)

@@ -65,7 +65,7 @@ class QuantizedBase:
         if not self._linear and not self._experts:
             raise PluginError(
                 f"bitsandbytes: the blocks of {type(self.model).__name__} hold no linear layer in "
-                "full precision; it quantizes models that are not quantized yet"
+                "full precision; take the plugin out of the stack, or choose a model with some"
             )
         self._announce()
         upcast = prepare(self.model, options.prepare)

@@ -53,8 +53,8 @@ class QuantizedBase:
         model = load_base_model(run, self._replace)
         if not self._quantized:
             raise PluginError(
-                f"torchao: no decoder block of {type(model).__name__} holds a linear layer; what "
-                f"there is: {', '.join(self._left)}"
+                f"torchao: no block of {type(model).__name__} holds a linear layer, but "
+                f"{', '.join(self._left)}; take the plugin out of the stack"
             )
         self.evidence = {
             **describe_quantized(model, self._quantized, self.options.bits_of_base, self._kernel()),

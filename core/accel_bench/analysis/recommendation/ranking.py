@@ -229,7 +229,7 @@ def _break_even(one: Candidate, rival: Candidate, tokens: float | None) -> Break
 def _extra_and_saved(one: Candidate, rival: Candidate) -> tuple[list[float], list[float]]:
     """Return what a start takes longer and a step less than the rival's.
 
-    They are of pairs where both ran in the same rounds, else of runs in order.
+    Runs of the same round are compared where both have rounds in common, else runs in order.
     """
     shared = sorted(set(one.start_seconds) & set(rival.start_seconds))
     if shares_rounds(one.runs, rival.runs):

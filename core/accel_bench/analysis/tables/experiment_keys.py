@@ -22,7 +22,7 @@ LAST_KEYS = ("provenance", "scenario", "experiment")
 """Keys that are tried after all others; the last one differs between any two of one stack."""
 
 ASIDE = ("environment.", "evaluate.")
-"""Prefixes of keys that a last part means only where no other key has it."""
+"""Prefixes of keys that are no choice for a last part which another key has too."""
 
 LEFT_OUT = ("name", "description")
 """Parts of a scenario that are no settings."""
