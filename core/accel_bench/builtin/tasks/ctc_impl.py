@@ -14,7 +14,7 @@ from accel_bench.modeling.tensors import is_simulated
 class FrozenEncoder:
     """Keeps an encoder frozen for its first training micro-batches.
 
-    It requires gradients until the first of them, so that an optimizer built before has its weights.
+    Its parameters require gradients until then, so that an optimizer built before has them.
     """
 
     def __init__(self, model: Any, micro_batches: int) -> None:
