@@ -11,6 +11,9 @@ from accel_bench.documents.base import Frozen
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
+DROPOUT = "dropout"
+"""What a run draws at random that has dropout and nothing else."""
+
 WRAPPERS = re.compile(
     r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
@@ -189,6 +192,9 @@ class EffectiveConfiguration(Frozen):
     dropout: dict[str, int] = Field(default_factory=dict)
     """Modules by their probability of dropout, where that is not 0."""
 
+    draws: str = ""
+    """What the loss draws at random beside dropout, as its task says."""
+
     optimizer_progress: OptimizerProgress | None = None
     """Steps taken and rates in force; null when the window was not reached."""
 
@@ -203,3 +209,8 @@ class EffectiveConfiguration(Frozen):
 
     synchronizations_per_step: int | None = None
     """How often the work waited for the GPU in the last warm-up step; null on a CPU."""
+
+    @property
+    def drawn(self) -> str:
+        """What steps draw at random, such as `dropout`; empty where that is nothing."""
+        return " and ".join([DROPOUT] * bool(self.dropout) + [self.draws] * bool(self.draws))

@@ -54,6 +54,10 @@ class Task(Plugin[OptionsT]):
     """Whether the loss of a sample depends on the others of its micro-batch, as where they are what
     it is told apart from; then smaller micro-batches are another training."""
 
+    draws: ClassVar[str] = ""
+    """What the loss draws at random in each step beside dropout, such as Gumbel noise: a stack that
+    draws it in another order has another update by chance."""
+
     loss_sensitivity: ClassVar[float] = 1.0
     """Factor by which approximated weights change this loss more than a mean over tokens; the loss
     tolerances that plugins declare are multiplied by it."""

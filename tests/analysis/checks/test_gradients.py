@@ -62,9 +62,11 @@ def test_an_expert_may_get_other_tokens_where_something_is_rounded() -> None:
 def exact(
     stack: str = "lora",
     tolerances: dict[str, float] | None = None,
-    dropout: dict[str, int] | None = None,
     norms: dict[str, Any] = BASELINE,
     weights: int = 4,
+    *,
+    dropout: dict[str, int] | None = None,
+    draws: str = "",
     **scenario: Any,
 ) -> Result:
     """A run of this version, which has stored its dropout."""
@@ -73,6 +75,7 @@ def exact(
     effective = run.ranks[0].effective.model_copy(
         update={
             "dropout": dropout or {},
+            "draws": draws,
             "optimizer_progress": OptimizerProgress(steps=3),
             "trained_dtypes": {"float32": weights},
         }
@@ -91,6 +94,7 @@ def exact(
         ({"train": {"precision": "bf16-autocast"}}, FACTOR),
         ({"model": {"dtype": "bfloat16"}}, FACTOR),
         ({"dropout": {"0.1": 2}}, FACTOR),
+        ({"draws": "noise"}, FACTOR),
         ({"tolerances": {"compiled": 1e-3}}, FACTOR),
         ({"tolerances": {"nf4": 2e-2}}, APPROXIMATE_FACTOR),
         ({"train": {"micro_batch_size": 2}}, OTHER_WORK_FACTOR),

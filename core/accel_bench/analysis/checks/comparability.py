@@ -67,6 +67,7 @@ MAY_LACK = (
     "environment.fingerprints.",
     "effective.matmul_dtypes.",  # as dropout, rows of earlier versions have not stored them
     "effective.dropout.",
+    "effective.draws",
     "state.",
 )
 """Facts that one side alone may have."""

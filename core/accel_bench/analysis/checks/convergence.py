@@ -15,6 +15,7 @@ from accel_bench.analysis.checks.allowance import (
     allowance,
 )
 from accel_bench.analysis.checks.movement import MINIMUM_STEPS, Movement, movement
+from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import percent
@@ -24,7 +25,8 @@ from accel_bench.result import Result
 LossWord: TypeAlias = Literal[
     "equivalent", "cannot tell", "different", "different by design", "not tested"
 ]
-"""Verdicts on a loss; `cannot tell` is that of steps which hardly moved it."""
+"""Verdicts on a loss; `cannot tell` is that of steps which hardly moved it, and of other random
+draws."""
 
 SMOOTHING_STEPS = 5
 """Steps of the centred moving mean; fewer at the ends of the curve."""
@@ -42,7 +44,7 @@ OTHER_DTYPE_TOLERANCE = 2e-2
 """Relative distance allowed where no plugin declares one and the dtypes differ."""
 
 MAXIMUM_TOLERANCE = 2e-2
-"""Largest declared tolerance that makes a loss equivalent.
+"""Largest declared tolerance that makes a loss equivalent, and the most that random draws excuse.
 
 It is that of base weights of 4 bits, the coarsest approximation among the shipped plugins.
 """
@@ -107,7 +109,11 @@ def compare_losses(
     """Compare the loss curves of completed runs with the same key; the worst round counts."""
     keys = sorted(set(baseline) & set(stack))
     speeds = [(_completed_throughput(baseline[k]), _completed_throughput(stack[k])) for k in keys]
-    pairs = [(before, after) for before, after in speeds if before and after]
+    pairs = [
+        (before, after, excuse_of_draws(baseline[key], stack[key]))
+        for key, (before, after) in zip(keys, speeds, strict=True)
+        if before and after
+    ]
     if not pairs:
         return LossComparison(loss_reason="no round in which both completed")
     allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)
@@ -139,9 +145,12 @@ def _completed_throughput(run: Result) -> RunThroughput | None:
 
 
 def _compare_round(
-    baseline: RunThroughput, stack: RunThroughput, allowed: Allowance
+    baseline: RunThroughput, stack: RunThroughput, excuse: str, allowed: Allowance
 ) -> LossComparison:
-    """Compare one round's curves over the steps that both took."""
+    """Compare one round's curves over the steps that both took.
+
+    `excuse` says what else than another training may have moved the loss by a little.
+    """
     steps = min(len(baseline.losses), len(stack.losses))
     if baseline.step_tokens[:steps] != stack.step_tokens[:steps]:
         return LossComparison(loss_reason="steps hold different numbers of tokens")
@@ -161,9 +170,11 @@ def _compare_round(
     if verdict == "equivalent" and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.
         verdict = "cannot tell"
+    drawn = verdict == "different" and difference <= MAXIMUM_TOLERANCE and bool(excuse)
+    verdict = "cannot tell" if drawn else verdict
     why: dict[LossWord, str] = {
         "equivalent": "",
-        "cannot tell": _too_still(moved, tolerance),
+        "cannot tell": f"{reason}; {excuse}" if drawn else _too_still(moved, tolerance),
         "different": reason,
         "different by design": f"{reason}; {allowed.by_design}",
     }

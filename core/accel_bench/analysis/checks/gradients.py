@@ -137,11 +137,11 @@ def gradient_norms(result: Result) -> dict[str, float | None]:
 
 
 def _is_exact(run: Result) -> bool:
-    """Return whether a run computes in float32 and without dropout, as far as it was stored."""
+    """Return whether a run computes in float32 and draws nothing, as far as it was stored."""
     if not run.ranks or run.experiment.scenario.compute_dtype != "float32":
         return False
     effective = run.ranks[0].effective
-    stored = effective.optimizer_progress is not None and not effective.dropout
+    stored = effective.optimizer_progress is not None and not effective.drawn
     return stored and effective.float32_matmul_precision in (None, "highest")
 
 

@@ -15,6 +15,7 @@ from accel_bench.analysis.checks.distance import (
 )
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.outputs import OutputComparison, compare_outputs
+from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.checks.tokens import token_differences
 from accel_bench.analysis.checks.trained import trained_differences
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
@@ -24,7 +25,7 @@ from accel_bench.result import Result
 UpdateWord: TypeAlias = Literal[
     "equivalent", "cannot tell", "different", "different by design", "not tested"
 ]
-"""Verdicts on a stack's update; `cannot tell` is that of other masks of dropout, and of gradient
+"""Verdicts on a stack's update; `cannot tell` is that of other random draws, and of gradient
 scalers that left out other steps."""
 
 NO_TRAINING = "nothing is trained: one operation is called on its own"
@@ -294,11 +295,7 @@ def _excuse(before: Result, after: Result, whole: Distance, allowed: Allowance) 
         if off <= allowed.tolerance + abs(stack - baseline) / max(stack, baseline, 1):
             counts = f"{stack} steps in the place of {baseline}"
             return f"gradient scalers that left out other steps do that ({counts} were taken)"
-    if _draw_dropout(before, after) and off <= allowed.tolerance:
-        adapter = after.experiment.scenario.adapter.options
-        where = "--set adapter.dropout=0" if adapter.get("dropout") else "model.overrides"
-        return f"dropout drawn in another order does that; without it ({where}) it can be told"
-    return ""
+    return excuse_of_draws(before, after) if off <= allowed.tolerance else ""
 
 
 def _scaled_steps(run: Result) -> int | None:
@@ -309,19 +306,6 @@ def _scaled_steps(run: Result) -> int | None:
     progress = run.ranks[0].effective.optimizer_progress
     scaled = run.experiment.scenario.train.precision == "fp16-autocast"
     return progress.counted_steps if scaled and progress else None
-
-
-def _draw_dropout(*runs: Result) -> bool:
-    """Return whether all runs draw masks of dropout.
-
-    All draw from one seed: a stack that draws in the baseline's order is at most 2e-5 apart, with
-    dropout as without. Other kernels, batches and paddings draw in another order, which no reading
-    outside of the steps shows. In a small llama that moved updates of the same size 0.2 to 0.27
-    apart under LoRA with dropout of 0.1, 0.33 to 0.46 with 0.3, 0.11 to 0.29 with dropout of
-    attention, and 0.35 to 0.55 in earlier trials. Cheats lie among them: no rotary embedding is
-    0.2 apart, no momentum 0.27, no causal mask 0.59. So size alone shows cheats here.
-    """
-    return all(run.ranks[0].effective.dropout for run in runs)
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:

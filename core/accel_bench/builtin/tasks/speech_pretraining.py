@@ -37,6 +37,7 @@ class SpeechPretraining(Task[SpeechPretrainingOptions]):
     model_class = "AutoModelForPreTraining"
     families = frozenset({"audio"})
     batch_dependent = True
+    draws = "Gumbel noise"
 
     def adjust_model(self, model: Any) -> None:
         """Set how much is hidden: published configurations have SpecAugment's share instead.
