@@ -100,12 +100,13 @@ class Plugin(Generic[OptionsT]):
 
     loss_tolerance: ClassVar[float | None] = None
     """Relative distance from the baseline's loss curve that is by design; None means exactly equal
-    work. `allowed_loss_difference` may let it depend on the options."""
+    work. `allowed_loss_difference` may let it depend on the options; the task's `loss_sensitivity`
+    multiplies it."""
 
     update_tolerance: ClassVar[float | None] = None
     """Relative distance of the weights' change from that of the baseline that is by design; 0.1 is
     10 %. None means the distance of equal work in another order. `allowed_update_difference` may
-    let it depend on the options."""
+    let it depend on the options; the task's `update_sensitivity` multiplies it."""
 
     output_tolerance: ClassVar[float | None] = None
     """Share of generated tokens that may differ from the baseline's by design, each counted where

@@ -62,6 +62,10 @@ class Task(Plugin[OptionsT]):
     """Factor by which approximated weights change this loss more than a mean over tokens; the loss
     tolerances that plugins declare are multiplied by it."""
 
+    update_sensitivity: ClassVar[float] = 1.0
+    """Factor by which approximated weights turn this task's updates more than those of a mean over
+    tokens; the update tolerances that plugins declare are multiplied by it."""
+
     loss_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "shift_labels"})
     """Inputs of a batch that the loss reads: a prediction does without them."""
 

@@ -324,11 +324,16 @@ def test_the_options_of_the_generic_argument_are_the_plugin_s() -> None:
     assert First.Options is Options
 
 
-def test_a_task_that_shows_approximations_more_widens_what_plugins_declare_of_the_loss() -> None:
-    class Sharp(Task[Options]):
+def test_a_task_that_shows_approximations_more_widens_what_plugins_declare() -> None:
+    class Long(Task[Options]):
         """Adds up what each token shows."""
 
         loss_sensitivity = 4.0
+
+    class Contrast(Task[Options]):
+        """Learns from small differences."""
+
+        update_sensitivity = 1.5
 
     class Coarse(Plugin[Options]):
         """Rounds weights."""
@@ -337,8 +342,12 @@ def test_a_task_that_shows_approximations_more_widens_what_plugins_declare_of_th
         update_tolerance = 0.3
 
     coarse = ActivePlugin(Coarse(Options()), "coarse", None, "tests")
-    sharp = ActivePlugin(Sharp(Options()), "sharp", "task", "tests")
-    assert ActivePlugins([coarse]).loss_tolerances == {"coarse": 0.02}
-    together = ActivePlugins([coarse, sharp])
-    assert together.loss_tolerances == {"coarse": 0.08}
-    assert together.update_tolerances == {"coarse": 0.3}
+
+    def declared(*kinds: type[Task[Options]]) -> tuple[float, float]:
+        tasks = [ActivePlugin(kind(Options()), "mine", "task", "tests") for kind in kinds]
+        active = ActivePlugins([coarse, *tasks])
+        return active.loss_tolerances["coarse"], active.update_tolerances["coarse"]
+
+    assert declared() == (0.02, 0.3)
+    assert declared(Long) == pytest.approx((0.08, 0.3))
+    assert declared(Contrast) == pytest.approx((0.02, 0.45))

@@ -75,10 +75,10 @@ class ActivePlugins:
             self._register(plugin, f"{number}:{plugin.name}")
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
         task = task_of(self)
-        sensitivity = task.loss_sensitivity if task else 1.0
-        declared = _tolerances(self.plugins, LOSS_TOLERANCE)
-        self.loss_tolerances = {name: sensitivity * allowed for name, allowed in declared.items()}
-        self.update_tolerances = _tolerances(self.plugins, UPDATE_TOLERANCE)
+        of_loss = task.loss_sensitivity if task else 1.0
+        of_update = task.update_sensitivity if task else 1.0
+        self.loss_tolerances = _tolerances(self.plugins, LOSS_TOLERANCE, of_loss)
+        self.update_tolerances = _tolerances(self.plugins, UPDATE_TOLERANCE, of_update)
         self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
@@ -170,8 +170,13 @@ class ActivePlugins:
         return next(iter([*claiming, *filling]), None)
 
 
-def _tolerances(plugins: Iterable[ActivePlugin], method: str) -> dict[str, float]:
-    """Return what each plugin allows whose `method` declares something. Raises HookError."""
+def _tolerances(
+    plugins: Iterable[ActivePlugin], method: str, sensitivity: float = 1.0
+) -> dict[str, float]:
+    """Return what each plugin allows whose `method` declares something, times the sensitivity.
+
+    Raises HookError for anything but a number from 0 or None.
+    """
     found: dict[str, float] = {}
     for plugin in plugins:
         with attribute_errors_to(plugin, method), time_limit(limit_seconds()):
@@ -180,7 +185,7 @@ def _tolerances(plugins: Iterable[ActivePlugin], method: str) -> dict[str, float
             continue
         if not isinstance(allowed, int | float) or not 0 <= allowed < math.inf:
             raise wrong_answer(plugin, method, "a number from 0 or None", allowed)
-        found[plugin.name] = max(float(allowed), found.get(plugin.name, 0.0))
+        found[plugin.name] = max(sensitivity * float(allowed), found.get(plugin.name, 0.0))
     return found
 
 
