@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from same_training.distribution import CHEATS, HONEST, install
+from same_training.distribution import CHEATS, HONEST, MIXTURES, install
 from same_training.honest import SETTINGS, SHIPPED
 from same_training.setting import (
     MODELS,
     RATES,
+    SIZES,
+    WORK,
     Setting,
     applies,
     caught,
@@ -29,9 +31,10 @@ from same_training.setting import (
     work,
 )
 
+from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.plugins.registry import installed
-from accel_bench.testing import run_program
+from accel_bench.testing import run_program, run_scenario
 
 # PEFT asks transformers by a name that is being replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -118,6 +121,47 @@ def test_an_honest_acceleration_is_not_refused(
     assert row.update_verdict == "equivalent", row.update_reason
     assert row.update_exact
     assert not refusal(row)
+
+
+MIXTURE: dict[str, Any] = {
+    "model": {
+        "id": "granite-3-1b-a400m",
+        "overrides": {
+            **SIZES,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "attention_dropout": 0.0,
+        },
+    },
+    "train": {"micro_batch_size": 4, "learning_rate": 1e-3, "precision": "bf16-autocast"},
+    "measure": {"warmup": 1, "steps": 8, "rounds": 1, "phase_steps": 0},
+}
+"""A mixture of experts that computes in 16 bits."""
+
+
+def test_a_mixture_in_16_bits_tells_rounding_from_other_training(folder: Path) -> None:
+    honest = {
+        "eager": {"set": {"model.attention": "eager"}},
+        "float32": {"set": {"train.precision": "as-is"}},
+    }
+    stacks = {"baseline": [], **honest, **{name: [name] for name in MIXTURES}}
+    path = folder / "mixture.yaml"
+    path.write_text(json.dumps({**WORK, **MIXTURE, "stacks": stacks}), encoding="utf8")
+    results = run_scenario(path)
+    found = {
+        name: compare_training({("", 0): results["baseline"]}, {("", 0): results[name]})
+        for name in results
+    }
+    for name, one in found.items():
+        print("TABLE", name, one.update_difference, one.update_norm_ratio, one.update_reason)
+    assert {found[name].update_verdict for name in honest} == {"equivalent"}
+    words = {name: found[name].training_difference for name in MIXTURES}
+    assert "its experts changed" in words["freezes-an-expert"]
+    assert "its experts changed" in words["slows-experts"]
+    assert "its routers changed" in words["freezes-the-routers"]
+    assert "what is neither expert nor router is" in words["forgets-the-causal-mask"]
 
 
 @pytest.mark.release

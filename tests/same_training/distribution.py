@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from same_training import cheats, honest
+from same_training import cheats, honest, mixtures
 
 from accel_bench import Options, Plugin, Run, hookimpl
 
@@ -39,6 +39,7 @@ class SavesWeights(Plugin[SavesWeightsOptions]):
 
 CHEATS = plugins_of(cheats)
 HONEST = plugins_of(honest)
+MIXTURES = plugins_of(mixtures)
 
 
 def install(folder: Path) -> None:
@@ -47,7 +48,7 @@ def install(folder: Path) -> None:
     info.mkdir()
     about = "Metadata-Version: 2.1\nName: accel-bench-same-training\nVersion: 1.0\n"
     (info / "METADATA").write_text(about, encoding="utf8")
-    kinds = {**CHEATS, **HONEST, "saves-weights": SavesWeights}
+    kinds = {**CHEATS, **HONEST, **MIXTURES, "saves-weights": SavesWeights}
     entries = [f"{name} = {kind.__module__}:{kind.__name__}" for name, kind in kinds.items()]
     text = "\n".join(["[accel_bench]", *entries, ""])
     (info / "entry_points.txt").write_text(text, encoding="utf8")

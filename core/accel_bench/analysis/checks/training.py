@@ -14,6 +14,12 @@ from accel_bench.analysis.checks.distance import (
     unmoved_tensors,
 )
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
+from accel_bench.analysis.checks.mixtures import (
+    ROUNDED_SCORES,
+    ROUTED_TOLERANCE,
+    is_mixture,
+    part_differences,
+)
 from accel_bench.analysis.checks.outputs import OutputComparison, compare_outputs
 from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.checks.tokens import token_differences
@@ -57,26 +63,21 @@ HALF_TOLERANCE = 0.2
 
 Other kernels, accumulation and kernels of the optimizer were up to 0.057 apart in a small
 pretrained llama, and under LoRA bfloat16 autocast 0.073 from float32; the nearest stack that trains
-something else was 0.34.
-"""
-
-ROUTED_TOLERANCE = 0.3
-"""The same of a mixture of experts: rounded scores of its router send tokens to other experts.
-
-In a small Granite mixture of random weights, bfloat16 copies of float32 weights were 0.27 apart.
+something else was 0.34. Rounding goes farther in a mixture of experts (`ROUTED_TOLERANCE`).
 """
 
 HALF = frozenset({"bfloat16", "float16"})
 
 
 def _usual(baseline: Result, stack: Result) -> float:
-    ranks = [*baseline.ranks[:1], *stack.ranks[:1]]
+    return HALF_TOLERANCE if _rounds(baseline, stack) else TOLERANCE
+
+
+def _rounds(*runs: Result) -> bool:
+    """Return whether any of the runs computes in 16 bits, or stores trained weights so."""
+    ranks = [rank for run in runs for rank in run.ranks[:1]]
     stored = any(HALF & set(rank.effective.trained_dtypes) for rank in ranks)
-    works = (baseline.experiment.scenario, stack.experiment.scenario)
-    half = stored or any(work.compute_dtype in HALF for work in works)
-    if half and any(rank.effective.experts for rank in ranks):
-        return ROUTED_TOLERANCE
-    return HALF_TOLERANCE if half else TOLERANCE
+    return stored or any(run.experiment.scenario.compute_dtype in HALF for run in runs)
 
 
 LIMITS = Limits(lambda run: run.update_tolerances, _usual, MAXIMUM_TOLERANCE, trusts_distance=True)
@@ -259,11 +260,16 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
         return TrainingComparison(update_reason="the baseline's weights did not change")
     unmoved = unmoved_tensors(baseline, stack, exact)
     excuse = _excuse(before, after, whole, allowed)
-    verdict = _verdict(whole, allowed, unmoved, excuse)
+    parts: list[str] = []
+    if not (excuse or allowed.plugins or allowed.other_training) and is_mixture(before, after):
+        parts = part_differences(baseline, stack, exact, allowed.tolerance)
+        routed = _rounds(before, after) and whole.relative <= ROUTED_TOLERANCE
+        excuse = ROUNDED_SCORES if routed and not parts else ""
+    verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
     reasons: dict[UpdateWord, str] = {
         "equivalent": "",
         "cannot tell": f"{_apart(whole, allowed)}; {excuse}",
-        "different": _reason(whole, allowed, unmoved, len(baseline.tensors)),
+        "different": "; ".join([*parts, _reason(whole, allowed, unmoved, len(baseline.tensors))]),
         "different by design": f"{_apart(whole, allowed)}; {allowed.by_design}",
     }
     return TrainingComparison(
@@ -278,10 +284,11 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
     )
 
 
-def _verdict(whole: Distance, allowed: Allowance, unmoved: list[str], excuse: str) -> UpdateWord:
-    """Return the word for a distance; `excuse` says what else than a cheat may have made it."""
+def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> UpdateWord:
+    """Return the word for a distance, beside what is `wrong` at any; `excuse` says what else than a
+    cheat may have made it."""
     verdict = allowed.verdict(whole.relative)
-    if unmoved and not allowed.other_training:
+    if wrong and not allowed.other_training:
         return "different"
     return "cannot tell" if verdict == "different" and excuse else verdict
 
