@@ -177,12 +177,12 @@ def test_16_bits_round_more_and_experts_are_no_excuse_for_the_rest(dtype, expert
     assert compare_training({("a", 0): before}, {("a", 0): after}).update_verdict == word
 
 
-def mixture(dtype, part, size=1.0, turned=0.0):
+def mixture(dtype, part, size=1.0, turned=0.0, scale=1.0):
     """Return a run of a mixture, nearly all of whose weights belong to one part."""
     whole = make_update()
-    large = 1e3 * size * math.sqrt(sum(ELEMENTS.values()))
+    large = 1e5 * size * scale
     angle = 2 * math.asin(turned / 2)
-    moved = {f"layers.0.{part}.weight": TensorUpdate(elements=1, sketch=sketch(large, angle))}
+    moved = {f"layers.0.{part}.weight": TensorUpdate(elements=10**10, sketch=sketch(large, angle))}
     tensors = {
         name: one.model_copy(update={"norm": math.hypot(*one.sketch)})
         for name, one in (whole.tensors | moved).items()
@@ -209,13 +209,26 @@ def mixture(dtype, part, size=1.0, turned=0.0):
 def test_rounding_turns_a_mixture_s_update_and_keeps_the_size_of_its_parts(
     dtype, change, word, reason
 ):
-    before, after = mixture(dtype, change[0]), mixture(dtype, *change)
+    found = beside(mixture(dtype, change[0]), mixture(dtype, *change))
+    assert (found.update_verdict, reason in found.update_reason) == (word, True)
+
+
+def test_experts_that_hardly_changed_are_not_compared():
+    scale = {"scale": 1e-4}
+    found = beside(
+        mixture("bfloat16", "experts", **scale), mixture("bfloat16", "experts", 0.5, **scale)
+    )
+    assert found.update_verdict == "equivalent"
+
+
+def beside(before, after):
+    """Compare two runs whose changes were compared number by number."""
     one, other = (run.ranks[0].update.tensors for run in (before, after))
     apart = {name: math.dist(one[name].sketch, other[name].sketch) for name in one}
     after = after.model_copy(update={"update_distances": {before.run_id: apart}})
     found = compare_training({("a", 0): before}, {("a", 0): after})
     assert found.update_exact
-    assert (found.update_verdict, reason in found.update_reason) == (word, True)
+    return found
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
-from accel_bench.analysis.checks.distance import Distance, distance
+from accel_bench.analysis.checks.distance import NEGLIGIBLE, distance
 from accel_bench.analysis.wording import percent
-from accel_bench.result import Result, WeightUpdate
+from accel_bench.result import Result, TensorUpdate, WeightUpdate
 
 PARTS = {
     "experts": re.compile(r"(^|\.)experts\."),
@@ -52,38 +53,43 @@ def part_differences(
 ) -> list[str]:
     """Return how parts of two mixtures changed as no rounding explains, each a sentence's part.
 
-    Sizes are compared where they are exact. What is neither expert nor router may be as far apart
-    as a model without experts.
+    A part that hardly changed is left out. Sizes are compared where they are exact. What is neither
+    expert nor router may be as far apart as a model without experts.
     """
     found = []
     for part, limit in SIZES.items() if exact is not None else ():
-        one = _of_part(baseline, stack, exact, part)
-        if one and abs(one.norm_ratio - 1) > limit:
-            times = f"{one.norm_ratio:.3g} times as much as the baseline's"
+        before, after = _part(baseline, part), _part(stack, part)
+        if _is_negligible(before, baseline):
+            continue
+        ratio = distance(before, after, exact).norm_ratio
+        if abs(ratio - 1) > limit:
+            times = f"{ratio:.3g} times as much as the baseline's"
             found.append(f"its {part} changed {times}, {percent(limit)} more or less allowed")
-    rest = _of_part(baseline, stack, exact, None)
-    if rest and rest.relative > tolerance:
-        apart = f"{percent(rest.relative)} apart, {percent(tolerance)} allowed"
+    before, after = _part(baseline, None), _part(stack, None)
+    rest = 0.0 if _is_negligible(before, baseline) else distance(before, after, exact).relative
+    if rest > tolerance:
+        apart = f"{percent(rest)} apart, {percent(tolerance)} allowed"
         found.append(f"what is neither expert nor router is {apart}")
     return found
 
 
-def _of_part(
-    baseline: WeightUpdate,
-    stack: WeightUpdate,
-    exact: Mapping[str, float] | None,
-    part: str | None,
-) -> Distance | None:
-    """Return the distance of a part's tensors, of none for all others; None if none changed."""
-    before, after = (
-        update.model_copy(
-            update={"tensors": {k: v for k, v in update.tensors.items() if _part(k) == part}}
-        )
-        for update in (baseline, stack)
-    )
-    found = distance(before, after, exact) if before.tensors else None
-    return found if found and found.baseline else None
+def _part(update: WeightUpdate, part: str | None) -> WeightUpdate:
+    """Return the update of one part's tensors; None stands for all that is in no part."""
+    tensors = {name: one for name, one in update.tensors.items() if _part_of(name) == part}
+    return update.model_copy(update={"tensors": tensors})
 
 
-def _part(tensor: str) -> str | None:
+def _part_of(tensor: str) -> str | None:
     return next((part for part, names in PARTS.items() if names.search(tensor)), None)
+
+
+def _is_negligible(part: WeightUpdate, whole: WeightUpdate) -> bool:
+    """Return whether a part changed no more than rounding does, or has no tensors."""
+    largest = max((_change(one) for one in whole.tensors.values()), default=0.0)
+    return all(_change(one) <= NEGLIGIBLE * largest for one in part.tensors.values())
+
+
+def _change(tensor: TensorUpdate) -> float:
+    """Return the root mean square change of a tensor's elements."""
+    norm = math.hypot(*tensor.sketch) if tensor.norm is None else tensor.norm
+    return norm / math.sqrt(tensor.elements)
