@@ -22,7 +22,7 @@ from accel_bench.analysis.metrics.memory import SOURCES, largest
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.wording import label, percent
+from accel_bench.analysis.wording import label_of, percent
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets
@@ -230,7 +230,7 @@ def report_of(
 
 def repeat_line(runs: Sequence[Result]) -> str:
     """Return a Markdown line of how far an experiment's runs are from its first."""
-    name = label(runs[0].experiment.stack.name, runs[0].experiment.sweep)
+    name = label_of(runs[0].experiment)
     found = [run for run in map(run_throughput, runs) if run is not None]
     curves = [finite(run.losses) for run in found]
     if len(curves) < 2 or len({len(curve) for curve in curves}) != 1 or not curves[0]:

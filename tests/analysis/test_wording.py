@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accel_bench.analysis.statistics.estimators import geometric_interval
-from accel_bench.analysis.wording import label, rate_interval
+from accel_bench.analysis.wording import StackAtPoint, group_label, label, rate_interval
 
 
 def spread(*values: float) -> str:
@@ -21,8 +21,8 @@ def test_an_interval_that_tells_nothing_asks_for_more_rounds() -> None:
 
 def test_a_point_is_called_by_the_tag_that_the_scenario_forms_and_else_by_its_values() -> None:
     sweep = {"train.seed": 1, "data.sequence_length": 64}
-    assert label("lora", {}, "") == "lora"
-    assert label("lora", sweep) == "lora (train.seed=1, data.sequence_length=64)"
+    assert label(StackAtPoint("lora", {}, "")) == "lora"
+    assert label(StackAtPoint("lora", sweep, "")) == "lora (train.seed=1, data.sequence_length=64)"
     automatic = "sequence_length_64-seed_1"
-    assert label("lora", sweep, automatic) == label("lora", sweep)
-    assert label("lora", sweep, "run.seed_1") == "lora (run.seed_1)"
+    assert label(StackAtPoint("lora", sweep, automatic)) == group_label("lora", sweep)
+    assert label(StackAtPoint("lora", sweep, "run.seed_1")) == "lora (run.seed_1)"

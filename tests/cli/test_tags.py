@@ -32,3 +32,12 @@ def test_a_sweep_s_runs_have_folders_rows_and_cells_by_tag(tmp_path: Path) -> No
     resumed = json.loads(call(*again, "--format", "json").out)
     assert [(one["tag"], one["runs"]) for one in resumed["experiments"]] == [("nulls.bs_1", 1)]
     assert len(list(results.glob("runs/*/*/*/result.json"))) == 2
+    # Every command calls a point by its tag, in sentences and in rows.
+    for words in (
+        ("history", "nulls"),
+        ("compare", *["baseline"] * 2),
+        ("report", "--markdown", "-"),
+    ):
+        done = call(*words, "--results", str(results))
+        assert "baseline (nulls.bs_4)" in done.out, done.err
+        assert "baseline (train.micro_batch_size" not in done.out

@@ -34,7 +34,7 @@ from accel_bench.analysis.statistics.estimators import (
     quantile,
 )
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.wording import differs, join_names, label
+from accel_bench.analysis.wording import differs, join_names, label_of
 from accel_bench.result import Result, Status
 
 
@@ -81,7 +81,7 @@ class ExperimentRuns:
     def name(self) -> str:
         """The stack's name, with its sweep point where something is swept."""
         experiment = self.planned.experiment
-        return label(experiment.stack.name, experiment.sweep, experiment.tag)
+        return label_of(experiment)
 
     @property
     def usable(self) -> bool:

@@ -8,6 +8,7 @@ from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.verdict import MAXIMUM_ROUNDS, MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
+    StackAtPoint,
     count,
     join_names,
     label,
@@ -150,7 +151,7 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
 def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
     """Return the runs that keep rows open, and how to measure their rounds again."""
     named = {
-        (label(run.stack, row.sweep, row.tag), run.round): run.factor
+        (label(StackAtPoint(run.stack, row.sweep, row.tag)), run.round): run.factor
         for row in rows
         for run in row.slow_runs
     }
@@ -252,7 +253,7 @@ def _others(summary: Summary) -> list[ExperimentSummary]:
 
 
 def _name(row: ExperimentSummary) -> str:
-    return label(row.stack, row.sweep, row.tag)
+    return label(row)
 
 
 def _how(rows: Sequence[ExperimentSummary]) -> str:

@@ -52,6 +52,7 @@ def _steps(rows: Sequence[tuple[ExperimentRuns, Interval | None]]) -> list[Ladde
         rung, less = everything[: number + 1], everything[:number] + everything[number + 1 :]
         step = LadderStep(
             sweep=rows[0][0].planned.experiment.sweep,
+            tag=rows[0][0].planned.experiment.tag,
             number=number + 1,
             item=label,
             ratio=speeds.get(rung),

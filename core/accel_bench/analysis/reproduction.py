@@ -48,6 +48,9 @@ class StackReproduction(Frozen):
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
 
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
     is_baseline: bool
     """Whether the others are compared with it; it has no ratio, and so no verdict."""
 
@@ -198,6 +201,7 @@ def _compare(
     return StackReproduction(
         stack=there.stack,
         sweep=there.sweep,
+        tag=there.tag,
         is_baseline=is_baseline,
         claim=there.verdict,
         status_here=here.status if here else None,

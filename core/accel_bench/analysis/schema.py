@@ -299,6 +299,9 @@ class LadderStep(Frozen):
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
 
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
     number: int
     """Place of the item, from 1."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import JsonValue
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.tags import is_chosen
 
@@ -36,13 +38,53 @@ def assignments(changed: Mapping[str, JsonValue]) -> list[str]:
     return words
 
 
-def label(stack: str, sweep: Mapping[str, JsonValue], tag: str = "") -> str:
-    """Return a stack's name, with its sweep point where something is swept.
+class SweepPoint(Protocol):
+    """A sweep point, or what belongs to one."""
 
-    That is the point's tag where the scenario has formed it itself, else the swept values.
-    """
-    point = tag if is_chosen(tag, sweep) else settings(sweep)
-    return f"{stack} ({point})" if sweep else stack
+    @property
+    def sweep(self) -> Mapping[str, JsonValue]:
+        """Swept values, by dotted key."""
+
+    @property
+    def tag(self) -> str:
+        """Tag of the sweep point; empty without one."""
+
+
+class AtPoint(SweepPoint, Protocol):
+    """What belongs to a stack at a sweep point, such as a row of a document."""
+
+    @property
+    def stack(self) -> str:
+        """Name of the stack."""
+
+
+class StackAtPoint(NamedTuple):
+    """A stack at a sweep point, where there is no row of it."""
+
+    stack: str
+    sweep: Mapping[str, JsonValue]
+    tag: str
+
+
+def point_name(point: SweepPoint) -> str:
+    """Return the tag of a sweep point where the scenario has formed it, else the swept values."""
+    return point.tag if is_chosen(point.tag, point.sweep) else settings(point.sweep)
+
+
+def label(row: AtPoint) -> str:
+    """Return a stack's name, with its sweep point where something is swept."""
+    return f"{row.stack} ({point_name(row)})" if row.sweep else row.stack
+
+
+def group_label(stack: str, shared: Mapping[str, JsonValue]) -> str:
+    """Return the name of a stack at several sweep points, with the swept values they share: they
+    have no tag in common."""
+    return label(StackAtPoint(stack, shared, ""))
+
+
+def label_of(experiment: Experiment) -> str:
+    """Return the label of an experiment."""
+    return label(StackAtPoint(experiment.stack.name, experiment.sweep, experiment.tag))
 
 
 def differs(stack: Stack) -> str:

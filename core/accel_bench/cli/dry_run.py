@@ -8,7 +8,7 @@ from contextlib import ExitStack, redirect_stdout, suppress
 from typing import Any
 
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.wording import differs, grouped_by_reason, label
+from accel_bench.analysis.wording import differs, grouped_by_reason, label_of
 from accel_bench.cli.output import print_report
 from accel_bench.errors import NothingToRunError, StoreError
 from accel_bench.machine.info import Machine, read_machine
@@ -116,11 +116,7 @@ def _estimate(plan: Plan, machine: Machine, results: str) -> dict[str, Any]:
         with suppress(StoreError):
             store = stack.enter_context(open_store(results, write=False))
         time = estimate_time(plan, machine, store)
-    needs = [
-        (label(one.experiment.stack.name, one.experiment.sweep), one.need.describe())
-        for one in plan.runnable
-        if one.need
-    ]
+    needs = [(label_of(one.experiment), one.need.describe()) for one in plan.runnable if one.need]
     return {
         "runs": plan.runs,
         "memory": grouped_by_reason(needs),

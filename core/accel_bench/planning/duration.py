@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from accel_bench.analysis.metrics.utilization import utilization
-from accel_bench.analysis.wording import duration, flops, grouped_by_reason, label
+from accel_bench.analysis.wording import duration, flops, grouped_by_reason, label_of
 from accel_bench.catalog.estimate import Outline, outline_of
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.errors import StoreError
@@ -83,7 +83,7 @@ def estimate_time(plan: Plan, machine: Machine, store: Store | None) -> TimeEsti
                 f"a run may take {duration(run)}, and is ended after {duration(limit)}; "
                 "--timeout sets another limit"
             )
-            name = label(experiment.stack.name, experiment.sweep, experiment.tag)
+            name = label_of(experiment)
             notices.append((name, notice))
     return TimeEstimate(seconds, "; ".join(sorted(bases)), tuple(grouped_by_reason(notices)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from accel_bench.analysis.wording import count, join_names, label, size
+from accel_bench.analysis.wording import count, join_names, label_of, size
 from accel_bench.catalog.estimate import outline_of
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.devices import device_type
@@ -80,7 +80,7 @@ def refuse_needs(needs: Iterable[tuple[Experiment, MemoryNeed]]) -> None:
         if not need.fits:
             where = "the host" if _on_host(experiment.scenario) else "the device"
             text = f"{need.describe()}, and {where} has {size(need.available_bytes or 0)}"
-            name = label(experiment.stack.name, experiment.sweep, experiment.tag)
+            name = label_of(experiment)
             stacks.setdefault(text, []).append(name)
     if stacks:
         lines = [f"{join_names(names)}: {text}" for text, names in stacks.items()]

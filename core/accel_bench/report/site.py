@@ -123,7 +123,7 @@ def _faster(bundles: Sequence[ShownBundle]) -> str:
     start += f" {'is' if len(faster) == 1 else 'are'} faster than the baseline"
     if known := [(ratio, row, made) for ratio, row, made in faster if ratio is not None]:
         ratio, row, made = max(known, key=lambda one: one[0].median)
-        name = f"{label(row.stack, row.sweep)} of {made.scenario}"
+        name = f"{label(row)} of {made.scenario}"
         start += f", most of all {name}: {ratio_interval(ratio)} times as fast"
     return f"{start}{others}."
 
@@ -139,7 +139,7 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
         "model": bundle.models.get(row.experiment_id, EMPTY),
         "device": bundle.devices,
         "stack": row.stack,
-        "label": label(row.stack, row.sweep),
+        "label": label(row),
         "ratio": ratio_interval(row.ratio) if usable and compared and row.ratio else EMPTY,
         "verdict": verdict,
         "tone": tone,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accel_bench.analysis.estimates.schema import Estimate, LengthSummary
-from accel_bench.analysis.wording import label
+from accel_bench.analysis.wording import label_of
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError
 from accel_bench.planning.plan import Planned
@@ -57,6 +57,7 @@ class Estimator:
             experiment_id=experiment.id,
             stack=experiment.stack.name,
             sweep=experiment.sweep,
+            tag=experiment.tag,
             gpu=self.target.name,
             devices=scenario.world_size,
             shape=shape_of(scenario),
@@ -79,7 +80,7 @@ class Estimator:
         model = self.simulator.model(planned.experiment)
         lacks = memory.fit == "does not fit"
         nearest = NearestSearch(estimator, self.replan).nearest(planned) if lacks else None
-        name = label(planned.experiment.stack.name, planned.experiment.sweep)
+        name = label_of(planned.experiment)
         figures = {
             "parameters": model.parameters,
             "trained_parameters": model.trained_parameters,

@@ -11,7 +11,7 @@ from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.estimates.schema import Footprint, SpeedEstimate
 from accel_bench.analysis.estimates.speed import Calibration, roofline, speed_estimate
 from accel_bench.analysis.metrics.throughput import run_throughput, token_summary
-from accel_bench.analysis.wording import label
+from accel_bench.analysis.wording import label_of
 from accel_bench.catalog.hardware import find_hardware
 from accel_bench.errors import AccelBenchError
 from accel_bench.result import Result, Status
@@ -78,7 +78,7 @@ class SpeedEstimator(NamedTuple):
             raise AccelBenchError("there is nothing to compare")
         if tokens.per_step_global.processed != full:
             raise AccelBenchError("its steps are not full")
-        name = f"{label(experiment.stack.name, experiment.sweep)} of {experiment.scenario.model.id}"
+        name = f"{label_of(experiment)} of {experiment.scenario.model.id}"
         return Calibration(median(measured.step_seconds) / seconds.low, experiment.id, name)
 
     def _compares(self, result: Result, scenario: Scenario) -> bool:

@@ -17,7 +17,7 @@ from accel_bench.analysis.profiles.waterfall import ProfiledStack, profile_water
 from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall, WaterfallReport
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.tables.listing import differing_keys
-from accel_bench.analysis.wording import label, plain_value, settings
+from accel_bench.analysis.wording import StackAtPoint, label, plain_value, point_name
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import PROFILE_FOLDER
@@ -89,7 +89,7 @@ def _waterfall(
         return str(error)
     experiments = [row.planned.experiment for row in (a, b)]
     scenarios = dict.fromkeys(one.scenario.name for one in experiments)
-    sweep = settings(experiments[0].sweep)
+    sweep = point_name(experiments[0])
     made = profile_waterfall(stacks[0], stacks[1], ", ".join(scenarios), unit, sweep)
     if made is None:
         return f"{names[0]} to {names[1]}: no round in which both left their profiles"
@@ -162,4 +162,6 @@ def _not_run(rows: tuple[ExperimentRuns | None, ExperimentRuns | None], a: Side,
     """Return that one of both was not run at a sweep point of the other."""
     there = next(row for row in rows if row is not None)
     left = a if rows[0] is None else b
-    return f"{label(left.name or left.stack, there.planned.experiment.sweep)}: was not run"
+    point = there.planned.experiment
+    name = label(StackAtPoint(left.name or left.stack, point.sweep, point.tag))
+    return f"{name}: was not run"

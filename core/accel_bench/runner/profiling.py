@@ -78,6 +78,7 @@ def _of_run(root: Path, run: Result) -> StackProfile:
         scenario=run.experiment.scenario.name,
         stack=run.experiment.stack.name,
         sweep=run.experiment.sweep,
+        tag=run.experiment.tag,
         run_id=run.run_id,
         status=run.status,
         reasons=(*run.reasons, *missing),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from accel_bench.analysis.wording import join_names, label, percent
+from accel_bench.analysis.wording import join_names, label_of, percent
 from accel_bench.machine.state import (
     GPUState,
     MachineState,
@@ -92,7 +92,7 @@ def load_notes(results: Sequence[Result]) -> tuple[str, ...]:
         load = load_of(result)
         if load is not None and result.status.completed:
             experiment = result.experiment
-            name = label(experiment.stack.name, experiment.sweep, experiment.tag)
+            name = label_of(experiment)
             named = f"{name} (round {result.round + 1})", load
             sessions.setdefault(result.session, []).append(named)
     every = [load for runs in sessions.values() for _, load in runs]

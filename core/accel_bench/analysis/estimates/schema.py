@@ -232,6 +232,9 @@ class Estimate(Frozen):
     stack: str
     sweep: dict[str, JsonValue]
 
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
     gpu: str
     """Device that it is estimated for."""
 

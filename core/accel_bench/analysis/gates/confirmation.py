@@ -115,7 +115,7 @@ def other_series(history: History) -> str:
     """Return the sentence that refuses a series which new runs on this machine do not continue."""
     where = join_names(history.devices) or "no device"
     return (
-        f"the step of {history.figure} of {label(history.stack, history.sweep)} on {where} is not "
+        f"the step of {history.figure} of {label(history)} on {where} is not "
         f"confirmed: new runs here are of other work or on another machine than series "
         f"{history.series}"
     )

@@ -53,6 +53,9 @@ class GatePoint(TrainingComparison):
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
 
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
     outcome: Outcome
     """Whether the stack passes."""
 
@@ -209,6 +212,7 @@ def _judge_point(
     stack = beside_baseline(stack, against)
     return GatePoint(
         sweep=stack.planned.experiment.sweep,
+        tag=stack.planned.experiment.tag,
         outcome=outcome,
         reason=reason,
         stack_id=stack.planned.experiment.id,

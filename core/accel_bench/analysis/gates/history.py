@@ -28,7 +28,7 @@ from accel_bench.analysis.statistics.estimators import Interval, geometric_inter
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.tables.pivot_schema import Better
-from accel_bench.analysis.wording import join_names, label, percent, plain_value
+from accel_bench.analysis.wording import join_names, label_of, percent, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.result import Result, Status
@@ -130,6 +130,8 @@ class History(Document):
     scenario: str
     stack: str
     sweep: dict[str, JsonValue]
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
 
     experiment_id: str
     """Id of the newest experiment."""
@@ -213,11 +215,12 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         commands.setdefault(run.session.partition(".")[0], []).append(run)
     points = tuple(_point(session, own) for session, own in commands.items())
     steps = _steps(points, figure)
-    name = label(newest.stack.name, newest.sweep)
+    name = label_of(newest)
     return History(
         scenario=newest.scenario.name,
         stack=newest.stack.name,
         sweep=newest.sweep,
+        tag=newest.tag,
         experiment_id=newest.id,
         series=series_of(newest),
         devices=_devices(newest),

@@ -114,6 +114,7 @@ def _row(group: LearningGroup, usd: float | None, reached: ToLoss | None) -> Exp
         scenario=group.scenario,
         stack=group.stack,
         sweep=group.sweep,
+        tag=group.tag,
         experiments=tuple(one.row.planned.experiment.id for one in group.seeds),
         runs=len(group.runs),
         loss_kind=group.loss_kind,

@@ -57,6 +57,12 @@ class LearningGroup:
 
     seeds: Sequence[SeedRuns]
 
+    @property
+    def tag(self) -> str:
+        """Name of the sweep point; empty where several seeds are swept."""
+        first = self.seeds[0].row.planned.experiment
+        return first.tag if first.sweep == self.sweep else ""
+
     @cached_property
     def runs(self) -> list[Result]:
         """Completed runs with a curve."""

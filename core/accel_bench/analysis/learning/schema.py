@@ -143,6 +143,9 @@ class ExperimentLearning(Frozen):
     sweep: dict[str, JsonValue]
     """Values of the swept keys, seeds left out."""
 
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept, or several seeds are."""
+
     experiments: tuple[str, ...]
     """Ids, one for each seed."""
 

@@ -244,6 +244,9 @@ class StackProfile(Frozen):
     scenario: str
     stack: str
     sweep: dict[str, JsonValue] = Field(default_factory=dict)
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
     run_id: str
     status: Status
     reasons: tuple[str, ...] = ()

@@ -73,6 +73,7 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
     return Considered(
         stack=row.stack,
         sweep=row.sweep,
+        tag=row.tag,
         changes=differs(candidate.experiment.stack),
         device=candidate.device.label,
         tokens_per_second=row.tokens_per_second if usable else None,

@@ -293,5 +293,5 @@ def same_training(base: Candidate, other: Candidate) -> str:
         return "it trains something else"
     runs = numbered(base.runs.completed), numbered(other.runs.completed)
     obstacle = training_obstacle(compare_training(*runs))
-    where = label(base.row.stack, base.row.sweep)
+    where = label(base.row)
     return f"compared with {where}: {obstacle}" if obstacle else ""

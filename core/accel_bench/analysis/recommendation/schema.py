@@ -133,6 +133,9 @@ class Considered(Frozen):
 
     stack: str
     sweep: dict[str, JsonValue]
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
     changes: str
     """What it adds to the scenario and changes in it."""
 

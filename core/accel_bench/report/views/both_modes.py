@@ -71,7 +71,7 @@ def _of_page(page: ScenarioPage) -> Iterator[tuple[Place, str, dict[str, Experim
         scenario = row.runs.planned.experiment.scenario
         (device, *_) = devices_of(list(row.runs.completed.values()))
         key = (scenario.model.id, device.label), scenario.mode
-        name = label(row.summary.stack, row.summary.sweep)
+        name = label(row.summary)
         found.setdefault(key, {})[name] = row.summary
     for (place, mode), stacks in found.items():
         yield place, mode, stacks

@@ -17,11 +17,11 @@ from accel_bench.analysis.wording import (
     milliseconds,
     percent,
     plain_value,
+    point_name,
     rate_interval,
     rate_unit,
     ratio_interval,
     ratio_texts,
-    settings,
     significant,
     with_reason,
 )
@@ -84,7 +84,7 @@ def _speed_of(side: str, one: ExperimentComparison) -> str:
 
 def _answer(one: ExperimentComparison) -> str:
     """Return the verdict on B against A in one sentence, with its grounds."""
-    a, b = (label(side.stack, side.sweep) for side in (one.a, one.b))
+    a, b = (label(side) for side in (one.a, one.b))
     if one.ratio is None:
         return f"no ratio: {one.verdict_reason}."
     runs = f"{one.rounds} rounds" if one.paired else f"{one.a.runs} and {one.b.runs} runs, unpaired"
@@ -121,7 +121,7 @@ def _section(one: ExperimentComparison) -> Section:
     reasons = (f"{side.stack}: {reason}" for side in (one.a, one.b) for reason in side.reasons)
     comparable = "yes" if one.comparable else "no: more differs than the stacks declare"
     return Section(
-        title=" and ".join(label(side.stack, side.sweep) for side in (one.a, one.b)),
+        title=" and ".join(label(side) for side in (one.a, one.b)),
         answer=_answer(one),
         tables=tables,
         notes=[*reasons, f"comparable: {comparable}"],
@@ -172,7 +172,7 @@ def _flat_differences(differences: Sequence[Difference]) -> list[str]:
 def _side_columns(name: str) -> list[Column]:
     """Return the CSV's columns for one of the two; they begin with its name."""
     return [
-        *paths(name, "experiment_id stack sweep sessions status runs", f"{name}_{{}}"),
+        *paths(name, "experiment_id stack sweep tag sessions status runs", f"{name}_{{}}"),
         *interval_paths(f"{name}.tokens_per_second", f"{name}_tokens_per_second"),
         *paths(f"{name}.step_seconds", "p50 p90 p95 p99 spread", f"{name}_step_seconds_{{}}"),
         *paths(name, "peak_memory_bytes peak_memory_kind", f"{name}_{{}}"),
@@ -183,7 +183,7 @@ def _side_columns(name: str) -> list[Column]:
 
 
 POINTS = (
-    Column("point", lambda one: settings(one.a.sweep), kind="name"),
+    Column("point", lambda one: point_name(one.a), kind="name"),
     Column("A", partial(_speed_of, "a"), unit="tokens/s", kind="number"),
     Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
     Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,
@@ -195,7 +195,7 @@ POINTS = (
 
 FACTS = (
     Column("experiment", reader("experiment_id")),
-    Column("stack", lambda side: label(side.stack, side.sweep)),
+    Column("stack", label),
     Column("session", reader("sessions"), form=", ".join),
     Column("tokens/s", reader("tokens_per_second"), form=rate_interval),
     Column("samples/s", reader("rates.samples_per_second"), form=rate_interval),

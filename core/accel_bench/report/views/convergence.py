@@ -13,7 +13,7 @@ from accel_bench.analysis.learning.schema import (
     RateLearning,
 )
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import count, label, rate, significant, usd
+from accel_bench.analysis.wording import count, group_label, label, rate, significant, usd
 from accel_bench.report.table import (
     EMPTY,
     Column,
@@ -111,13 +111,13 @@ def answer(document: ConvergenceDocument) -> str:
 
 def rate_title(best: BestLearningRate) -> str:
     """Return what the rates are compared in."""
-    name = label(best.stack, best.sweep)
+    name = group_label(best.stack, best.sweep)
     return f"learning rates of {name}: {best.loss_kind} loss after {best.steps} steps"
 
 
 def rate_sentence(best: BestLearningRate) -> str:
     """Return the best rate, or that it could not be told."""
-    name = label(best.stack, best.sweep)
+    name = group_label(best.stack, best.sweep)
     if best.best is None:
         return f"no learning rate of {name} trained without diverging"
     found = next(one for one in best.rates if one.learning_rate == best.best)
@@ -159,7 +159,7 @@ def _notes(document: ConvergenceDocument) -> Iterator[str]:
 
 
 def _name(row: ExperimentLearning) -> str:
-    return label(row.stack, row.sweep)
+    return label(row)
 
 
 def _slope(row: ExperimentLearning) -> str:
@@ -310,7 +310,7 @@ CURVE = (
 )
 
 FLAT = (
-    *paths("row", "scenario stack sweep experiments runs loss_kind"),
+    *paths("row", "scenario stack sweep tag experiments runs loss_kind"),
     *paths("point", "steps tokens seconds usd loss low high"),
     *paths("row.to_loss", "loss reached verdict", "to_loss_{}"),
     *(column for name in ("steps", "tokens", "seconds", "usd", "ratio")

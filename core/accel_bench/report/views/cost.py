@@ -60,7 +60,7 @@ def _notes(document: CostDocument) -> Iterator[str]:
         yield f"USD in all: for {document.for_tokens:,.0f} tokens"
     yield f"tokens are real ones, without padding; it is {document.excluded}"
     yield from grouped_by_reason(
-        [(label(row.stack, row.sweep), note) for row in document.experiments for note in row.notes]
+        [(label(row), note) for row in document.experiments for note in row.notes]
     )
 
 
@@ -75,7 +75,7 @@ def _figure(key: str, title: str, unit: str, form: Callable[[Any], str]) -> Colu
 
 
 COLUMNS = (
-    Column("stack", lambda row: label(row.stack, row.sweep), kind="name"),
+    Column("stack", label, kind="name"),
     Column("experiment_id", reader("experiment_id"), "experiment", kind="word"),
     Column("status", reader("status"), kind="word"),
     _figure("runs", "runs", "", str),
@@ -95,8 +95,8 @@ COLUMNS = (
 """Columns for people; the last where tokens are given."""
 
 FLAT = (
-    *paths("row", "experiment_id scenario stack sweep status runs device devices_used instances"),
-    *paths("row", "usd_per_hour"),
+    *paths("row", "experiment_id scenario stack sweep tag status runs device devices_used"),
+    *paths("row", "instances usd_per_hour"),
     *_flat_interval("tokens_per_second"),
     *_flat_interval("usd_per_million_tokens"),
     *_flat_interval("usd_for_tokens"),

@@ -86,7 +86,7 @@ def _notes(document: EstimateDocument) -> Iterator[str]:
         yield _of_lengths(document.lengths)
     yield METHOD
     rows = document.estimates
-    about = [(label(row.stack, row.sweep), row) for row in rows]
+    about = [(label(row), row) for row in rows]
     yield from grouped_by_reason(
         [(name, f"no estimate: {row.problem}") for name, row in about if row.problem]
     )
@@ -114,7 +114,7 @@ def _of_lengths(found: LengthSummary) -> str:
     )
 
 
-NAME = Column("stack", lambda row: label(row.stack, row.sweep), kind="name")
+NAME = Column("stack", label, kind="name")
 
 
 def _speed_columns(rows: list[Estimate]) -> list[Column]:
@@ -141,7 +141,7 @@ SPANS = {
 }
 
 FLAT = (
-    *paths("", "kind scenario experiment_id stack sweep gpu devices"),
+    *paths("", "kind scenario experiment_id stack sweep tag gpu devices"),
     *paths("shape", "micro_batch_size sequence_length"),
     *paths("", "parameters trained_parameters"),
     *paths("memory", "tensor_bytes device_bytes fit"),

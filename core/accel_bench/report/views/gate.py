@@ -7,7 +7,14 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from accel_bench.analysis.gates.gate import GatePoint, GateReport
-from accel_bench.analysis.wording import label, percent, ratio, ratio_interval, settings
+from accel_bench.analysis.wording import (
+    StackAtPoint,
+    label,
+    percent,
+    point_name,
+    ratio,
+    ratio_interval,
+)
 from accel_bench.documents.shown import plain
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import (
@@ -34,7 +41,7 @@ FAILURES: Mapping[str, str] = {
 """JUnit's element for each outcome that is not `passed`."""
 
 COLUMNS = (
-    Column("sweep point", lambda point: settings(point.sweep) or "all", kind="name"),
+    Column("sweep point", lambda point: point_name(point) or "all", kind="name"),
     Column("outcome", reader("outcome"), kind="word"),
     Column("times as fast", reader("ratio"), unit="[95 % interval]",
            form=lambda value: tuple(ratio_interval(value).split(" ", 1)), kind="number"),
@@ -57,7 +64,7 @@ class FlatPoint(NamedTuple):
 
 FLAT = (
     *paths("report", "schema_version scenario stack against floor"),
-    *paths("point", "sweep outcome reason stack_id against_id rounds looks slower_by"),
+    *paths("point", "sweep tag outcome reason stack_id against_id rounds looks slower_by"),
     *paths("point", "slower_by_at_most rounds_needed more_rounds loss_verdict loss_difference"),
     *paths("point", "loss_tolerance loss_tolerance_by loss_movement loss_detectable_movement"),
     *paths("point", "update_verdict update_difference update_exact update_norm_ratio"),
@@ -111,11 +118,12 @@ def render_junit(report: GateReport) -> str:
 
 def _add_case(suite: ElementTree.Element, report: GateReport, point: GatePoint) -> None:
     """Add one test case; what did not pass has its reason and all figures."""
+    stack = StackAtPoint(report.stack, point.sweep, point.tag)
     case = ElementTree.SubElement(
         suite,
         "testcase",
         classname=f"accel_bench.gate.{plain(report.scenario)}",
-        name=plain(f"{label(report.stack, point.sweep)} against {report.against}"),
+        name=plain(f"{label(stack)} against {report.against}"),
         time=f"{point.seconds:.3f}",
     )
     figures = [f"{column.header}: {column.text(point)}" for column in COLUMNS[2:]]

@@ -49,7 +49,7 @@ def _section(one: History) -> Section:
     tables.append(Table(POINTS, newest, notes=[f"and {older} older sessions"] if older else []))
     devices = f" on {', '.join(one.devices)}" if one.devices else ""
     return Section(
-        title=f"{one.scenario}: {label(one.stack, one.sweep)}{devices}",
+        title=f"{one.scenario}: {label(one)}{devices}",
         answer=one.conclusion + ".",
         tables=tables,
         notes=["steps are estimates until new runs confirm them (--confirm)"] if one.steps else [],
@@ -105,7 +105,7 @@ POINTS = (
 """Columns of the points."""
 
 FLAT = (
-    *paths("history", "scenario stack sweep experiment_id devices figure unit better"),
+    *paths("history", "scenario stack sweep tag experiment_id devices figure unit better"),
     *paths("point", "session started_at runs statuses"),
     *interval_paths("point.value", "value"),
     *paths("step", "relative_change change p_value before after", "step_{}"),

@@ -96,7 +96,7 @@ def request_tables(summary: Summary) -> list[Table]:
     if not rows:
         return []
     latencies = [
-        LatencyRow(title, label(row.stack, row.sweep, row.tag), values)
+        LatencyRow(title, label(row), values)
         for name, title in LATENCIES.items()
         for row in rows
         if any(values := tuple(_known(row).get(f"{name}_p{one}") for one in PERCENTILES))
@@ -107,7 +107,7 @@ def request_tables(summary: Summary) -> list[Table]:
         for name, title, unit, form in RATES
         if name in measured
     ]
-    stack = Column("stack", lambda row: label(row.stack, row.sweep, row.tag), kind="name")
+    stack = Column("stack", label, kind="name")
     return [Table(LATENCY_COLUMNS, latencies), Table([stack, *rates], rows)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange, Summary
-from accel_bench.analysis.wording import ratio_interval, ratio_texts, settings
+from accel_bench.analysis.wording import point_name, ratio_interval, ratio_texts
 from accel_bench.report.table import Column, Table, interval_paths, paths, reader
 from accel_bench.report.views.training import loss_verdict, verdict_column
 
@@ -20,7 +20,7 @@ def ladder_tables(summary: Summary) -> list[Table]:
     """Return a table for each sweep point at which there is a ladder."""
     points: dict[str, list[LadderStep]] = {}
     for step in summary.ladder:
-        at = f" ({settings(step.sweep)})" if step.sweep else ""
+        at = f" ({point_name(step)})" if step.sweep else ""
         points.setdefault(f"ladder of {summary.scenario}{at}", []).append(step)
     return [Table(COLUMNS, steps, title, _notes(steps)) for title, steps in points.items()]
 

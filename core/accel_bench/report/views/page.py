@@ -18,8 +18,8 @@ from accel_bench.analysis.wording import (
     duration,
     join_names,
     label,
+    point_name,
     rate_interval,
-    settings,
     time_text,
 )
 from accel_bench.documents.anonymity import FOLDER
@@ -54,7 +54,6 @@ from accel_bench.report.views.stack_comparison import (
     speed_unit,
     stack_columns,
 )
-from accel_bench.scenario.tags import is_chosen
 
 GOOD_WORDS = frozenset(("faster", "equivalent"))
 
@@ -208,15 +207,13 @@ def _groups(
 ) -> Iterator[Group]:
     for rows in one.points:
         first = rows[0].summary
-        tag = first.tag if is_chosen(first.tag, first.sweep) else settings(first.sweep)
         base = next((row for row in rows if row.summary.stack == one.summary.baseline), None)
         views = []
         for row in rows:
-            stack = row.summary.stack
-            name = label(stack, row.summary.sweep)
-            anchor = _unused(f"row-{slug(f'{key}-{name}')}", used)
-            views.append(_row(row, base, one.arguments, (anchor, numbers[stack]), columns))
-        yield Group(tag if len(one.points) > 1 else "", views)
+            anchor = _unused(f"row-{slug(f'{key}-{label(row.summary)}')}", used)
+            link = (anchor, numbers[row.summary.stack])
+            views.append(_row(row, base, one.arguments, link, columns))
+        yield Group(point_name(first) if len(one.points) > 1 else "", views)
 
 
 def _unused(name: str, used: set[str]) -> str:
@@ -244,7 +241,7 @@ def _row(
     reason = "; ".join(summary.reasons) if failed or row.runs.imported else ""
     return RowView(
         id=anchor,
-        name=clipped(label(summary.stack, summary.sweep), 200),
+        name=clipped(label(summary), 200),
         stack=summary.stack,
         number=number,
         row=row,

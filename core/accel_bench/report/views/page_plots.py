@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from accel_bench.analysis.page import ScenarioPage
 from accel_bench.analysis.statistics.steps import Step
 from accel_bench.analysis.tables.overview import OverviewRow, level_steps
-from accel_bench.analysis.wording import EARLIEST, label, rate, rate_unit
+from accel_bench.analysis.wording import EARLIEST, group_label, label, rate, rate_unit
 from accel_bench.report.plots import (
     MOST_POINTS,
     Plot,
@@ -191,7 +191,7 @@ def _validation(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
     for learned in one.learning.experiments if one.learning else ():
         known = [(point.seconds, point.loss) for point in learned.curve if point.loss is not None]
         if learned.loss_kind == "validation" and learned.stack in numbers and len(known) > 1:
-            name = label(learned.stack, learned.sweep)
+            name = label(learned)
             series.append(Series(name, numbers[learned.stack], known))
     if series:
         left = len(series) - MOST_SERIES
@@ -241,7 +241,7 @@ def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
             if point.figure.tokens_per_second
         ]
         if len(points) > 1:
-            name = label(scaling.stack, scaling.sweep)
+            name = group_label(scaling.stack, scaling.sweep)
             series.append(Series(name, numbers.get(scaling.stack, 0), points))
     if series:
         caption = "Measured points alone; what is estimated for more devices stands in its table."

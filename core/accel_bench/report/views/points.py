@@ -11,6 +11,7 @@ from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,
     label,
+    point_name,
     rate_interval,
     rate_unit,
     ratio_interval,
@@ -18,7 +19,6 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.report.table import Column, Table, interval_paths, paths, reader
 from accel_bench.report.views.pivot import pivot_tables
-from accel_bench.scenario.tags import is_chosen
 
 RATES = ("tokens_per_hour", "samples_per_second", "steps_per_second", "mfu")
 """Figures of the second table."""
@@ -33,8 +33,8 @@ def point_tables(summary: Summary) -> list[Table]:
     if not rows:
         return []
     shown = COLUMNS if len({row.world_size for row in rows}) > 1 else COLUMNS[:-2]
-    reference = next((row.tag for row in rows if row.sweep == row.reference), "")
-    name = reference if is_chosen(reference, rows[0].reference) else settings(rows[0].reference)
+    swept = settings(rows[0].reference)
+    name = next((point_name(row) for row in rows if row.sweep == row.reference), swept)
     columns = in_units(shown, (row.counts for row in rows))
     return [Table(columns, rows, f"sweep points against {name}", [MEANING, *pairing(rows)])]
 
@@ -66,16 +66,12 @@ def pairing(rows: Sequence[PointFigure]) -> list[str]:
 
 
 def _name(row: PointFigure) -> str:
-    return label(row.stack, row.sweep, row.tag)
-
-
-def _point(row: PointFigure) -> str:
-    return row.tag if is_chosen(row.tag, row.sweep) else settings(row.sweep)
+    return label(row)
 
 
 COLUMNS = (
     Column("stack", reader("stack"), kind="name"),
-    Column("point", _point, kind="name"),
+    Column("point", point_name, kind="name"),
     Column("speed", reader("tokens_per_second"), unit="tokens/s", form=rate_interval,
            kind="number"),
     Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,

@@ -33,7 +33,7 @@ def _section(one: StackProfile, top: int) -> Section:
     shown = _slowest(one.ranks)
     tables = [] if shown is None else list(_tables(shown, len(one.ranks) > 1, top))
     return Section(
-        title=f"{one.scenario}: {label(one.stack, one.sweep)}",
+        title=f"{one.scenario}: {label(one)}",
         answer=_sentence(one.answer),
         tables=tables,
         notes=[*_notes(one, shown), *map(_sentence, one.reasons)],

@@ -124,7 +124,7 @@ def _about(one: NextRun) -> str:
 
 
 def _name(line: Line) -> str:
-    return label(line.row.stack, line.row.sweep)
+    return label(line.row)
 
 
 def _span(form: Callable[[float], str]) -> Callable[[Span], str]:
@@ -215,7 +215,7 @@ FLAT_MODELS = (
 
 FLAT = (
     *paths("", "fate why"),
-    *paths("row", "device stack sweep changes"),
+    *paths("row", "device stack sweep tag changes"),
     *interval_paths("row.tokens_per_second", "tokens_per_second"),
     *interval_paths("row.request_seconds", "request_seconds"),
     *paths("row", "slowest_requests_ms"),

@@ -63,7 +63,7 @@ def _notes(document: FamilyRecommendation) -> list[str]:
 
 def _use(row: FamilyRow) -> str | None:
     one = row.recommended
-    return label(one.stack, one.sweep) if one else None
+    return label(one) if one else None
 
 
 def _memory(row: FamilyRow) -> str | None:
@@ -93,7 +93,7 @@ COLUMNS = (
 
 FLAT = (
     *paths("", "model mode device certainty fastest"),
-    *paths("recommended", "stack sweep changes"),
+    *paths("recommended", "stack sweep tag changes"),
     *interval_paths("recommended.tokens_per_second", "tokens_per_second"),
     *interval_paths("recommended.request_seconds", "request_seconds"),
     *interval_paths("recommended.ratio", "ratio"),

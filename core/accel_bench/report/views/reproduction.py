@@ -75,7 +75,7 @@ def _answer(found: Reproduction) -> str:
 
 
 def _notes(found: Reproduction) -> list[str]:
-    reasons = [(label(row.stack, row.sweep), row.reason) for row in found.stacks if row.reason]
+    reasons = [(label(row), row.reason) for row in found.stacks if row.reason]
     devices = " and ".join(
         ", ".join(one) or "-" for one in (found.devices_there, found.devices_here)
     )
@@ -105,7 +105,7 @@ def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
 
 
 COLUMNS = (
-    Column("stack", lambda row: label(row.stack, row.sweep), kind="name"),
+    Column("stack", label, kind="name"),
     Column("claim", lambda row: None if row.is_baseline else row.claim),
     Column("ratio there", _ratio("ratio_there"), form=ratio_interval, kind="number"),
     Column("ratio here", _ratio("ratio_here"), form=ratio_interval, kind="number"),
@@ -141,7 +141,7 @@ INTERVALS = (
 
 FLAT = (
     *paths("found", "schema_version bundle sha256 scenario same_device"),
-    *paths("row", "stack sweep is_baseline claim status_here verdict reason"),
+    *paths("row", "stack sweep tag is_baseline claim status_here verdict reason"),
     *(column for name in INTERVALS for column in interval_paths(f"row.{name}", name)),
     *paths("row", "last_loss_there last_loss_here"),
 )

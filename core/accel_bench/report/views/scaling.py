@@ -9,6 +9,7 @@ from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.point_schema import Projection, Scaling, ScalingPoint
 from accel_bench.analysis.wording import (
+    group_label,
     interval_text,
     label,
     milliseconds,
@@ -71,7 +72,7 @@ def scaling_tables(summary: Summary) -> list[Table]:
 
 def _section(summary: Summary) -> Section:
     bad = [row for row in summary.experiments if row.reasons]
-    notes = [f"{label(row.stack, row.sweep)}: {'; '.join(row.reasons)}" for row in bad]
+    notes = [f"{label(row)}: {'; '.join(row.reasons)}" for row in bad]
     nothing = [] if summary.scaling else ["nothing to compare: all points have as many devices"]
     return Section(
         title=summary.scenario,
@@ -81,7 +82,7 @@ def _section(summary: Summary) -> Section:
 
 
 def _tables(scaling: Scaling) -> Iterator[Table]:
-    name = label(scaling.stack, scaling.sweep)
+    name = group_label(scaling.stack, scaling.sweep)
     figures = [point.figure for point in scaling.points]
     notes = [*pairing(figures), _share(scaling)]
     if scaling.serial_share and scaling.serial_share_reason:

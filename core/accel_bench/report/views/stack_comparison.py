@@ -13,6 +13,7 @@ from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquiv
 from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.analysis.wording import (
     flops,
+    group_label,
     grouped_by_reason,
     join_names,
     label,
@@ -192,7 +193,7 @@ def _metric_tables(summary: Summary) -> list[Table]:
     rows = [
         MetricRow(
             name,
-            label(row.stack, row.sweep, row.tag),
+            label(row),
             metric,
             _metric_of_baseline(summary, row, metric),
         )
@@ -277,14 +278,14 @@ def _evidence(summary: Summary) -> list[str]:
             if isinstance(shown, dict) and isinstance(text := shown.get("summary"), str):
                 text = shorten(text, SUMMARY_CHARACTERS, placeholder=" ...")
                 note = text if plugin == row.stack else f"{plugin}: {text}"
-                texts.append((label(row.stack, row.sweep, row.tag), note))
+                texts.append((label(row), note))
     return grouped_by_reason(texts)
 
 
 def _reason_notes(summary: Summary, answer: str) -> list[str]:
     """Return why rows are not simply ok, each reason once; the load of the host comes last."""
     reasons = [
-        (label(row.stack, row.sweep, row.tag), reason)
+        (label(row), reason)
         for row in summary.experiments
         for reason in _reasons(row, summary.baseline, answer)
     ]
@@ -318,7 +319,7 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
 
 def _seeds(row: SeedEquivalence) -> str:
     """Return `name: loss at the end over 5 seeds equivalent: +0.01% (90 % interval ...)`."""
-    name = label(row.stack, row.sweep)
+    name = group_label(row.stack, row.sweep)
     text = f"{name}: loss at the end over {row.seeds} seeds {row.verdict}"
     if row.lost:
         text += f" ({row.lost} more on which it did not train)"
@@ -340,7 +341,7 @@ def details(summary: Summary) -> list[str]:
         allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""
         parts = [row.differs, _phases(row), _communication(row), _rate(row), _start(row)]
         parts += [_visible(row), allowed, update_cost_text(row)]
-        notes.append(f"{label(row.stack, row.sweep, row.tag)}: {'; '.join(filter(None, parts))}")
+        notes.append(f"{label(row)}: {'; '.join(filter(None, parts))}")
     kinds = dict.fromkeys(row.peak_memory_kind or "" for row in summary.experiments)
     if measured := ", ".join(filter(None, kinds)):
         notes.append(f"memory: peak of the device that needed most, {measured}")
