@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from accel_bench.analysis.wording import join_names
 from benchmarks.support_runs import BASELINE, UNDIVIDED_REASON, Outcome, Row
 
 SUFFIX = "-cpu"
@@ -62,9 +63,6 @@ SIGNS: Mapping[Outcome, str] = {
 
 UNDIVIDED = "1"
 """Sign of what would divide the work, on one device."""
-
-BY_DESIGN = re.compile(r"allowed by (?P<plugin>[\w-]+)")
-"""In the reason of what is different by design."""
 
 OF_THE_WORK = (
     (re.compile(r"does not support \w+; it supports"), "supports only"),
@@ -137,8 +135,10 @@ def _works(works: Sequence[str], order: Sequence[str]) -> str:
 def _general(row: Row) -> str:
     """Return a reason without what it says of the one work."""
     reason = row.reason
-    if row.outcome == "different by design" and (found := BY_DESIGN.search(reason)):
-        return f"computes with other numbers, as far apart as {found['plugin']} declares"
+    if row.declared_by:
+        return (
+            f"computes with other numbers, as far apart as {join_names(row.declared_by)} declares"
+        )
     for pattern, general in OF_THE_WORK:
         reason = pattern.sub(general, reason)
     return reason.replace("|", "\\|")

@@ -107,6 +107,9 @@ class Row(Frozen):
     reason: str = ""
     """Why it is refused, failed, differs, or has nothing to do."""
 
+    declared_by: tuple[str, ...] = ()
+    """Plugins that declare how far it differs by design."""
+
     @property
     def learns(self) -> bool:
         """Whether the loss fell within the window."""
@@ -240,6 +243,7 @@ def _stack_row(names: Mapping[str, Any], baseline: Result, result: Result) -> Ro
         outcome=outcome,
         reason=_line(reason),
         update_difference=compared.update_difference,
+        declared_by=compared.declared_by if outcome == "different by design" else (),
     )
 
 

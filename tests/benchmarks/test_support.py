@@ -109,7 +109,7 @@ def test_the_page_has_a_sign_for_each_stack_and_each_reason_once() -> None:
         row(BASELINE, **trained, flops_ratio=1.0, tensors_with_gradient=3, trained_tensors=3),
         row(BASELINE, "sft-cpu", **trained, reason="unseen"),
         row("nf4", outcome="refused", reason="it needs | an adapter"),
-        row("fp4", outcome="different by design", reason="apart 3 %, 8 % allowed by bits; so"),
+        row("fp4", outcome="different by design", reason="far apart", declared_by=("bits",)),
         row("moe-a", outcome="refused", reason=never.format("T5")),
         row("moe-a", "sft-cpu", outcome="refused", reason=never.format("Llama")),
         row("moe-b", outcome="refused", reason=never.format("T5")),

@@ -156,6 +156,7 @@ def test_a_plugin_may_declare_a_tolerance_up_to_a_limit(turned, declared, word):
     found = compare_training({("monday", 0): before}, {("monday", 0): after})
     assert found.update_verdict == word
     assert found.update_tolerance_by == tuple(declared)
+    assert found.declared_by == (("nf4",) if word == "different by design" else ())
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,17 @@ class TrainingComparison(OutputComparison, LossComparison):
         return any(verdict == "different by design" for verdict, _ in self.verdicts.values())
 
     @property
+    def declared_by(self) -> tuple[str, ...]:
+        """Plugins that declare how far it differs by design; empty where it does not."""
+        verdicts = (
+            (self.loss_verdict, self.loss_tolerance_by),
+            (self.update_verdict, self.update_tolerance_by),
+            (self.output_verdict, self.output_tolerance_by),
+        )
+        names = [by for verdict, by in verdicts if verdict == "different by design"]
+        return tuple(dict.fromkeys(name for by in names for name in by))
+
+    @property
     def untested(self) -> str:
         """Why nothing shows that the work is the same; empty where something does, or where there
         is nothing to show."""
