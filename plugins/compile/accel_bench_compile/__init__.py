@@ -84,7 +84,7 @@ class TorchCompileOptions(Options):
 
     recompile_limit: int | None = Field(None, gt=0)
     """How often the same function is compiled before the rest of its calls stay uncompiled; null is
-    torch's own limit, which is 8."""
+    torch's own limit, which is 8; in mode inference 8 for each block."""
 
     cache: Literal["warm", "cold"] = "warm"
     """`warm`: inductor's cache on disk is kept, and filled before the first round; `cold`: every
@@ -184,7 +184,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         from accel_bench_compile.cudagraphs import Capture
         from accel_bench_compile.impl import Compilation
 
-        compilation = Compilation(run.model, self.options)
+        compilation = Compilation(run.model, self.options, run.scenario.generates)
         run.on_close(compilation.undo)
         if self.options.asks_cudagraphs and run.device.type == "cuda":
             self._capture = Capture(run.device.index)

@@ -18,11 +18,20 @@ if TYPE_CHECKING:
     from accel_bench_compile import TorchCompileOptions
 
 
+LIMIT_OF_A_BLOCK = 8
+"""How often a block is compiled that fills a key-value cache: torch's limit for all blocks."""
+
+
 class Compilation:
     """One model's compiled modules, from the call of `compile` until it is undone."""
 
-    def __init__(self, model: nn.Module, options: TorchCompileOptions) -> None:
+    def __init__(
+        self, model: nn.Module, options: TorchCompileOptions, caches: bool = False
+    ) -> None:
         """Compile `model` or its blocks in place.
+
+        With `caches` each block is compiled for its own place in a key-value cache, so that each
+        has a limit of its own.
 
         Raises PluginError for a backend or an option that torch does not know, for a backend that
         does not import, and for a model without repeated blocks when the scope is `block`.
@@ -30,6 +39,8 @@ class Compilation:
         self.options = options
         self.modules = repeated_blocks(model) if options.scope == "block" else [model]
         settings = compile_settings(options)
+        if caches and options.recompile_limit is None and _takes_limit():
+            settings["recompile_limit"] = LIMIT_OF_A_BLOCK * len(self.modules)
         self._backend = settings["backend"]
         self._marker: StepMarker | None = None
         reset_compiler()
@@ -45,7 +56,8 @@ class Compilation:
         thunder = self.options.backend == "thunder"
         return {
             "summary": f"compiled modules {len(self.modules)}, graphs {counts['graphs']}, "
-            f"graph breaks {counts['graph_breaks']}, recompilations {counts['recompiles']}",
+            f"graph breaks {counts['graph_breaks']}, recompilations {counts['recompiles']}"
+            + (f", left uncompiled {left}" if (left := counts["uncompiled_frames"]) else ""),
             "scope": self.options.scope,
             "backend": self.options.backend,
             "compiled_modules": len(self.modules),
@@ -126,11 +138,15 @@ def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
     """Return the limit as an argument, where one is set and this torch takes it."""
     if options.recompile_limit is None:
         return {}
-    if "recompile_limit" not in inspect.signature(torch.compile).parameters:
+    if not _takes_limit():
         raise PluginError(
             f"torch-compile: torch {torch.__version__} takes no recompile_limit; 2.13 does"
         )
     return {"recompile_limit": options.recompile_limit}
+
+
+def _takes_limit() -> bool:
+    return "recompile_limit" in inspect.signature(torch.compile).parameters
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:

@@ -69,9 +69,11 @@ class Bench:
         """A machine without a GPU and, unless told otherwise, without a compiler."""
         return make_machine(**facts)
 
-    def compiled(self, model: nn.Module, **options: Any) -> tuple[TorchCompile, Run]:
+    def compiled(
+        self, model: nn.Module, mode: str = "train", **options: Any
+    ) -> tuple[TorchCompile, Run]:
         """Compile a model with a plugin that is closed when the test has ended."""
-        plugin, run = self.plugin(**options), self.run(model)
+        plugin, run = self.plugin(**options), self.run(model, mode=mode)
         self._opened.append((plugin, run))
         plugin.prepare_process(run)
         plugin.compile_model(run)

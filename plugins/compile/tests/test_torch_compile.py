@@ -105,6 +105,7 @@ def test_blocks_that_the_compiler_gave_up_on_are_counted(compiled):
     evidence = evidence_of(run)
     assert evidence["uncompiled_frames"] > 0
     assert "recompile limit" in evidence["graph_break_reasons"][0]
+    assert evidence["summary"].endswith(f"left uncompiled {evidence['uncompiled_frames']}")
 
 
 def test_a_graph_break_is_counted_and_its_reason_kept(compiled):
@@ -246,6 +247,16 @@ def test_with_a_higher_limit_blocks_that_differ_are_all_compiled(compiled):
     model(torch.ones(2, 4))
     evidence = evidence_of(run)
     assert (evidence["graphs"], evidence["uncompiled_frames"]) == (12, 0)
+
+
+def test_blocks_that_fill_a_cache_are_all_compiled(compiled):
+    # Each has its own place there, as each of these has a width of its own.
+    model = ManyWidths()
+    _, run = compiled(model, mode="inference", backend="eager", dynamic=False)
+    model(torch.ones(2, 4))
+    evidence = evidence_of(run)
+    every = "recompile_limit" in inspect.signature(torch.compile).parameters
+    assert (evidence["uncompiled_frames"] == 0) is every
 
 
 @pytest.mark.parametrize("dynamic, recompiles", [(True, 0), (None, 1)])
