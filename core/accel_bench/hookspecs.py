@@ -220,7 +220,10 @@ def start_metrics(run: Run) -> None:
 
 @hookspec
 def finish_metrics(run: Run, window: Window) -> Iterable[Metric]:
-    """All. After the last measured step: return what was measured."""
+    """All. After the last measured step: return what was measured.
+
+    What another hook gives to `run.on_metrics` is called here too, and needs no state of its own.
+    """
 
 
 @hookspec

@@ -25,7 +25,7 @@ from accel_bench.scenario.models import Scenario, Stack
 
 if TYPE_CHECKING:
     from accel_bench.engine import Batch
-    from accel_bench.result import Metric
+    from accel_bench.result import Metric, Window
 
 
 @dataclass
@@ -121,7 +121,8 @@ class Run:
     """Stages passed so far."""
 
     active_plugin: Any = None
-    """The plugin whose hook core is calling, to which `on_close` and `on_evidence` attribute."""
+    """The plugin whose hook core is calling, to which `on_close`, `on_evidence` and
+    `on_metrics` attribute."""
 
     on_calling: Callable[[Any], None] = field(default=lambda plugin: None)
     """Is called with the plugin whose code is called from here on; None for none."""
@@ -133,6 +134,11 @@ class Run:
         default_factory=list
     )
     """What `on_evidence` has registered, each with its plugin; core calls them."""
+
+    metric_callbacks: list[tuple[Any, Callable[[Window], Iterable[Metric]]]] = field(
+        default_factory=list
+    )
+    """What `on_metrics` has registered, each with its plugin; core calls them."""
 
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("accel_bench"))
     """Writes to the log of the rank."""
@@ -195,6 +201,13 @@ class Run:
         window; what a plugin's calls and its hook return is stored as one mapping.
         """
         self.evidence_callbacks.append((self.active_plugin, report))
+
+    def on_metrics(self, report: Callable[[Window], Iterable[Metric]]) -> None:
+        """Register a call that returns metrics of the measured window.
+
+        Call this within a hook. Core calls `report` with the window together with `finish_metrics`.
+        """
+        self.metric_callbacks.append((self.active_plugin, report))
 
     @contextlib.contextmanager
     def calling(self, plugin: Any) -> Iterator[None]:

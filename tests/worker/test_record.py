@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import pytest
 from cli.program import write_nulls
 
-from accel_bench import Metric, Options, Plugin, hookimpl
+from accel_bench import Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench.errors import HookError
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.testing import run_scenario
 from accel_bench.worker.record import RankRecord, collect_metrics
 
+MakeRun = Callable[..., Run]
+
+ENERGY = Metric(name="energy", value=1, unit="J", scope="rank", plugin="memory")
+
 
 class Meter(Plugin[Options]):
-    """Measures one thing, and says that another plugin did."""
+    """Measures one thing by its hook and another one by a call, and says that a plugin did."""
+
+    called: Any = ENERGY
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        run.on_metrics(lambda window: [self.called])
 
     @hookimpl
     def finish_metrics(self) -> list[Metric]:
-        return [Metric(name="energy", value=1, unit="J", scope="rank", plugin="memory")]
+        return [ENERGY]
 
 
-def test_a_metric_is_attributed_to_the_plugin_that_measured_it() -> None:
-    record, run = RankRecord(), cast(Any, None)
-    collect_metrics(ActivePlugins([ActivePlugin(Meter(Options()), "m", None, "t")]), run, record)
-    assert [metric.plugin for metric in record.metrics] == ["m"]
+def measured(run: Run, meter: Meter) -> list[Metric]:
+    """What is collected of the plugin `m`."""
+    record, active = RankRecord(), ActivePlugins([ActivePlugin(meter, "m", None, "t")])
+    list(active.call_all("prepare_process", run=run))
+    collect_metrics(active, run, record, Window(started=0.0, ended=1.0))
+    return record.metrics
+
+
+def test_a_metric_is_attributed_to_the_plugin_that_measured_it(make_run: MakeRun) -> None:
+    assert [metric.plugin for metric in measured(make_run(), Meter(Options()))] == ["m", "m"]
+
+
+def test_what_is_no_metric_names_the_plugin_that_registered_the_call(make_run: MakeRun) -> None:
+    meter = Meter(Options())
+    meter.called = "fast"
+    with pytest.raises(HookError, match=r"m.*on_metrics.*Metric objects"):
+        measured(make_run(), meter)
 
 
 def test_a_stack_that_uses_its_slot_s_plugin_keeps_what_that_shows(tmp_path: Path) -> None:

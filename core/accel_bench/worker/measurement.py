@@ -305,7 +305,7 @@ class AroundWindow:
             self.record.degraded.append(f"every window was disturbed, the kept one too: {last}")
         self.run.trace.mark("window", forget=False)
         self.heartbeat.phase = "finish_metrics"
-        collect_metrics(self.active, self.run, self.record)
+        collect_metrics(self.active, self.run, self.record, window)
         self._sketch_update()
         check_window(window, self.run.scenario.generates)
         if invalid:

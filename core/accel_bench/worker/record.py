@@ -67,13 +67,25 @@ def changed_at_import(active: ActivePlugins) -> list[str]:
     ]
 
 
-def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord) -> None:
+def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window: Window) -> None:
     """Collect the metrics that plugins measured around the window."""
-    for plugin, metrics in active.call_lists("finish_metrics", run=run, window=record.window):
+    for plugin, hook, metrics in _measured(active, run, window):
         for metric in metrics:
             if not isinstance(metric, Metric):
-                raise wrong_answer(plugin, "finish_metrics", "Metric objects", metric)
+                raise wrong_answer(plugin, hook, "Metric objects", metric)
         record.metrics += (m.model_copy(update={"plugin": plugin.name}) for m in metrics)
+
+
+def _measured(
+    active: ActivePlugins, run: Run, window: Window
+) -> Iterator[tuple[ActivePlugin, str, list[Any]]]:
+    """Yield each plugin with the hook or callback that was called, and what that measured."""
+    for plugin, metrics in active.call_lists("finish_metrics", run=run, window=window):
+        yield plugin, "finish_metrics", metrics
+    for plugin, report in run.metric_callbacks:
+        with attribute_errors_to(plugin, "on_metrics"), run.calling(plugin):
+            metrics = list(report(window))
+        yield plugin, "on_metrics", metrics
 
 
 def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> None:

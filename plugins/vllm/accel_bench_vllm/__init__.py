@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -14,16 +14,11 @@ from accel_bench import (
     Engine,
     Experiment,
     Machine,
-    Metric,
     Options,
     Plugin,
     Run,
-    Window,
     hookimpl,
 )
-
-if TYPE_CHECKING:
-    from .impl.engine import VLLMEngine
 
 SET_BY_THE_PLUGIN = frozenset(
     {
@@ -118,10 +113,6 @@ class VLLM(Plugin[VLLMOptions]):
     modes = frozenset({"inference"})
     devices = frozenset({"cpu", "cuda", "rocm"})
 
-    def __init__(self, options: VLLMOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._engine: VLLMEngine | None = None
-
     def claims(self) -> frozenset[str]:
         """Stand in for the model, which vLLM builds itself."""
         return frozenset({"load_model"})
@@ -173,13 +164,8 @@ class VLLM(Plugin[VLLMOptions]):
         """Return the engine with the loaded model and its cache."""
         from .impl.engine import VLLMEngine
 
-        self._engine = VLLMEngine(run, self.options)
-        run.on_close(self._engine.close)
-        run.on_evidence(self._engine.evidence)
-        return self._engine
-
-    @hookimpl
-    def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Return latencies and rates of the window's requests, and the size of the cache."""
-        if self._engine is not None:
-            yield from self._engine.metrics(window)
+        engine = VLLMEngine(run, self.options)
+        run.on_close(engine.close)
+        run.on_evidence(engine.evidence)
+        run.on_metrics(engine.metrics)
+        return engine

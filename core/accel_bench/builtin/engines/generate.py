@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from accel_bench import (
     Engine,
     Experiment,
     Machine,
-    Metric,
     Options,
     Plugin,
     Run,
-    Window,
     hookimpl,
 )
-
-if TYPE_CHECKING:
-    from accel_bench.builtin.engines.generate_impl import GenerateEngine
 
 
 class Generate(Plugin[Options]):
@@ -26,10 +20,6 @@ class Generate(Plugin[Options]):
 
     tasks = frozenset({"causal-lm"})
     modes = frozenset({"inference"})
-
-    def __init__(self, options: Options, name: str = "") -> None:
-        super().__init__(options, name)
-        self._engine: GenerateEngine | None = None
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
@@ -58,12 +48,7 @@ class Generate(Plugin[Options]):
         """Return the engine; the model goes into evaluation mode."""
         from accel_bench.builtin.engines.generate_impl import GenerateEngine
 
-        self._engine = GenerateEngine(run)
-        run.on_evidence(self._engine.evidence)
-        return self._engine
-
-    @hookimpl
-    def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Return latencies and rates of the window's requests, and the size of the cache."""
-        if self._engine is not None:
-            yield from self._engine.metrics(window)
+        engine = GenerateEngine(run)
+        run.on_evidence(engine.evidence)
+        run.on_metrics(engine.metrics)
+        return engine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -12,18 +12,12 @@ from accel_bench import (
     Engine,
     Experiment,
     Machine,
-    Metric,
     Options,
     Plugin,
     Run,
-    Window,
     hookimpl,
 )
 from accel_bench.modeling.hosts import is_loopback
-
-if TYPE_CHECKING:
-    from accel_bench.builtin.engines.openai_endpoint_impl import EndpointEngine
-
 
 SET_BY_THE_ENGINE = (
     "model",
@@ -115,10 +109,6 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
     tasks = frozenset({"causal-lm"})
     modes = frozenset({"inference"})
 
-    def __init__(self, options: OpenAIEndpointOptions, name: str = "") -> None:
-        super().__init__(options, name)
-        self._engine: EndpointEngine | None = None
-
     def claims(self) -> frozenset[str]:
         """Stand in for the model, which the server has loaded."""
         return frozenset({"load_model"})
@@ -148,16 +138,11 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
         """Return the engine that asks the server."""
         from accel_bench.builtin.engines.openai_endpoint_impl import EndpointEngine
 
-        self._engine = EndpointEngine(run, self.options)
-        run.on_close(self._engine.close)
-        run.on_evidence(self._engine.evidence)
-        return self._engine
-
-    @hookimpl
-    def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Return latencies and rates of the window's requests."""
-        if self._engine is not None:
-            yield from self._engine.metrics(window)
+        engine = EndpointEngine(run, self.options)
+        run.on_close(engine.close)
+        run.on_evidence(engine.evidence)
+        run.on_metrics(engine.metrics)
+        return engine
 
 
 class ServedElsewhere:
