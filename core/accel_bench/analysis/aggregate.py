@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.audit import disowning, with_audit
 from accel_bench.analysis.checks.gradients import gradient_reasons
-from accel_bench.analysis.metrics.memory import peak_memory
-from accel_bench.analysis.metrics.named import named_metrics
 from accel_bench.analysis.metrics.offered_load import (
     OfferedLoad,
     compared_seconds,
@@ -21,20 +18,14 @@ from accel_bench.analysis.metrics.offered_load import (
 )
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.schema import (
-    ExperimentFigures,
-    LossEnds,
     PlannedSummary,
-    Rates,
-    StepSeconds,
 )
 from accel_bench.analysis.statistics.estimators import (
     Interval,
     geometric_interval,
-    positive_interval,
-    quantile,
 )
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.wording import differs, join_names, label_of
+from accel_bench.analysis.wording import join_names, label_of
 from accel_bench.result import Result, Status
 
 
@@ -277,65 +268,6 @@ def ending(
     return StopReason(Status.DEGRADED, reasons)
 
 
-def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
-    """Return what an experiment measured; `steps` is how many all runs of its table took."""
-    experiment = row.planned.experiment
-    peak, kind = peak_memory(list(row.completed.values()))
-    trained = row.speeds if experiment.scenario.trains else {}
-    scenario = experiment.scenario
-    return ExperimentFigures(
-        experiment_id=experiment.id,
-        stack=experiment.stack.name,
-        sweep=experiment.sweep,
-        tag=experiment.tag,
-        status=row.ending.status,
-        runs=len(row.completed),
-        mode=scenario.mode,
-        counts=scenario.counts,
-        tokens_per_second=row.tokens_per_second,
-        reasons=row.ending.reasons,
-        disowned=row.disowned,
-        step_seconds=_step_seconds(row.speeds),
-        rates=_rates(list(row.speeds.values())),
-        peak_memory_bytes=peak,
-        peak_memory_kind=kind,
-        offered_rate=row.rate,
-        request_seconds=None if row.rate is None else _latency(row),
-        saturated=row.saturated,
-        loss=_loss_ends(trained, steps),
-        losses=next((speed.loss_statistics for speed in trained.values()), None),
-        differs=differs(experiment.stack),
-        metrics=named_metrics(list(row.completed.values())),
-    )
-
-
-def _latency(row: ExperimentRuns) -> Interval | None:
-    return positive_interval(list(row.compared_seconds.values()))
-
-
-def _rates(speeds: Sequence[RunThroughput]) -> Rates | None:
-    if not speeds:
-        return None
-    return Rates(
-        tokens_per_hour=positive_interval([one.tokens_per_hour for one in speeds]),
-        samples_per_second=positive_interval([one.samples_per_second for one in speeds]),
-        steps_per_second=positive_interval([one.steps_per_second for one in speeds]),
-    )
-
-
-def _step_seconds(speeds: Mapping[RoundKey, RunThroughput]) -> StepSeconds | None:
-    """Return quantiles of each run, then medians over runs: steps of runs are never pooled."""
-    if not speeds:
-        return None
-    p50, p90, p95, p99 = (
-        median(quantile(speed.step_seconds, fraction) for speed in speeds.values())
-        for fraction in (0.50, 0.90, 0.95, 0.99)
-    )
-    medians = [median(speed.step_seconds) for speed in speeds.values()]
-    spread = stdev(medians) / fmean(medians) if len(medians) > 1 else None
-    return StepSeconds(p50=p50, p90=p90, p95=p95, p99=p99, spread=spread)
-
-
 def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns:
     """Return the row, degraded where its first step did not have the baseline's gradients."""
     reasons = gradient_reasons(base.completed, row.completed)
@@ -349,10 +281,3 @@ def shared_steps(rows: Sequence[ExperimentRuns]) -> int:
     """Return how many steps every completed run of these rows took, warm-up included."""
     counts = [len(speed.losses) for row in rows for speed in row.speeds.values()]
     return min(counts, default=0)
-
-
-def _loss_ends(speeds: Mapping[RoundKey, RunThroughput], steps: int) -> LossEnds | None:
-    first = next(iter(speeds.values()), None)
-    if first is None:
-        return None
-    return LossEnds(first=first.losses[0], last=first.losses[steps - 1], last_step=steps - 1)

@@ -11,7 +11,6 @@ from accel_bench.analysis.aggregate import (
     ExperimentRuns,
     beside_baseline,
     collect_runs,
-    figures,
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import (
@@ -27,6 +26,7 @@ from accel_bench.analysis.checks.training import (
     of_same_training,
     training_not_compared,
 )
+from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.schema import Document, ExperimentFigures, PlannedSummary
 from accel_bench.analysis.statistics.estimators import (
     Interval,

@@ -13,7 +13,6 @@ from accel_bench.analysis.aggregate import (
     StopReason,
     beside_baseline,
     collect_runs,
-    figures,
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
@@ -25,6 +24,7 @@ from accel_bench.analysis.checks.training import (
     of_same_training,
     training_not_compared,
 )
+from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up
 from accel_bench.analysis.metrics.memory import memory_figures

@@ -11,13 +11,8 @@ from pathlib import Path
 from sqlalchemy import ColumnElement
 
 from accel_bench.analysis.gates.confirmation import Confirmation, confirm_step, other_series
-from accel_bench.analysis.gates.history import (
-    History,
-    HistoryRun,
-    histories,
-    history_run,
-    series_of,
-)
+from accel_bench.analysis.gates.history import HistoryRun, histories, history_run, series_of
+from accel_bench.analysis.gates.history_schema import History
 from accel_bench.analysis.gates.tracked_figures import TrackedFigure
 from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.cli.history import HistoryOptions

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median, stdev
 from typing import Literal
 
-from accel_bench.analysis.gates.history import History, HistoryRun, HistoryStep
+from accel_bench.analysis.gates.history import HistoryRun
+from accel_bench.analysis.gates.history_schema import History, HistoryStep
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import standard_error, t_quantile
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA, SHORTEST_SIDE

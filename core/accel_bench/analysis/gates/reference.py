@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import counted_runs, replaced_rounds
 from accel_bench.analysis.checks.audit import with_audit
@@ -19,6 +19,13 @@ from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
 from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS, rows_of
+from accel_bench.analysis.gates.reference_schema import (
+    FigureVerdict,
+    ReferenceComparison,
+    ReferenceFigure,
+    ReferenceRow,
+    State,
+)
 from accel_bench.analysis.gates.tracked_figures import (
     METRICS,
     REQUEST_LATENCY,
@@ -27,22 +34,13 @@ from accel_bench.analysis.gates.tracked_figures import (
     figures_of,
 )
 from accel_bench.analysis.metrics.offered_load import OfferedLoad, offered_load
-from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, holm
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
 from accel_bench.analysis.tables.listing import differing_keys
-from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.scenario.layers import look_up
-
-State: TypeAlias = Literal[
-    "compared", "new", "missing", "newly failing", "newly passing", "failing"
-]
-FigureVerdict: TypeAlias = Literal[
-    "better", "worse", "different", "same", "inconclusive", "unknown"
-]
 
 DEFAULT_FIGURES = ("tokens_per_second", "peak_memory_bytes", "last_loss")
 """Figures that are compared."""
@@ -74,83 +72,6 @@ class Rule(NamedTuple):
     """New names by the old ones that the reference has, of models above all."""
 
     tolerance: float = TOLERANCE
-
-
-class ReferenceFigure(Frozen):
-    """One figure of one row on both sides: medians over runs."""
-
-    name: str
-    unit: str
-    better: str
-    reference: float | None
-    current: float | None
-
-    ratio: Interval | None = None
-    """Current over reference, with Welch's 95 % interval; null unless both are positive."""
-
-    p_value: float | None = None
-    """Chance of such a ratio if nothing changed, by Welch's t test, adjusted by Holm's method for
-    all rows and figures; null with fewer than two runs on a side."""
-
-    verdict: FigureVerdict
-    """`same` within the tolerance; `inconclusive` with a single run on a side, or a p-value above
-    0.05."""
-
-    reason: str = ""
-    """Why it is not compared, where requests arrive at a rate; else empty."""
-
-    outlier: bool = False
-    """Whether the ratio stands out from those of the other rows."""
-
-
-class ReferenceRow(Frozen):
-    """One key in both sets."""
-
-    key: dict[str, JsonValue]
-    state: State
-    reference_runs: tuple[str, ...]
-    """Ids of runs that count."""
-
-    current_runs: tuple[str, ...]
-
-    reference_status: str
-    """How they ended, each ending once; empty without runs."""
-
-    current_status: str
-    imported: bool = False
-    """Whether either side was measured by another program."""
-
-    figures: tuple[ReferenceFigure, ...] = ()
-    reasons: tuple[str, ...] = ()
-    """Why the current runs failed, where they did."""
-
-    differing: tuple[Difference, ...] = ()
-    """Arguments and facts of the environment that differ, except those of all rows."""
-
-    @property
-    def worse(self) -> bool:
-        """Whether something looks worse than in the reference."""
-        return self.state == "newly failing" or any(one.verdict == "worse" for one in self.figures)
-
-
-class ReferenceComparison(Document):
-    """The document of `accel-bench compare --reference`."""
-
-    reference: str
-    """What was compared with."""
-
-    tolerance: float
-    aliases: dict[str, str]
-    rows: tuple[ReferenceRow, ...]
-
-    differing: tuple[Difference, ...]
-    """What differs in every row that both sets have, in the same way."""
-
-    worse: int
-    """Rows in which something looks worse."""
-
-    exit_code: int
-    """1 where there are any, else 0."""
 
 
 def compare_with_reference(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from accel_bench.analysis.gates.confirmation import Confirmation
-from accel_bench.analysis.gates.history import History, HistoryPoint, HistoryStep
+from accel_bench.analysis.gates.history_schema import History, HistoryPoint, HistoryStep
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import label, percent, significant
 from accel_bench.report.table import (

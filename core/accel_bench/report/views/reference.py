@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.gates.reference import ReferenceComparison, ReferenceFigure, ReferenceRow
+from accel_bench.analysis.gates.reference_schema import (
+    ReferenceComparison,
+    ReferenceFigure,
+    ReferenceRow,
+)
 from accel_bench.analysis.wording import percent, plain_value, ratio_interval, settings, significant
 from accel_bench.report.table import (
     EMPTY,
