@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from accel_bench import Batch, Device, Run
-from accel_bench.builtin.data.dataset_impl import (
-    BatchPlan,
-    Padding,
-    TokenDataset,
-    batches,
-    batches_of,
-    sample_order,
-)
+from accel_bench.builtin.data.dataset_impl import TokenDataset, batches, batches_of
+from accel_bench.builtin.data.sample_order_impl import BatchPlan, Padding, sample_order
 from accel_bench.errors import ScenarioError
 
 

@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 from media_works import WORKS, built_run
 
 from accel_bench import Batch
-from accel_bench.builtin.data.dataset_impl import (
-    BatchPlan,
-    EvaluationBatches,
-    TokenDataset,
-    batches,
-    split_samples,
-)
+from accel_bench.builtin.data.dataset_impl import EvaluationBatches, TokenDataset, batches
+from accel_bench.builtin.data.sample_order_impl import BatchPlan, split_samples
 from accel_bench.errors import ScenarioError
 
 

@@ -11,15 +11,10 @@ import torch
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.data.captions import CaptionOptions
-from accel_bench.builtin.data.dataset_impl import (
-    IGNORED_LABEL,
-    BatchPlan,
-    Integers,
-    evaluation_plan,
-    plan_of,
-)
+from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, evaluation_plan, plan_of
 from accel_bench.builtin.data.images import fitting_problems
 from accel_bench.builtin.data.images_impl import ImageDataset, black, made_up_names
+from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers
 from accel_bench.builtin.data.samples_impl import (
     Collate,
     SampleEvaluation,

@@ -1,36 +1,32 @@
-"""Tokenized samples, and the endless, sharded, seeded order in which they become batches."""
+"""Tokenized samples, and the batches that are made of them."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.errors import ScenarioError
+from accel_bench.builtin.data.sample_order_impl import (
+    BatchPlan,
+    Integers,
+    Padding,
+    shares_of,
+    split_samples,
+    steps,
+)
 
 IGNORED_LABEL = -100
 """What torch's cross-entropy leaves out of the loss."""
 
-HELD_OUT_STREAM = 2**63
-"""Stands beside the seed in the place of an epoch where samples are held out."""
-
-Padding = Literal["none", "max_length", "longest"]
-"""`none`: samples have one length; else to the sequence length, or to the micro-batch's longest."""
-
 Tokens: TypeAlias = npt.NDArray[np.uint32]
-Integers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
-
-Order: TypeAlias = Callable[[Integers, int], Integers]
-"""Returns the order of samples in an epoch."""
 
 
 @dataclass(frozen=True)
@@ -109,32 +105,6 @@ class TokenDataset:
 
 HELD_OUT_PLACES = 2**40
 """The place of the first held-out sample, behind those of all samples that are trained on."""
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """How samples are divided into micro-batches of one rank, of those that take their own."""
-
-    micro_batch_size: int
-    gradient_accumulation: int = 1
-    rank: int = 0
-    data_parallel: int = 1
-    seed: int = 0
-    padding: Padding = "none"
-    pin: bool = False
-    """Put tensors into page-locked memory, from where copies to a GPU need not wait."""
-
-    held_out: int | float = 0
-    """Samples that are left out: their number, or their fraction of all."""
-
-    labels_of: Callable[[Any, int], tuple[Any, Any]] | None = None
-    """What the task makes of a sample at its place in the endless order; None where each token is
-    its own label, and the model shifts them."""
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of one optimizer step over all ranks."""
-        return self.micro_batch_size * self.gradient_accumulation * self.data_parallel
 
 
 def supervised_lengths(supervised: Flags, starts: Integers, lengths: Integers) -> Integers:
@@ -249,22 +219,6 @@ def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
     return plan, held_out[:most]
 
 
-T = TypeVar("T")
-
-
-def shares_of(rows: Sequence[T], plan: BatchPlan) -> Iterator[tuple[Sequence[T], bool]]:
-    """Yield the rows of each batch of an evaluation on this rank, and whether they count.
-
-    Ranks that share a model have to call it equally often: one that has no row left gets the first
-    row of another's, which does not count.
-    """
-    size = plan.global_batch_size
-    for first in range(0, len(rows), size):
-        of_all = rows[first : first + size]
-        mine = of_all[plan.rank :: plan.data_parallel]
-        yield mine or of_all[:1], bool(mine)
-
-
 def without_labels(batch: Batch) -> Batch:
     """Return a batch that counts nothing, and on whose labels no loss is computed."""
     import torch
@@ -275,23 +229,6 @@ def without_labels(batch: Batch) -> Batch:
     return replace(batch, inputs={**batch.inputs, **ignored}, sequences=0, tokens=none)
 
 
-def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integers, Integers]:
-    """Return the numbers of samples to train on, and of those held out, which the seed chooses.
-
-    Raises ScenarioError where there are no more samples than are held out.
-    """
-    count = held_out if isinstance(held_out, int) else max(1, round(held_out * samples))
-    if not count:
-        return np.arange(samples, dtype=np.int64), np.empty(0, dtype=np.int64)
-    if count >= samples:
-        raise ScenarioError(
-            f"data.held_out: {held_out} of {samples} samples are {count}, which leaves none to "
-            "train on: hold fewer out, or bring more data"
-        )
-    chosen = np.random.default_rng((seed, HELD_OUT_STREAM)).permutation(samples)[:count]
-    return np.setdiff1d(np.arange(samples, dtype=np.int64), chosen), chosen.astype(np.int64)
-
-
 def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
     """Yield this rank's micro-batches without end.
 
@@ -300,77 +237,6 @@ def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
     global batch size sees. Raises ScenarioError at once when the samples do not fill one step.
     """
     return _collated(dataset, plan, steps(dataset, plan))
-
-
-class Sampled(Protocol):
-    """What the order of samples is made of."""
-
-    @property
-    def lengths(self) -> Integers:
-        """Tokens of each sample."""
-
-    @property
-    def sequence_length(self) -> int:
-        """Longest length that a sample may have."""
-
-    @property
-    def more_samples(self) -> str:
-        """How a user gets more samples, as part of a sentence."""
-
-    def __len__(self) -> int: ...
-
-
-def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
-    """Yield the samples of each optimizer step, over all ranks, without end.
-
-    Raises ScenarioError at once when the samples do not fill one step, or teach nothing.
-    """
-    samples = f"samples of {dataset.sequence_length} tokens"
-    training = training_samples(len(dataset), plan, samples, dataset.more_samples)
-    if plan.labels_of is None and int(dataset.lengths.max()) < 2:
-        raise ScenarioError(
-            "a causal model learns from the second token on, so that samples of one token teach "
-            "nothing: set data.sequence_length to 2 or more"
-        )
-    return endless(training, plan)
-
-
-def training_samples(count: int, plan: BatchPlan, samples: str, more_samples: str) -> Integers:
-    """Return the numbers of the samples to train on, of `count`: those that are not held out.
-
-    `samples` is what an error calls them, `more_samples` how a user gets more. Raises ScenarioError
-    when they do not fill one step.
-    """
-    training, held_out = split_samples(count, plan.held_out, plan.seed)
-    if len(training) < plan.global_batch_size:
-        beside = f" beside {len(held_out)} that are held out" if len(held_out) else ""
-        raise ScenarioError(
-            f"the data holds {len(training)} {samples}{beside}, but one optimizer step takes "
-            f"{plan.global_batch_size} (train.micro_batch_size {plan.micro_batch_size} x "
-            f"gradient_accumulation {plan.gradient_accumulation} x {plan.data_parallel} devices): "
-            f"{more_samples}, or make the batch smaller"
-        )
-    return training
-
-
-def sample_order(samples: int, seed: int, epoch: int) -> Integers:
-    """Return the order of samples in an epoch, a permutation that seed and epoch alone decide."""
-    return np.random.default_rng((seed, epoch)).permutation(samples)
-
-
-def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> Iterator[Integers]:
-    """Walk through epoch after epoch; what does not fill a whole step is left for another epoch.
-
-    `order` is the seeded permutation of `sample_order` unless it is given.
-    """
-    size = plan.global_batch_size
-    for epoch in itertools.count():
-        if order is None:
-            ordered = samples[sample_order(len(samples), plan.seed, epoch)]
-        else:
-            ordered = order(samples, epoch)
-        for first in range(0, len(ordered) - size + 1, size):
-            yield ordered[first : first + size]
 
 
 def _collated(dataset: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]) -> Iterator[Batch]:

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.dataset_impl import BatchPlan, Integers, evaluation_plan, plan_of
+from accel_bench.builtin.data.dataset_impl import evaluation_plan, plan_of
 from accel_bench.builtin.data.images import ImageOptions
+from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers
 from accel_bench.builtin.data.samples_impl import (
     Collate,
     SampleEvaluation,

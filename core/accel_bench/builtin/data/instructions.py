@@ -15,7 +15,8 @@ from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.dataset_impl import Padding, TokenDataset
+    from accel_bench.builtin.data.dataset_impl import TokenDataset
+    from accel_bench.builtin.data.sample_order_impl import Padding
 
 WITHOUT_LIMIT = 1 << 62
 """Bytes that no source has."""

@@ -15,17 +15,14 @@ from tokenizers import Tokenizer
 from accel_bench import Batch, Run, TokenCounts, model_config
 from accel_bench.builtin.data.dataset_impl import (
     IGNORED_LABEL,
-    BatchPlan,
-    Integers,
     Tokens,
     check_vocabulary,
     evaluation_plan,
     pinned,
     plan_of,
-    shares_of,
-    steps,
     without_labels,
 )
+from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers, shares_of, steps
 from accel_bench.builtin.data.tokenizer_impl import train_bpe
 from accel_bench.errors import ScenarioError
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data import dataset_impl
+from accel_bench.builtin.data import dataset_impl, sample_order_impl
 from accel_bench.builtin.data.conversations_cache_impl import (
     cached,
     limit_note,
@@ -31,16 +31,11 @@ from accel_bench.builtin.data.conversations_impl import (
     render,
     text_of,
 )
-from accel_bench.builtin.data.dataset_impl import (
-    BatchPlan,
-    Integers,
-    Padding,
-    TokenDataset,
-    Tokens,
-)
+from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.preferences import PreferencesOptions
 from accel_bench.builtin.data.row_sources import Row, read_rows, value_of
+from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers, Padding
 from accel_bench.builtin.data.synthetic_rows import synthetic_rows
 from accel_bench.errors import ScenarioError
 
@@ -122,7 +117,7 @@ class PreferenceDataset:
     def training_samples(self, run: Run) -> Integers:
         """Return the numbers of the pairs that a run trains on."""
         data = run.scenario.data
-        return dataset_impl.split_samples(len(self), data.held_out, data.seed)[0]
+        return sample_order_impl.split_samples(len(self), data.held_out, data.seed)[0]
 
 
 class Loaded(NamedTuple):
@@ -247,7 +242,7 @@ def pair_batches(run: Run, padding: Padding) -> Iterator[Batch]:
     dataset: PreferenceDataset = run.dataset
     dataset_impl.check_vocabulary(run)
     plan = dataset_impl.plan_of(run, padding)
-    steps = dataset_impl.steps(dataset, plan)
+    steps = sample_order_impl.steps(dataset, plan)
     return _batches(dataset.sequences, plan, steps)
 
 

@@ -10,16 +10,14 @@ import numpy as np
 import torch
 
 from accel_bench import Batch, TokenCounts
-from accel_bench.builtin.data.dataset_impl import (
-    HELD_OUT_PLACES,
+from accel_bench.builtin.data.dataset_impl import HELD_OUT_PLACES, pinned, without_labels
+from accel_bench.builtin.data.sample_order_impl import (
     BatchPlan,
     Integers,
     Order,
     endless,
-    pinned,
     shares_of,
     training_samples,
-    without_labels,
 )
 
 

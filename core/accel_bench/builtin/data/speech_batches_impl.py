@@ -12,15 +12,8 @@ import numpy.typing as npt
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.dataset_impl import (
-    IGNORED_LABEL,
-    BatchPlan,
-    Integers,
-    Order,
-    evaluation_plan,
-    plan_of,
-    sample_order,
-)
+from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, evaluation_plan, plan_of
+from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers, Order, sample_order
 from accel_bench.builtin.data.samples_impl import (
     Collate,
     SampleEvaluation,

@@ -24,7 +24,7 @@ from scipy.signal import resample_poly
 
 from accel_bench import Run, available_cores
 from accel_bench.builtin.data import text_sources
-from accel_bench.builtin.data.dataset_impl import Integers
+from accel_bench.builtin.data.sample_order_impl import Integers
 from accel_bench.builtin.data.speech import SPEAKER, SpeechOptions, speaker_version
 from accel_bench.errors import ScenarioError
 

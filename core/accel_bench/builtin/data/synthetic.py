@@ -11,7 +11,8 @@ from accel_bench import Batch, Options, Plugin, Run, hookimpl
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.dataset_impl import Padding, TokenDataset
+    from accel_bench.builtin.data.dataset_impl import TokenDataset
+    from accel_bench.builtin.data.sample_order_impl import Padding
 
 
 LONGEST = 16_777_216

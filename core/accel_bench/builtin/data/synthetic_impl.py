@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, Tokens
+from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens
+from accel_bench.builtin.data.sample_order_impl import Integers
 from accel_bench.builtin.data.synthetic import Lengths, SyntheticOptions
 from accel_bench.errors import ScenarioError
 

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 
 from accel_bench import Run
 from accel_bench.builtin.data import tokenizer_impl
-from accel_bench.builtin.data.dataset_impl import Integers, TokenDataset, Tokens, windows
+from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens, windows
+from accel_bench.builtin.data.sample_order_impl import Integers
 from accel_bench.builtin.data.text import TextOptions, content_fingerprint
 from accel_bench.builtin.data.text_sources import read_documents
 from accel_bench.errors import ScenarioError
