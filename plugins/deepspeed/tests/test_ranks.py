@@ -87,8 +87,10 @@ def zero(stage: int, **options: Any) -> list[dict[str, Any]]:
     return [{"use": "deepspeed", "stage": stage, **options}]
 
 
-def test_two_ranks_of_each_stage_train_as_one_process_does(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Result]]:
     """Stages 2, in a file as Trainer's users write it, and 3; stage 1 is for a release."""
+    tmp_path = tmp_path_factory.mktemp("ranks")
     file = tmp_path / "ds.json"
     file.write_text(
         json.dumps(
@@ -100,11 +102,19 @@ def test_two_ranks_of_each_stage_train_as_one_process_does(tmp_path: Path) -> No
         )
     )
     stacks = {"2": [{"use": "deepspeed", "config": str(file)}], "3": "zero-3"}
-    found = run(
+    temperature = {"alone": [], "2": zero(2), "3": zero(3)}
+    return run(
         tmp_path,
         write(tmp_path, "one", 1, {"alone": []}),
         write(tmp_path, "two", 2, stacks, train={"gradient_accumulation": 2}),
+        write(tmp_path, "temperature", 1, temperature, **ALL["image-text"]),
     )
+
+
+def test_two_ranks_of_each_stage_train_as_one_process_does(
+    results: dict[str, dict[str, Result]],
+) -> None:
+    found = results
     total = sum(found["one"]["alone"].ranks[0].effective.trained_dtypes.values())
     for stage, result in found["two"].items():
         assert_same_training(found["one"]["alone"], result)
@@ -120,6 +130,32 @@ def test_two_ranks_of_each_stage_train_as_one_process_does(tmp_path: Path) -> No
         assert (shown["steps"], shown["gradient_accumulation"]) == (3, 2)
         held = effective.held_elements
         assert held is not None and (held == total if stage != "3" else held < 0.7 * total)
+
+
+def assert_single_number_is_refused(result: Result, stage: int) -> None:
+    """The run has failed, and says which parameter, and what to use."""
+    assert result.status is Status.FAILED
+    (reason,) = result.reasons
+    assert f"stage {stage} fails on a parameter of a single number" in reason
+    assert "logit_scale; use stage 1 or 2, the plugin mesh, or ddp" in reason
+
+
+def test_a_temperature_trains_where_weights_are_whole_and_is_refused_where_they_are_divided(
+    results: dict[str, dict[str, Result]],
+) -> None:
+    found = results["temperature"]
+    assert_same_training(found["alone"], found["2"])
+    assert_single_number_is_refused(found["3"], 3)
+
+
+@pytest.mark.release
+def test_two_ranks_train_a_temperature_as_ddp_does(tmp_path: Path) -> None:
+    stacks = {"ddp": [], **{str(stage): zero(stage) for stage in (0, 1, 2)}}
+    stacks["offload"] = zero(2, offload_optimizer=True)
+    found = run(tmp_path, write(tmp_path, "two", 2, stacks, **ALL["image-text"]))["two"]
+    assert_single_number_is_refused(found["0"], 0)
+    for stack in ("1", "2", "offload"):
+        assert_same_training(found["ddp"], found[stack])
 
 
 @pytest.mark.release

@@ -14,7 +14,8 @@ from accel_bench import Batch, Run, Stopwatch
 from accel_bench.modeling.contract import check_model
 from accel_bench.modeling.kept_elsewhere import kept_elsewhere, show_gradients
 from accel_bench.modeling.process_group import backends_for
-from accel_bench_deepspeed.impl.parameters import declare_parameters
+from accel_bench_deepspeed.config import stage_of
+from accel_bench_deepspeed.impl.parameters import check_scalars, declare_parameters, scalars_sent
 from accel_bench_deepspeed.impl.process import set_ranks
 
 
@@ -29,6 +30,7 @@ class DeepSpeedTraining:
 
     def __init__(self, run: Run, config: dict[str, Any]) -> None:
         check_model(run)
+        check_scalars(run.model, stage_of(config), run.world_size)
         _join_alone(run)
         train = run.scenario.train
         self._batches: Iterator[Batch] = run.batches
@@ -38,7 +40,7 @@ class DeepSpeedTraining:
         self._device = str(run.device)
         self._gradient_scale = float(run.world_size)
         set_ranks(run)
-        with torch.random.fork_rng(_devices(run)):
+        with torch.random.fork_rng(_devices(run)), scalars_sent(run.model):
             self._engine = deepspeed.initialize(
                 model=run.model, optimizer=run.optimizer, config=config
             )[0]

@@ -1,13 +1,52 @@
-"""Declare to core where DeepSpeed keeps parameters, by its own functions that read them."""
+"""Which parameters DeepSpeed takes, and where it keeps them: declared to core, by its own functions
+that read them."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from deepspeed.utils import safe_get_full_fp32_param
 
+from accel_bench.errors import ScenarioError
 from accel_bench.modeling.kept_elsewhere import KeptElsewhere, keep_elsewhere
+
+NOT_SENT = "ds_optim_param"
+"""Attribute of the parameters that DeepSpeed does not send to all ranks when it is initialized."""
+
+
+def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
+    """Raise ScenarioError for parameters without dimensions that a stage of ZeRO fails on.
+
+    Stage 3 sends every parameter as bytes, of which a single number has no view, and stage 0 gives
+    its gradient another shape when it has averaged those of the ranks.
+    """
+    scalars = {name: one for name, one in model.named_parameters() if not one.dim()}
+    if stage == 0:
+        trained = {name: one for name, one in scalars.items() if one.requires_grad}
+        scalars = trained if ranks > 1 else {}
+    if scalars and stage in (0, 3):
+        raise ScenarioError(
+            f"deepspeed: stage {stage} fails on a parameter of a single number: "
+            f"{', '.join(scalars)}; use stage 1 or 2, the plugin mesh, or ddp"
+        )
+
+
+@contextlib.contextmanager
+def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
+    """Send parameters without dimensions to all ranks, and keep DeepSpeed from sending them as
+    bytes within the block."""
+    scalars = [one for one in model.parameters() if not one.dim()]
+    for one in scalars:
+        torch.distributed.broadcast(one.data, src=0)
+        setattr(one, NOT_SENT, True)
+    try:
+        yield
+    finally:
+        for one in scalars:
+            delattr(one, NOT_SENT)
 
 
 def declare_parameters(model: torch.nn.Module, engine: Any) -> None:
