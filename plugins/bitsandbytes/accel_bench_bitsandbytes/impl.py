@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from accel_bench import ModelUse, Run, architecture_of, describe_quantized, load_base_model
-from accel_bench.errors import InvalidRunError, PluginError
+from accel_bench.errors import InvalidRunError, PluginError, ScenarioError
 from accel_bench.modeling.tensors import dtype_name, elements_by_dtype
 from accel_bench_bitsandbytes.flops import register_flops
 
@@ -45,7 +45,7 @@ class QuantizedBase:
     def __init__(self, run: Run, options: BitsAndBytesOptions) -> None:
         """Load, quantize and prepare.
 
-        Raises PluginError when the model's blocks hold nothing that can be quantized, and what
+        Raises ScenarioError when the model's blocks hold nothing that can be quantized, and what
         `load_base_model` raises.
         """
         register_flops()
@@ -63,7 +63,7 @@ class QuantizedBase:
         """The model, of transformers' own class."""
 
         if not self._linear and not self._experts:
-            raise PluginError(
+            raise ScenarioError(
                 f"bitsandbytes: the blocks of {type(self.model).__name__} hold no linear layer in "
                 "full precision; take the plugin out of the stack, or choose a model with some"
             )

@@ -7,7 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from media_works import WORKS
 from task_works import ALL, assert_trains_as_said, train_beside
+
+from accel_bench.errors import ScenarioError
+from accel_bench.testing import make_run
 
 pytestmark = [
     pytest.mark.long,
@@ -35,6 +39,15 @@ def test_each_task_trains_on_a_quantized_base(task: str, tmp_path: Path) -> None
         # T5's `wo` stays as it is: it casts its inputs to the dtype of its weights.
         assert shown["quantized_share_of_blocks"] > (0.5 if task == "seq2seq-lm" else 0.98)
         assert shown["quantized_modules"] > 0
+
+
+def test_a_model_of_convolutions_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
+    from accel_bench_bitsandbytes import BitsAndBytes, BitsAndBytesOptions
+
+    plugin = BitsAndBytes(BitsAndBytesOptions(), "bitsandbytes")
+    said = "blocks of ResNetForImageClassification hold no linear layer in full precision; take the"
+    with pytest.raises(ScenarioError, match=said):
+        plugin.load_model(make_run(tmp_path, WORKS["resnet"]))
 
 
 def test_the_reference_of_preference_tuning_is_the_quantized_base(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torchao.float8 import Float8LinearConfig, _inductor_patch, convert_to_float
 from torchao.float8.float8_linear import Float8Linear
 
 from accel_bench import Run, describe_quantized, load_base_model
-from accel_bench.errors import PluginError
+from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.modeling.blocks import adapter_modules
 
 if TYPE_CHECKING:
@@ -49,10 +49,11 @@ class QuantizedBase:
     def load(self, run: Run) -> Any:
         """Return the model, on its device.
 
-        Raises PluginError where nothing, or not all of a layer, can be quantized."""
+        Raises ScenarioError where nothing can be quantized, PluginError where not all of a layer
+        can."""
         model = load_base_model(run, self._replace)
         if not self._quantized:
-            raise PluginError(
+            raise ScenarioError(
                 f"torchao: no block of {type(model).__name__} holds a linear layer, but "
                 f"{', '.join(self._left)}; take the plugin out of the stack"
             )

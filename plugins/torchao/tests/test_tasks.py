@@ -8,7 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from media_works import WORKS
 from task_works import ALL, assert_trains_as_said, train_beside
+
+from accel_bench.errors import ScenarioError
+from accel_bench.testing import make_run
 
 pytestmark = [
     pytest.mark.long,
@@ -43,6 +47,15 @@ def test_each_task_trains_on_a_quantized_base(task: str, tmp_path: Path) -> None
         shown = results[stack].ranks[0].evidence["torchao"]
         assert shown["quantized_modules"] > 0
         assert shown["left_in_full_precision"] == {}
+
+
+def test_a_model_of_convolutions_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
+    from accel_bench_torchao import TorchAO, TorchAOOptions
+
+    plugin = TorchAO(TorchAOOptions(weights="int8"), "torchao")
+    said = "no block of ResNetForImageClassification holds a linear layer, but Conv2d; take the"
+    with pytest.raises(ScenarioError, match=said):
+        plugin.load_model(make_run(tmp_path, WORKS["resnet"]))
 
 
 @pytest.mark.release
