@@ -215,6 +215,8 @@ def test_history_marks_a_step_and_says_so() -> None:
     assert "The level of one changes from 100 to 80.1 tokens/s on 2026-01-11" in plot.caption
     two = [one._replace(host=f"host-{number % 2}") for number, one in enumerate(lines)]
     assert "changes from" not in page([], overview(two)).history[0].caption
+    served = [one._replace(at_a_rate=True) for one in lines]
+    assert "changes from" not in page([], overview(served)).history[0].caption
 
 
 @pytest.mark.parametrize("field", ["series", "device", "origin"])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, or_, select
 
 from accel_bench.analysis.gates.history import series_of
+from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.repetitions import Repetition
 from accel_bench.analysis.tables.overview import RunLine
 from accel_bench.errors import StoreError
@@ -154,11 +155,11 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
     rows = list(store.fetch(query))
     # What an id stands for does not differ between runs: one of each is read.
     try:
-        series = {
-            name: series_of(result.experiment) for name, result in one_of_each(store, rows).items()
-        }
+        known = {name: one.experiment for name, one in one_of_each(store, rows).items()}
     except StoreError:
-        series = {}  # Of very many runs none was checked; then each experiment stands alone.
+        known = {}  # Of very many runs none was checked; then each experiment stands alone.
+    series = {name: series_of(one) for name, one in known.items()}
+    served = {name for name, one in known.items() if offered_rate(one.scenario) is not None}
     for row in rows:
         yield RunLine(
             command=command_of(str(row["session"])),
@@ -166,6 +167,7 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
             counts=counted(row["options"]),
             origin=origin_of(row),
             series=series.get(row["experiment_id"], str(row["experiment_id"])),
+            at_a_rate=row["experiment_id"] in served,
             **{key: row[key] for key in RunLine._fields if key in row and key != "status"},
         )
 

@@ -41,6 +41,9 @@ class RunLine(NamedTuple):
     counts: str = TOKENS
     """What is counted as tokens."""
 
+    at_a_rate: bool = False
+    """Whether requests arrive at a rate, so that the speed is that of busy time."""
+
     @property
     def completed(self) -> bool:
         """Whether its figures may be used."""
@@ -91,6 +94,9 @@ class OverviewRow(NamedTuple):
     counts: str = TOKENS
     """What is counted as tokens."""
 
+    at_a_rate: bool = False
+    """Whether requests arrive at a rate, so that the speed is that of busy time."""
+
 
 def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
     """Return a row for each series: the same stack and work on the same kind of device.
@@ -106,8 +112,9 @@ def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
 
 
 def level_steps(row: OverviewRow) -> list[Step]:
-    """Return where the level of the log-speed changes, by commands of one machine alone."""
-    if row.hosts > 1 or len(row.speeds) < SHORTEST_SERIES:
+    """Return where the level of the log-speed changes, by commands of one machine alone; nowhere
+    where it is that of busy time."""
+    if row.at_a_rate or row.hosts > 1 or len(row.speeds) < SHORTEST_SERIES:
         return []
     return find_steps([math.log(one.tokens_per_second) for one in row.speeds])
 
@@ -148,4 +155,5 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         peak_memory_bytes=round(median(peaks)) if peaks else None,
         newest=max(line.started_at for line in lines),
         counts=first.counts,
+        at_a_rate=first.at_a_rate,
     )
