@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from media_works import WORKS
 from task_works import ALL, assert_trains_as_said, train_beside
 
+from accel_bench import Run, hookimpl, load_base_model
 from accel_bench.errors import ScenarioError
 from accel_bench.testing import make_run
 
@@ -62,3 +64,44 @@ def test_the_reference_of_preference_tuning_is_the_quantized_base(tmp_path: Path
         assert rank.window.samples[-1].loss != pytest.approx(math.log(2), rel=1e-4)
         layers = rank.evidence["dpo"]["reference_layers"]
         assert sum(count for name, count in layers.items() if name.startswith(kind)) == 7
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        task if task == "image-text" else pytest.param(task, marks=pytest.mark.release)
+        for task in ALL
+        if task != "dpo"
+    ],
+)
+def test_a_base_in_4_bits_trains_as_one_rounded_by_hand(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far a task's updates turn: that is the rounding of its weights, and nothing else."""
+    from accel_bench_bitsandbytes import BitsAndBytes
+
+    def losses() -> list[float | None]:
+        result = train_beside(tmp_path, task, {"nf4": "nf4"})["nf4"]
+        assert result.status.completed, result.reasons
+        assert result.ranks[0].window is not None
+        return [sample.loss for sample in result.ranks[0].window.samples]
+
+    packed = losses()
+
+    @hookimpl
+    def load_model(self: object, run: Run) -> object:
+        model = load_base_model(run, replace=round_by_hand)
+        return model.requires_grad_(False)
+
+    monkeypatch.setattr(BitsAndBytes, "load_model", load_model)
+    assert losses() == pytest.approx(packed, rel=1e-5)
+
+
+def round_by_hand(name: str, module: Any) -> None:
+    """Round the weight of a linear layer to 4 bits and back, but for T5's `wo`."""
+    import torch
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    if type(module) is torch.nn.Linear and not name.endswith(".wo"):
+        values, state = quantize_4bit(module.weight.data, blocksize=64, quant_type="nf4")
+        module.weight.data = dequantize_4bit(values, state)
