@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from accel_bench.analysis.checks.training import TrainingComparison, compare_training
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.documents.base import JsonValue
 from accel_bench.testing import run_scenario
 from benchmarks.entry import Counts, Entry, this_machine

@@ -13,11 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 import yaml
 
-from accel_bench.analysis.checks.training import (
-    TrainingComparison,
-    compare_training,
-    training_obstacle,
-)
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import TrainingComparison, training_obstacle
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import AccelBenchError

@@ -10,7 +10,8 @@ from typing import Any
 from media_works import WORKS
 
 from accel_bench import Result
-from accel_bench.analysis.checks.training import compare_training, training_obstacle
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.testing import run_scenario
 from accel_bench.testing.tiny import shrunk
 

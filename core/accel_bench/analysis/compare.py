@@ -20,9 +20,9 @@ from accel_bench.analysis.checks.comparability import (
     of_comparable,
 )
 from accel_bench.analysis.checks.offered_load import of_offered_load
-from accel_bench.analysis.checks.training import (
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import (
     TrainingComparison,
-    compare_training,
     of_same_training,
     training_not_compared,
 )

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.convergence import LossWord
-from accel_bench.analysis.checks.training import TrainingComparison
+from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.named import MetricFigure

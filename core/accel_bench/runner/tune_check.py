@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.audit import disowning
-from accel_bench.analysis.checks.training import training_obstacle
+from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.searches.tuning import check_losses, loss_at

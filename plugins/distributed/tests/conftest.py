@@ -10,7 +10,8 @@ from several_ranks.scenarios import run_all, validation_losses, write
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.analysis.checks.training import TrainingComparison, compare_training
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.throughput import run_throughput
 
 PRETENDERS = """

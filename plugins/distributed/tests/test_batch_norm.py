@@ -13,7 +13,8 @@ from media_works import WORKS
 from several_ranks.scenarios import validation_losses
 from task_works import MEASURED
 
-from accel_bench.analysis.checks.training import compare_training, training_obstacle
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.testing import close_run, make_run, run_scenario
 
 

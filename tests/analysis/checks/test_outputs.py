@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
 
-from accel_bench.analysis.checks.training import compare_training, of_same_training
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import of_same_training
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.recommendation.candidates import training_of
 from accel_bench.analysis.schema import PlannedSummary

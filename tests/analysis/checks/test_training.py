@@ -9,7 +9,8 @@ from analysis_factory import make_experiment, make_rank, make_result, make_round
 from analysis_factory import scaled as times
 
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.analysis.checks.training import compare_training, of_same_training, unmoved_tensors
+from accel_bench.analysis.checks.training import compare_training, unmoved_tensors
+from accel_bench.analysis.checks.training_verdict import of_same_training
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
-from accel_bench.analysis.checks.convergence import LossComparison, compare_losses
+from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.checks.distance import (
     Distance,
     distance,
@@ -20,25 +19,19 @@ from accel_bench.analysis.checks.mixtures import (
     is_mixture,
     part_differences,
 )
-from accel_bench.analysis.checks.outputs import OutputComparison, compare_outputs
+from accel_bench.analysis.checks.outputs import compare_outputs
 from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.checks.tokens import token_differences
 from accel_bench.analysis.checks.trained import trained_differences
-from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
+from accel_bench.analysis.checks.training_verdict import (
+    NO_TRAINING,
+    ONLY_GENERATED,
+    TrainingComparison,
+    UpdateWord,
+)
+from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.result import Result
-
-UpdateWord: TypeAlias = Literal[
-    "equivalent", "cannot tell", "different", "different by design", "not tested"
-]
-"""Verdicts on a stack's update; `cannot tell` is that of other random draws, and of gradient
-scalers that left out other steps."""
-
-NO_TRAINING = "nothing is trained: one operation is called on its own"
-"""Why nothing is compared where calls are counted in the place of tokens."""
-
-ONLY_GENERATED = "nothing is trained: the model answers requests"
-"""Why neither losses nor updates are compared in mode inference."""
 
 NOT_STORED = "one of the two did not store its update"
 """Why nothing is compared where one run has an update and the other has none."""
@@ -82,149 +75,6 @@ def _rounds(*runs: Result) -> bool:
 
 LIMITS = Limits(lambda run: run.update_tolerances, _usual, MAXIMUM_TOLERANCE, trusts_distance=True)
 """What is allowed for the distance of two updates."""
-
-
-class TrainingComparison(OutputComparison, LossComparison):
-    """A stack's loss and update against the baseline's, or those of B against those of A; in mode
-    inference, what it generated."""
-
-    training_reasons: tuple[str, ...] = ()
-    """How what trains is not what trains in the baseline; empty where it is."""
-
-    update_verdict: UpdateWord = "not tested"
-    """Whether the weights changed alike, from before the first step to the end of the window."""
-
-    update_difference: float | None = None
-    """Distance of the two changes over the size of the baseline's, of the worst round; 0.1 is 10 %.
-
-    Both are L2 norms over all trained tensors.
-    """
-
-    update_exact: bool = False
-    """Whether the two runs' changes were compared number by number; else sketches estimate the
-    distance, with a standard error of 25 %, and size and cosine with it."""
-
-    update_norm_ratio: float | None = None
-    """Size of the stack's change over that of the baseline's."""
-
-    update_cosine: float | None = None
-    """Cosine of the angle between the two changes."""
-
-    update_tolerance: float | None = None
-    """Distance that is allowed; null where nothing was compared."""
-
-    update_tolerance_by: tuple[str, ...] = ()
-    """Plugins that declare it, of those that one side alone uses; empty where none does."""
-
-    update_reason: str = ""
-    """Why the verdict on the update is not `equivalent`."""
-
-    @property
-    def update_missing(self) -> bool:
-        """Whether updates were stored and not compared, so that nothing shows how it trained.
-
-        Where neither side stored one there is no reason, and the loss alone decides.
-        """
-        return bool(self.untested)
-
-    @property
-    def generated(self) -> bool:
-        """Whether answers were compared, and not trainings."""
-        return self.loss_reason == ONLY_GENERATED
-
-    @property
-    def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Verdicts with their reasons, or with what was allowed, by what they are on."""
-        if self.generated:
-            return {"output": (self.output_verdict, self.output_reason)}
-        return {
-            "loss": (self.loss_verdict, self.loss_reason or self.loss_allowance),
-            "update": (self.update_verdict, self.update_reason),
-        }
-
-    @property
-    def differs_by_design(self) -> bool:
-        """Whether a verdict is that it differs, and no more than a plugin declares."""
-        return any(verdict == "different by design" for verdict, _ in self.verdicts.values())
-
-    @property
-    def declared_by(self) -> tuple[str, ...]:
-        """Plugins that declare how far it differs by design; empty where it does not."""
-        verdicts = (
-            (self.loss_verdict, self.loss_tolerance_by),
-            (self.update_verdict, self.update_tolerance_by),
-            (self.output_verdict, self.output_tolerance_by),
-        )
-        names = [by for verdict, by in verdicts if verdict == "different by design"]
-        return tuple(dict.fromkeys(name for by in names for name in by))
-
-    @property
-    def untested(self) -> str:
-        """Why nothing shows that the work is the same; empty where something does, or where there
-        is nothing to show."""
-        if self.generated:
-            return self.output_reason if self.output_verdict == "not tested" else ""
-        return self.update_reason if self.update_verdict == "not tested" else ""
-
-    @property
-    def training_difference(self) -> str:
-        """What shows that something else was trained; empty where nothing does."""
-        reasons = [*self.training_reasons]
-        if self.loss_verdict == "different":
-            reasons.append(f"its loss differs {self.loss_reason}")
-        if self.update_verdict == "different":
-            reasons.append(self.update_reason)
-        if self.output_verdict == "different":
-            reasons.append(self.output_reason)
-        return "; ".join(reasons)
-
-    @property
-    def not_the_same(self) -> str:
-        """What keeps the training from being the same, by design too; empty where nothing does."""
-        other = "; ".join(self.training_reasons)
-        reasons = [
-            f"{verdict} ({reason})"
-            for verdict, reason in (
-                ("different" if other else "", other),
-                (self.loss_verdict, f"its loss differs {self.loss_reason}"),
-                (self.update_verdict, self.update_reason),
-                (self.output_verdict, self.output_reason),
-            )
-            if verdict.startswith("different")
-        ]
-        return "; ".join(reasons)
-
-
-def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:
-    """Return the speed, with `different training`, or `different output`, in the place of `faster`
-    where that is so, and without a verdict where a missing update leaves it open."""
-    different = training.training_difference
-    if speed.verdict != "faster" or not (different or training.update_missing):
-        return speed
-    if different:
-        word = "different output" if training.generated else "different training"
-        changes = {"verdict": word, "verdict_reason": different}
-    else:
-        changes = {"verdict": "not tested", "verdict_reason": training.untested}
-    return speed.model_copy(update=changes)
-
-
-def training_not_compared(reason: str) -> TrainingComparison:
-    """Return that nothing was compared, and why."""
-    return TrainingComparison(loss_reason=reason, update_reason=reason)
-
-
-def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
-    """Return why a training is not shown to be the baseline's; empty where it is."""
-    if different := training.not_the_same:
-        return different
-    if training.update_missing:
-        return training.untested
-    verdicts = {training.loss_verdict, training.update_verdict, training.output_verdict}
-    if verdicts & {"equivalent", "same"} or training.loss_reason == NO_TRAINING:
-        return ""
-    why = training.loss_reason or training.update_reason or reason
-    return f"its training is not shown to be the baseline's ({why or 'nothing was compared'})"
 
 
 def compare_training(

@@ -19,7 +19,8 @@ from pydantic import Field, model_validator
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.offered_load import rate_obstacle, saturation
-from accel_bench.analysis.checks.training import compare_training, training_obstacle
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.gates.tracked_figures import (
     METRICS,
     OF_BUSY_TIME,

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.checks.offered_load import NO_LATENCY, rate_obstacle, saturation
-from accel_bench.analysis.checks.training import compare_training, training_obstacle
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.recommendation.schema import Fate
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
