@@ -192,8 +192,8 @@ class EffectiveConfiguration(Frozen):
     dropout: dict[str, int] = Field(default_factory=dict)
     """Modules by their probability of dropout, where that is not 0."""
 
-    draws: str = ""
-    """What the loss draws at random beside dropout, as its task says."""
+    random_operations: str = ""
+    """What steps draw at random beside dropout, as the task says."""
 
     optimizer_progress: OptimizerProgress | None = None
     """Steps taken and rates in force; null when the window was not reached."""
@@ -212,5 +212,6 @@ class EffectiveConfiguration(Frozen):
 
     @property
     def drawn(self) -> str:
-        """What steps draw at random, such as `dropout`; empty where that is nothing."""
-        return " and ".join([DROPOUT] * bool(self.dropout) + [self.draws] * bool(self.draws))
+        """What steps draw at random, such as `dropout`; empty if nothing."""
+        parts = [DROPOUT if self.dropout else "", self.random_operations]
+        return " and ".join(filter(None, parts))

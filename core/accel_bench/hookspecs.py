@@ -77,7 +77,7 @@ def check_scenario(
     experiment: Experiment, machine: Machine, task: Task[Any] | None
 ) -> Iterable[str]:
     """All. Where the ranks will run: return reasons why this cannot run here. Imports nothing
-    heavy. `task` is the plugin that fills the slot of that name."""
+    heavy. `task` is the plugin that fills that slot; None in a scenario without one."""
 
 
 @hookspec
@@ -222,7 +222,7 @@ def start_metrics(run: Run) -> None:
 def finish_metrics(run: Run, window: Window) -> Iterable[Metric]:
     """All. After the last measured step: return what was measured.
 
-    What another hook gives to `run.on_metrics` is called here too, and needs no state of its own.
+    Functions that other hooks registered by `run.on_metrics` are called at the same time.
     """
 
 

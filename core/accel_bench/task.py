@@ -54,17 +54,13 @@ class Task(Plugin[OptionsT]):
     """Whether the loss of a sample depends on the others of its micro-batch, as where they are what
     it is told apart from; then smaller micro-batches are another training."""
 
-    draws: ClassVar[str] = ""
-    """What the loss draws at random in each step beside dropout, such as Gumbel noise: a stack that
-    draws it in another order has another update by chance."""
-
     loss_sensitivity: ClassVar[float] = 1.0
     """Factor by which approximated weights change this loss more than a mean over tokens; the loss
     tolerances that plugins declare are multiplied by it."""
 
     update_sensitivity: ClassVar[float] = 1.0
-    """Factor by which approximated weights turn this task's updates more than those of a mean over
-    tokens; the update tolerances that plugins declare are multiplied by it."""
+    """Factor by which approximated weights change this task's updates more than those of a mean
+    over tokens; the update tolerances that plugins declare are multiplied by it, up to 0.95."""
 
     loss_inputs: ClassVar[frozenset[str]] = frozenset({"labels", "shift_labels"})
     """Inputs of a batch that the loss reads: a prediction does without them."""
@@ -80,6 +76,14 @@ class Task(Plugin[OptionsT]):
         the loss of the model too.
         """
         return type(self).build_loss is Task.build_loss
+
+    def random_operations(self, model: Any) -> str:
+        """Return what the steps of a model draw at random beside dropout, such as `Gumbel noise`;
+        empty if nothing.
+
+        A stack that draws it in another order has another loss and another update by chance.
+        """
+        return ""
 
     def adjust_model(self, model: Any) -> None:
         """Change a model just loaded, such as to take off what the loss does not use."""

@@ -335,6 +335,11 @@ def test_a_task_that_shows_approximations_more_widens_what_plugins_declare() -> 
 
         update_sensitivity = 1.5
 
+    class Most(Task[Options]):
+        """Would allow what did not train at all."""
+
+        update_sensitivity = 5.0
+
     class Coarse(Plugin[Options]):
         """Rounds weights."""
 
@@ -351,3 +356,4 @@ def test_a_task_that_shows_approximations_more_widens_what_plugins_declare() -> 
     assert declared() == (0.02, 0.3)
     assert declared(Long) == pytest.approx((0.08, 0.3))
     assert declared(Contrast) == pytest.approx((0.02, 0.45))
+    assert declared(Most) == pytest.approx((0.02, 0.95))

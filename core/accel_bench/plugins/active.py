@@ -25,6 +25,10 @@ from accel_bench.task import Task
 LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_difference"
 OUTPUT_TOLERANCE = "allowed_output_difference"
 
+MOST_BY_SENSITIVITY = 0.95
+"""Largest update tolerance to which a task's sensitivity raises one: weights that do not change at
+all are 1 apart."""
+
 
 @dataclass(frozen=True)
 class ActivePlugin:
@@ -78,7 +82,11 @@ class ActivePlugins:
         of_loss = task.loss_sensitivity if task else 1.0
         of_update = task.update_sensitivity if task else 1.0
         self.loss_tolerances = _tolerances(self.plugins, LOSS_TOLERANCE, of_loss)
-        self.update_tolerances = _tolerances(self.plugins, UPDATE_TOLERANCE, of_update)
+        declared = _tolerances(self.plugins, UPDATE_TOLERANCE)
+        self.update_tolerances = {
+            name: max(tolerance, min(of_update * tolerance, MOST_BY_SENSITIVITY))
+            for name, tolerance in declared.items()
+        }
         self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:

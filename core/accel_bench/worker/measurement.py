@@ -168,12 +168,12 @@ def run_rank(
 
 def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
     """Call the hooks from `prepare_process` to `build_engine`, in the order of the contract."""
+    run.task = task_of(active)
     heartbeat.phase = "prepare_process"
     with settings.rare_collections():
         list(active.call_all("prepare_process", run=run))
     settings.apply_settings(run)
     run.trace.mark("imports")
-    run.task = task_of(active)
     heartbeat.phase = "load_data"
     run.dataset = active.require("load_data", run=run)
     run.trace.mark("load_data")

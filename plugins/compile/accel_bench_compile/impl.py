@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ class Compilation:
         settings = compile_settings(options)
         if caches and options.recompile_limit is None and _takes_limit():
             settings["recompile_limit"] = LIMIT_OF_A_BLOCK * len(self.modules)
+        self._limits = contextlib.ExitStack()
+        if (limit := settings.get("recompile_limit")) is not None:
+            self._limits.enter_context(_accumulated_limit(limit))
         self._backend = settings["backend"]
         self._marker: StepMarker | None = None
         reset_compiler()
@@ -74,6 +78,7 @@ class Compilation:
             self._marker.remove()
         for module in self.modules:
             module._compiled_call_impl = None
+        self._limits.close()
         torch.compiler.reset()
 
     def _since_then(self, now: float | None) -> float | None:
@@ -143,6 +148,17 @@ def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
             f"torch-compile: torch {torch.__version__} takes no recompile_limit; 2.13 does"
         )
     return {"recompile_limit": options.recompile_limit}
+
+
+def _accumulated_limit(limit: int) -> contextlib.AbstractContextManager[None]:
+    """Raise torch's limit for all that is compiled of one code object, which is 256, to `limit` at
+    least within the block."""
+    config = torch._dynamo.config
+    most = max(limit, config.accumulated_recompile_limit)
+    patched: contextlib.AbstractContextManager[None] = config.patch(
+        accumulated_recompile_limit=most
+    )
+    return patched
 
 
 def _takes_limit() -> bool:

@@ -59,10 +59,10 @@ def test_one_thousandth_is_allowed_where_no_plugin_declares_more(shift, word):
 @pytest.mark.parametrize(
     ("read", "shift", "word"),
     [
-        ({"draws": "Gumbel noise"}, 1.014, "cannot tell"),
+        ({"random_operations": "Gumbel noise"}, 1.014, "cannot tell"),
         ({"dropout": {"0.1": 2}}, 1.0015, "cannot tell"),
         ({"dropout": {"0.1": 2}}, 1.0009, "equivalent"),
-        ({"dropout": {"0.1": 2}, "draws": "Gumbel noise"}, 1.03, "different"),
+        ({"dropout": {"0.1": 2}, "random_operations": "Gumbel noise"}, 1.03, "different"),
     ],
 )
 def test_random_draws_in_another_order_excuse_a_little(read, shift, word):

@@ -66,7 +66,7 @@ def exact(
     weights: int = 4,
     *,
     dropout: dict[str, int] | None = None,
-    draws: str = "",
+    random_operations: str = "",
     **scenario: Any,
 ) -> Result:
     """A run of this version, which has stored its dropout."""
@@ -75,7 +75,7 @@ def exact(
     effective = run.ranks[0].effective.model_copy(
         update={
             "dropout": dropout or {},
-            "draws": draws,
+            "random_operations": random_operations,
             "optimizer_progress": OptimizerProgress(steps=3),
             "trained_dtypes": {"float32": weights},
         }
@@ -94,7 +94,7 @@ def exact(
         ({"train": {"precision": "bf16-autocast"}}, FACTOR),
         ({"model": {"dtype": "bfloat16"}}, FACTOR),
         ({"dropout": {"0.1": 2}}, FACTOR),
-        ({"draws": "noise"}, FACTOR),
+        ({"random_operations": "noise"}, FACTOR),
         ({"tolerances": {"compiled": 1e-3}}, FACTOR),
         ({"tolerances": {"nf4": 2e-2}}, APPROXIMATE_FACTOR),
         ({"train": {"micro_batch_size": 2}}, OTHER_WORK_FACTOR),

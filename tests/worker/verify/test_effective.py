@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from accel_bench import Device, Experiment, Run, Scenario
+from accel_bench import Device, Experiment, Run, Scenario, Task
+from accel_bench.builtin.tasks.ctc import CTC
+from accel_bench.builtin.tasks.speech_pretraining import SpeechPretraining
 from accel_bench.errors import InvalidRunError
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.models import Stack
@@ -125,6 +128,26 @@ def test_what_holds_is_read_back(make: Any) -> None:
     assert effective.optimizer == "SGD"
     assert (effective.strategy, effective.world_size) == ("none", 1)
     assert effective.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("task", "config", "drawn"),
+    [
+        (SpeechPretraining, {}, "Gumbel noise"),
+        (CTC, {"mask_time_prob": 0.05}, "SpecAugment"),
+        (CTC, {"mask_time_prob": 0.05, "apply_spec_augment": False}, ""),
+        (CTC, {"mask_time_prob": 0.0}, ""),
+    ],
+)
+def test_what_a_task_draws_at_random_is_read_back(
+    make: Any, task: type[Task[Any]], config: dict[str, Any], drawn: str
+) -> None:
+    run = make(model())
+    run.model.config = SimpleNamespace(**config)
+    run.task = task(task.Options())
+    assert read_effective(run).drawn == drawn
+    run.model.append(torch.nn.Dropout(0.1))
+    assert read_effective(run).drawn == (f"dropout and {drawn}" if drawn else "dropout")
 
 
 def test_a_dtype_that_was_not_asked_for_is_a_reason(make: Any) -> None:

@@ -67,7 +67,7 @@ MAY_LACK = (
     "environment.fingerprints.",
     "effective.matmul_dtypes.",  # as dropout, rows of earlier versions have not stored them
     "effective.dropout.",
-    "effective.draws",
+    "effective.random_operations",
     "state.",
 )
 """Facts that one side alone may have."""
@@ -237,7 +237,7 @@ def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
         yield from ((f"machine.{key}", getattr(run.machine, key)) for key in MACHINE)
     effective = run.ranks[0].effective.model_dump(mode="json") if run.ranks else {}
     for key, value in effective.items():
-        if key in ALWAYS_EFFECTIVE or (plain and key not in MEASURED_EFFECTIVE):
+        if value != "" and (key in ALWAYS_EFFECTIVE or (plain and key not in MEASURED_EFFECTIVE)):
             yield from _flat(f"effective.{key}", value)
     yield from _policy(run)
 

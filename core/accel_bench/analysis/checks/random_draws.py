@@ -7,8 +7,8 @@ from accel_bench.result import Result
 
 
 def excuse_of_draws(before: Result, after: Result) -> str:
-    """Return that random draws may have moved what was compared, with the way to a verdict; empty
-    where one of the two draws nothing.
+    """Return the reason why random draws may explain a difference; empty if either run draws
+    nothing.
 
     All draw from one seed: a stack that draws in the baseline's order is at most 2e-5 apart, with
     dropout as without. Other kernels, batches and paddings draw in another order, which no reading

@@ -21,6 +21,7 @@ from accel_bench import (
 )
 from accel_bench.builtin.tasks.speech import (
     AUDIO_SAMPLES,
+    augmentation,
     dropped_layers,
     held_waveforms,
     refuse_dropped_layers,
@@ -52,6 +53,10 @@ class CTC(Task[CTCOptions]):
     counts = AUDIO_SAMPLES
     model_class = "AutoModelForCTC"
     families = frozenset({"audio"})
+
+    def random_operations(self, model: Any) -> str:
+        """Return `SpecAugment` where the model's configuration asks for it."""
+        return augmentation(model)
 
     def held(self, batch: Batch) -> Held:
         """Return the audio samples of a batch; characters are supervised."""

@@ -25,6 +25,15 @@ def held_waveforms(batch: Batch, supervised: Any) -> Held:
     return Held((size, size), (real, real), (count, count))
 
 
+def augmentation(model: Any) -> str:
+    """Return `SpecAugment` for a model that hides times or frequencies at random while it trains;
+    else an empty text. See Park et al. 2019, arXiv:1904.08779."""
+    config = model.config
+    probabilities = (getattr(config, f"mask_{axis}_prob", 0) for axis in ("time", "feature"))
+    asked = getattr(config, "apply_spec_augment", True) and any(probabilities)
+    return "SpecAugment" if asked else ""
+
+
 def dropped_layers(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield that layers are left out by chance: they get no gradient, so that nothing is proven,
     and what a step costs is chance too."""

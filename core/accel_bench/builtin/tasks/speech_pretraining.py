@@ -37,7 +37,6 @@ class SpeechPretraining(Task[SpeechPretrainingOptions]):
     model_class = "AutoModelForPreTraining"
     families = frozenset({"audio"})
     batch_dependent = True
-    draws = "Gumbel noise"
 
     def adjust_model(self, model: Any) -> None:
         """Set how much is hidden: published configurations have SpecAugment's share instead.
@@ -47,6 +46,10 @@ class SpeechPretraining(Task[SpeechPretrainingOptions]):
         for problem in without_embedding(model.config.to_dict()):
             raise ScenarioError(problem)
         model.config.mask_time_prob = self.options.masked
+
+    def random_operations(self, model: Any) -> str:
+        """Return the noise by which an utterance's frames get their quantized targets."""
+        return "Gumbel noise"
 
     def held(self, batch: Batch) -> Held:
         """Return the audio samples of a batch; hidden frames are supervised."""

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accel_bench import Batch, Experiment, Held, Loss, Options, Run, Task, hookimpl, model_config
-from accel_bench.builtin.tasks.speech import AUDIO_SAMPLES, dropped_layers, refuse_dropped_layers
+from accel_bench.builtin.tasks.speech import (
+    AUDIO_SAMPLES,
+    augmentation,
+    dropped_layers,
+    refuse_dropped_layers,
+)
 
 
 class SpeechSeq2Seq(Task[Options]):
@@ -18,6 +23,10 @@ class SpeechSeq2Seq(Task[Options]):
     counts = AUDIO_SAMPLES
     model_class = "AutoModelForSpeechSeq2Seq"
     families = frozenset({"audio"})
+
+    def random_operations(self, model: Any) -> str:
+        """Return `SpecAugment` where the model's configuration asks for it."""
+        return augmentation(model)
 
     def held(self, batch: Batch) -> Held:
         """Return the tokens that are supervised; features do not tell how long an utterance was."""

@@ -63,7 +63,7 @@ def read_effective(
         gradient_checkpointing=_recomputes(model),
         checkpointed_blocks=read_checkpointing(model),
         dropout=read_dropout(model),
-        draws="" if run.task is None else run.task.draws,
+        random_operations="" if run.task is None else run.task.random_operations(model),
         compilation=Compilation(**read_compilation()) if "torch._dynamo" in sys.modules else None,
         **read_wrapping(run),
         optimizer=None if run.optimizer is None else type(run.optimizer).__name__,
