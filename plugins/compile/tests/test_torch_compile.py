@@ -250,12 +250,12 @@ def test_with_a_higher_limit_blocks_that_differ_are_all_compiled(compiled):
 
 
 @pytest.mark.parametrize("limit_of_all", [256, 5])
-def test_blocks_that_fill_a_cache_are_all_compiled(compiled, monkeypatch, limit_of_all):
+def test_blocks_that_fill_a_cache_are_all_compiled(compiled, limit_of_all):
     # Each has its own place there, as each of these has a width of its own.
-    monkeypatch.setattr(torch._dynamo.config, "accumulated_recompile_limit", limit_of_all)
     model = ManyWidths()
-    _, run = compiled(model, mode="inference", backend="eager", dynamic=False)
-    model(torch.ones(2, 4))
+    with torch._dynamo.config.patch(accumulated_recompile_limit=limit_of_all):
+        _, run = compiled(model, mode="inference", backend="eager", dynamic=False)
+        model(torch.ones(2, 4))
     evidence = evidence_of(run)
     every = "recompile_limit" in inspect.signature(torch.compile).parameters
     assert (evidence["uncompiled_frames"] == 0) is every
