@@ -186,6 +186,33 @@ def test_a_model_that_draws_from_numpy_draws_what_it_would_have_drawn(tmp_path: 
     assert random.getstate() == python_state
 
 
+class Linear(torch.autograd.Function):
+    """A linear layer as a library has its own."""
+
+    @staticmethod
+    def forward(inputs: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        """Multiply."""
+        product = inputs.matmul(weight.t())
+        return product if bias is None else product + bias
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep nothing: no backward pass is taken."""
+
+
+def test_a_library_s_own_linear_function_costs_what_torch_s_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = bert()
+    run = observed(tmp_path, model, inputs, SAMPLES)
+    batch = next(run.batches)
+    expected = observe_workload(run, batch)
+    monkeypatch.setattr(nn.functional, "linear", lambda *args: Linear.apply(*args))
+    own = nn.functional.linear
+    assert observe_workload(run, batch) == expected
+    assert nn.functional.linear is own
+
+
 def test_products_without_gradients_cost_a_forward_pass(tmp_path: Path) -> None:
     model = nn.Linear(3, 5)
     run = observed(tmp_path, model, {"x": torch.ones(2, 3)}, 2)

@@ -59,7 +59,10 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
     inputs = {name: value.to(device) for name, value in batch.inputs.items()}
     products = Products(batch.tokens.processed, model)
     eager = torch.compiler.set_stance("force_eager")
-    with keep_random_state(device), _same_buffers(model), eager, run.autocast(), products:
+    unchanged = keep_random_state(device), _same_buffers(model), _own_linear()
+    with contextlib.ExitStack() as stack:
+        for context in (*unchanged, eager, run.autocast(), products):
+            stack.enter_context(context)
         run.loss(model, inputs, batch.supervised_in_step)
     reshard(model)
     products.check(model)
@@ -286,6 +289,21 @@ def _dtype(inputs: Any) -> str:
 def _recomputes(model: nn.Module) -> bool:
     """Return whether some part of a model is computed again in the backward pass."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+@contextlib.contextmanager
+def _own_linear() -> Iterator[None]:
+    """Have torch's own function compute linear layers within the block.
+
+    Libraries replace it by an autograd function, as DeepSpeed does for ZeRO-3, inside of which
+    nothing shows what needs a gradient.
+    """
+    replaced = nn.functional.linear
+    nn.functional.linear = torch._C._nn.linear
+    try:
+        yield
+    finally:
+        nn.functional.linear = replaced
 
 
 @contextlib.contextmanager
