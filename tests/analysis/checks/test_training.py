@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds, make_summary
 from analysis_factory import scaled as times
 
 from accel_bench.analysis.checks.audit import audit
+from accel_bench.analysis.checks.distance import distance, norm_ratio_error
 from accel_bench.analysis.checks.training import compare_training, unmoved_tensors
 from accel_bench.analysis.checks.training_verdict import of_same_training
 from accel_bench.analysis.conclusion import conclusion
@@ -179,7 +181,9 @@ def test_16_bits_round_more_and_experts_are_no_excuse_for_the_rest(dtype, expert
     assert compare_training({("a", 0): before}, {("a", 0): after}).update_verdict == word
 
 
-def mixture(dtype, part, size=1.0, turned=0.0, scale=1.0):
+def mixture(
+    dtype, part, size=1.0, turned=0.0, scale=1.0, *, read=None, experiment=None, declared=None
+):
     """Return a run of a mixture, nearly all of whose weights belong to one part."""
     whole = make_update()
     large = 1e5 * size * scale
@@ -189,9 +193,10 @@ def mixture(dtype, part, size=1.0, turned=0.0, scale=1.0):
         name: one.model_copy(update={"norm": math.hypot(*one.sketch)})
         for name, one in (whole.tensors | moved).items()
     }
-    result = run(whole.model_copy(update={"tensors": tensors}))
-    read = EffectiveConfiguration(trained_dtypes={dtype: 30_100}, experts="grouped_mm")
-    rank = result.ranks[0].model_copy(update={"effective": read})
+    changes = {"update_tolerances": declared or {}}
+    result = run(whole.model_copy(update={"tensors": tensors}), experiment=experiment, **changes)
+    facts = {"trained_dtypes": {dtype: 30_100}, "experts": "grouped_mm", **(read or {})}
+    rank = result.ranks[0].model_copy(update={"effective": EffectiveConfiguration(**facts)})
     return result.model_copy(update={"ranks": (rank,), "run_id": f"{size} {turned}"})
 
 
@@ -212,6 +217,87 @@ def test_rounding_turns_a_mixture_s_update_and_keeps_the_size_of_its_parts(
     dtype, change, word, reason
 ):
     found = beside(mixture(dtype, change[0]), mixture(dtype, *change))
+    assert (found.update_verdict, reason in found.update_reason) == (word, True)
+
+
+@pytest.mark.parametrize(
+    ("size", "turned", "word", "reason"),
+    [
+        (1.0, 0.15, "equivalent", ""),
+        (1.0, 0.3, "cannot tell", "rounded scores"),
+        (0.65, 0.0, "different", "its experts changed 0.65 times"),
+        (0.65, 0.1, "different", "its experts changed 0.65 times"),
+        (1.0, 0.5, "different", "50 % apart"),
+    ],
+)
+def test_sizes_of_experts_are_compared_by_sketches_where_nothing_is_exact(
+    size, turned, word, reason
+):
+    before, after = mixture("bfloat16", "experts"), mixture("bfloat16", "experts", size, turned)
+    found = compare_training({("a", 0): before}, {("a", 0): after})
+    assert not found.update_exact
+    assert (found.update_verdict, reason in found.update_reason) == (word, True)
+
+
+@pytest.mark.parametrize(("size", "found"), [(1.0, False), (0.95, False), (0.75, True)])
+def test_sketches_tell_a_size_beyond_three_standard_errors(size, found):
+    numbers = random.Random(0)
+    before = [numbers.gauss(0, 1) for _ in range(SKETCH_BUCKETS * 4)]
+    after = [size * (0.95 * one + 0.3 * numbers.gauss(0, 1)) for one in before]
+    baseline, stack = (
+        WeightUpdate(
+            steps=3,
+            trained_tensors=4,
+            trained_elements=400,
+            tensors={
+                str(at): TensorUpdate(elements=100, sketch=tuple(values[at::4])) for at in range(4)
+            },
+            weights=(),
+            seconds=0.0,
+        )
+        for values in (before, after)
+    )
+    error = norm_ratio_error(baseline, stack)
+    assert 0.015 < error < 0.05
+    assert norm_ratio_error(baseline, stack, {}) == 0
+    ratio = distance(baseline, stack).norm_ratio
+    assert (abs(ratio - 1) > 0.03 + 3 * error) == found
+
+
+@pytest.mark.parametrize(
+    ("size", "turned", "word", "reason"),
+    [
+        (0.85, 0.0, "different", "its experts changed 0.85 times"),
+        (0.85, 0.5, "different", "its experts changed 0.85 times"),
+        (0.9, 0.1, "equivalent", ""),
+        (0.9, 0.5, "cannot tell", "dropout drawn in another order"),
+    ],
+)
+def test_dropout_turns_experts_and_keeps_their_size(size, turned, word, reason):
+    read = {"read": {"dropout": {"0.1": 2}}}
+    found = beside(
+        mixture("bfloat16", "experts", **read), mixture("bfloat16", "experts", size, turned, **read)
+    )
+    assert (found.update_verdict, reason in found.update_reason) == (word, True)
+
+
+@pytest.mark.parametrize(
+    ("declared", "size", "turned", "word", "reason"),
+    [
+        (0.3, 1.0, 0.25, "equivalent", ""),
+        (0.3, 0.85, 0.1, "different", "its experts changed 0.85 times"),
+        (0.7, 0.85, 0.5, "different by design", "70 % allowed by float8"),
+    ],
+)
+def test_sizes_of_experts_are_compared_beside_what_a_plugin_declares(
+    declared, size, turned, word, reason
+):
+    experiment = make_experiment("float8", [Use(use="float8")])
+    after = mixture(
+        "bfloat16", "experts", size, turned, experiment=experiment, declared={"float8": declared}
+    )
+    found = beside(mixture("bfloat16", "experts"), after)
+    assert found.update_tolerance_by == ("float8",)
     assert (found.update_verdict, reason in found.update_reason) == (word, True)
 
 

@@ -72,6 +72,25 @@ def distance(
     return Distance(*(math.hypot(*values) for values in zip(*parts, strict=True)))
 
 
+def norm_ratio_error(
+    baseline: WeightUpdate, stack: WeightUpdate, exact: Mapping[str, float] | None = None
+) -> float:
+    """Return the standard error of `Distance.norm_ratio`, by how the ratio scatters over the
+    numbers of the sketches; 0 where norms are exact."""
+    if exact is not None:
+        return 0.0
+    ratio = distance(baseline, stack).norm_ratio
+    numbers = [
+        (before**2, after**2)
+        for name, one in baseline.tensors.items()
+        if name in stack.tensors
+        for before, after in zip(one.sketch, stack.tensors[name].sketch, strict=True)
+    ]
+    apart = math.hypot(*(after - ratio**2 * before for before, after in numbers))
+    total = sum(before for before, _ in numbers)
+    return apart / (2 * ratio * total) if ratio * total else 0.0
+
+
 def unmoved_tensors(
     baseline: WeightUpdate, stack: WeightUpdate, exact: Mapping[str, float] | None = None
 ) -> list[str]:

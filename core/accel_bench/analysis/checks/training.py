@@ -14,10 +14,11 @@ from accel_bench.analysis.checks.distance import (
 )
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.mixtures import (
-    ROUNDED_SCORES,
-    ROUTED_TOLERANCE,
+    Changes,
     is_mixture,
-    part_differences,
+    rest_differences,
+    rounded_scores_excuse,
+    size_differences,
 )
 from accel_bench.analysis.checks.outputs import compare_outputs
 from accel_bench.analysis.checks.random_draws import excuse_of_draws
@@ -122,10 +123,13 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
     unmoved = unmoved_tensors(baseline, stack, exact)
     excuse = _excuse(before, after, whole, allowed)
     parts: list[str] = []
-    if not (excuse or allowed.plugins or allowed.other_training) and is_mixture(before, after):
-        parts = part_differences(baseline, stack, exact, allowed.tolerance)
-        routed = _rounds(before, after) and whole.relative <= ROUTED_TOLERANCE
-        excuse = ROUNDED_SCORES if routed and not parts else ""
+    if is_mixture(before, after) and not allowed.by_design:
+        changes = Changes(baseline, stack, exact)
+        drawn = bool(excuse_of_draws(before, after))
+        parts = size_differences(changes, drawn, _left_out_share(before, after))
+        if not (excuse or allowed.plugins):
+            parts += rest_differences(changes, allowed.tolerance)
+            excuse = rounded_scores_excuse(changes) if _rounds(before, after) else ""
     verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
     reasons: dict[UpdateWord, str] = {
         "equivalent": "",
@@ -157,13 +161,19 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
 def _excuse(before: Result, after: Result, whole: Distance, allowed: Allowance) -> str:
     """Return what may have made a distance although the training is the same; empty without it."""
     off = abs(whole.norm_ratio - 1)
-    taken = _scaled_steps(before), _scaled_steps(after)
-    if None not in taken and taken[0] != taken[1]:
-        baseline, stack = (steps or 0 for steps in taken)
-        if off <= allowed.tolerance + abs(stack - baseline) / max(stack, baseline, 1):
-            counts = f"{stack} steps in the place of {baseline}"
-            return f"gradient scalers that left out other steps do that ({counts} were taken)"
+    share = _left_out_share(before, after)
+    if share and off <= allowed.tolerance + share:
+        counts = f"{_scaled_steps(after)} steps in the place of {_scaled_steps(before)}"
+        return f"gradient scalers that left out other steps do that ({counts} were taken)"
     return excuse_of_draws(before, after) if off <= allowed.tolerance else ""
+
+
+def _left_out_share(before: Result, after: Result) -> float:
+    """Return the share of steps that a gradient scaler left out in one of two runs alone."""
+    baseline, stack = _scaled_steps(before), _scaled_steps(after)
+    if baseline is None or stack is None:
+        return 0.0
+    return abs(stack - baseline) / max(stack, baseline, 1)
 
 
 def _scaled_steps(run: Result) -> int | None:

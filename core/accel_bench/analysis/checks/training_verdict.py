@@ -11,8 +11,10 @@ from accel_bench.analysis.statistics.verdict import Comparison
 UpdateWord: TypeAlias = Literal[
     "equivalent", "cannot tell", "different", "different by design", "not tested"
 ]
-"""Verdicts on a stack's update; `cannot tell` is that of other random draws, and of gradient
-scalers that left out other steps."""
+"""Verdicts on a stack's update. `cannot tell` means that it is farther apart than allowed and that
+something other than a mistake may explain it: random numbers drawn in another order, gradient
+scalers that left out other steps, or rounded scores that send tokens of a mixture of experts to
+other experts."""
 
 
 NO_TRAINING = "nothing is trained: one operation is called on its own"
