@@ -60,7 +60,6 @@ def test_a_server_that_answers_later_looks_worse_than_the_reference(here: Path) 
     [
         ({"rate": 1.0}, "requests arrive at 4 and at 1 a second"),
         ({"rate": None}, "one of the two answers requests at a rate"),
-        ({"saturated": True}, "saturated: the current runs at 4 requests/s"),
     ],
 )
 def test_servers_under_other_loads_are_not_compared_with_the_reference(
@@ -75,6 +74,39 @@ def test_servers_under_other_loads_are_not_compared_with_the_reference(
     assert f"cannot tell: {reason}" in " ".join(
         call("compare", "--reference", "before").out.split()
     )
+
+
+def test_a_server_that_became_saturated_is_worse_than_the_reference(here: Path) -> None:
+    store("before", "january", serving("base", 850))
+    store("both", "march", serving("base", 900, saturated=True))
+    store("accel_bench_results", "june", serving("base", 900, saturated=True, rounds=5))
+    done = call("compare", "--format", "json", "--reference", "before")
+    (row,) = document(done)["rows"]
+    first = row["figures"][0]
+    assert (done.code, row["state"], first["verdict"]) == (1, "newly saturated", "worse")
+    assert first["reason"].startswith("saturated: the current runs at 4 requests/s")
+    printed = " ".join(call("compare", "--reference", "before").out.split())
+    assert "1 of 1 rows look worse than the reference: 1 newly saturated" in printed
+    assert "cannot tell" not in printed
+    memory = call("compare", "--reference", "before", "--figure", "peak_memory_bytes")
+    assert memory.code == 1
+    done = call("compare", "--format", "json", "--reference", "both")
+    (row,) = document(done)["rows"]
+    assert (done.code, row["state"], row["figures"][0]["verdict"]) == (0, "compared", "unknown")
+
+
+def test_a_history_names_the_session_since_which_requests_pile_up(here: Path) -> None:
+    for night in range(8):
+        runs = serving("base", 100, saturated=night in (1, 5, 6, 7))
+        store("accel_bench_results", f"night-{night:02}", runs[:2], night + 1)
+    name = runs[0].experiment.scenario.name
+    found = document(call("history", "--format", "json", name))
+    assert found["saturated_since"] == "night-05"
+    assert "worse: every session since night-05 of 2026-01-06 is saturated" in found["conclusion"]
+    assert (call("history", name).code, call("history", name, "--confirm").code) == (0, 1)
+    store("accel_bench_results", "night-08", serving("base", 100)[:2], 9)
+    found = document(call("history", "--format", "json", name))
+    assert (found["saturated_since"], call("history", name, "--confirm").code) == ("", 0)
 
 
 def test_a_history_follows_the_latency_and_leaves_saturated_sessions_out(here: Path) -> None:

@@ -48,7 +48,8 @@ def run_history(options: HistoryOptions) -> int:
         worse = [one for one in chosen if (step := one.newest_step) and step.change == "worse"]
         confirmed = _confirm(worse, found, options) if worse else []
     print_report(history_report(chosen, confirmed), options.output)
-    return 1 if any(one.confirmed for one in confirmed) else 0
+    saturated = options.confirm and any(one.saturated_since for one in chosen)
+    return 1 if saturated or any(one.confirmed for one in confirmed) else 0
 
 
 def _histories(store: Store, options: HistoryOptions) -> list[History]:

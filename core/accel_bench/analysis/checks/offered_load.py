@@ -39,6 +39,12 @@ def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
     return "" if base.has_latency and row.has_latency else NO_LATENCY
 
 
+def newly_saturated(base: OfferedLoad, row: OfferedLoad) -> bool:
+    """Return whether requests pile up in `row` alone, though they arrive at the same rate."""
+    same = row.rate is not None and row.rate == base.rate
+    return same and row.saturated and not base.saturated
+
+
 def saturation(*loads: OfferedLoad) -> str:
     """Return that requests pile up, and what of that follows."""
     names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in loads])

@@ -111,7 +111,7 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         commands.setdefault(run.session.partition(".")[0], []).append(run)
     points = tuple(_point(session, own) for session, own in commands.items())
     steps = _steps(points, figure)
-    name = label_of(newest)
+    name, since = label_of(newest), _saturated_since(points)
     return History(
         scenario=newest.scenario.name,
         stack=newest.stack.name,
@@ -125,6 +125,7 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         better=figure.better,
         points=points,
         steps=steps,
+        saturated_since=since.session if since else "",
         conclusion=_conclusion(name, points, steps, figure) + _saturated(name, newest, points),
     )
 
@@ -234,9 +235,25 @@ def _saturated(name: str, experiment: Experiment, points: Sequence[HistoryPoint]
     """Return in how many sessions requests piled up; empty where they did in none."""
     full = sum(one.saturated for one in points)
     load = OfferedLoad(name, offered_rate(experiment.scenario), saturated=True, has_latency=True)
-    return (
-        f"; {full} of {len(points)} sessions count for nothing: {saturation(load)}" if full else ""
+    if not full:
+        return ""
+    since = _saturated_since(points)
+    worse = (
+        f"; worse: every session since {since.session} of {since.started_at[:10]} is saturated, "
+        "and earlier ones are not"
+        if since
+        else ""
     )
+    return f"{worse}; {full} of {len(points)} sessions count for nothing: {saturation(load)}"
+
+
+def _saturated_since(points: Sequence[HistoryPoint]) -> HistoryPoint | None:
+    """Return the first session since which requests pile up in all; None where they do not in the
+    newest, or did in all before. A session without a value says neither."""
+    known = [one for one in points if one.saturated or one.value]
+    kept_up = [place for place, one in enumerate(known) if not one.saturated]
+    newest = known[kept_up[-1] + 1 :] if kept_up else []
+    return newest[0] if newest else None
 
 
 def _size(step: HistoryStep) -> str:

@@ -103,6 +103,10 @@ class History(Document):
     points: tuple[HistoryPoint, ...]
     steps: tuple[HistoryStep, ...]
 
+    saturated_since: str = ""
+    """Session since which requests pile up in all, though before they did not: that is worse. Empty
+    without one."""
+
     conclusion: str
     """What it shows, in a sentence."""
 

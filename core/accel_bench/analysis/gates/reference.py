@@ -11,12 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from accel_bench.analysis.aggregate import counted_runs, replaced_rounds
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.checks.offered_load import load_obstacle
+from accel_bench.analysis.checks.offered_load import load_obstacle, newly_saturated
 from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
 from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS, rows_of
 from accel_bench.analysis.gates.reference_schema import (
@@ -60,6 +60,10 @@ DEVIATIONS = 3.5
 
 NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
 """Endings that say nothing of what was run."""
+
+
+Loads: TypeAlias = tuple[OfferedLoad, OfferedLoad]
+"""Those of the reference and of the current runs."""
 
 
 class Rule(NamedTuple):
@@ -111,8 +115,9 @@ def _row(
 ) -> ReferenceRow:
 
     before, after = _counted(reference), _counted(current)
-    state = _state(before, after)
-    figures = _figures(before, after, rule) if before and after else []
+    loads = offered_load("the reference", before), offered_load("the current runs", after)
+    state = _state(before, after, loads)
+    figures = _figures(before, after, loads, rule) if before and after else []
     known = [one for one in figures if (one.reference, one.current) != (None, None) or one.reason]
     failed = [run for run in after if not run.status.completed]
     imported = any(run.imported for run in (*before, *after))
@@ -124,7 +129,7 @@ def _row(
         reference_status=_statuses(before),
         current_status=_statuses(after),
         imported=imported,
-        figures=tuple(known) if state == "compared" else (),
+        figures=tuple(known) if state in ("compared", "newly saturated") else (),
         reasons=tuple(dict.fromkeys(reason for run in failed for reason in run.reasons)),
         differing=_differing(before, after, imported) if before and after else (),
     )
@@ -152,7 +157,7 @@ def _any_failed(runs: Sequence[Result]) -> bool:
     return any(not run.status.completed and run.status not in NO_FAILURES for run in runs)
 
 
-def _state(before: Sequence[Result], after: Sequence[Result]) -> State:
+def _state(before: Sequence[Result], after: Sequence[Result], loads: Loads) -> State:
     if not before:
         return "new"
     if not after:
@@ -161,7 +166,9 @@ def _state(before: Sequence[Result], after: Sequence[Result]) -> State:
         return "newly failing"
     if not _passes(after):
         return "newly failing" if _passes(before) else "failing"
-    return "compared" if _passes(before) else "newly passing"
+    if not _passes(before):
+        return "newly passing"
+    return "newly saturated" if newly_saturated(*loads) else "compared"
 
 
 def _statuses(runs: Sequence[Result]) -> str:
@@ -170,13 +177,17 @@ def _statuses(runs: Sequence[Result]) -> str:
 
 
 def _figures(
-    before: Sequence[Result], after: Sequence[Result], rule: Rule
+    before: Sequence[Result], after: Sequence[Result], loads: Loads, rule: Rule
 ) -> list[ReferenceFigure]:
     """Compare the figures of a row: latencies of requests where these arrive at a rate."""
-    loads = offered_load("the reference", before), offered_load("the current runs", after)
     rate = next((one.rate for one in loads if one.rate is not None), None)
     asked = dict.fromkeys(compared_figure(one, rate) for one in rule.figures)
-    return [_figure(one, before, after, _obstacle(one, *loads)) for one in asked]
+    found = [_figure(one, before, after, _obstacle(one, *loads)) for one in asked]
+    if not newly_saturated(*loads):
+        return found
+    worse = {"verdict": "worse"}
+    return [one.model_copy(update=worse) if one.name == REQUEST_LATENCY.name else one
+            for one in found]  # fmt: skip
 
 
 def _obstacle(figure: TrackedFigure, before: OfferedLoad, after: OfferedLoad) -> str:
@@ -222,6 +233,8 @@ def _judged(rows: Sequence[ReferenceRow], rule: Rule) -> list[ReferenceRow]:
 
     def judged(one: ReferenceFigure) -> ReferenceFigure:
         p_value = None if one.p_value is None else next(adjusted)
+        if one.ratio is None:
+            return one
         verdict = _verdict(directions[one.name], one.ratio, p_value, rule.tolerance)
         return one.model_copy(update={"p_value": p_value, "verdict": verdict})
 
@@ -229,10 +242,8 @@ def _judged(rows: Sequence[ReferenceRow], rule: Rule) -> list[ReferenceRow]:
 
 
 def _verdict(
-    figure: TrackedFigure, ratio: Interval | None, p_value: float | None, tolerance: float
+    figure: TrackedFigure, ratio: Interval, p_value: float | None, tolerance: float
 ) -> FigureVerdict:
-    if ratio is None:
-        return "unknown"
     change = math.log(ratio.median)
     if p_value is None:
         return "inconclusive"

@@ -10,7 +10,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Frozen, JsonValue
 
 State: TypeAlias = Literal[
-    "compared", "new", "missing", "newly failing", "newly passing", "failing"
+    "compared", "new", "missing", "newly failing", "newly saturated", "newly passing", "failing"
 ]
 FigureVerdict: TypeAlias = Literal[
     "better", "worse", "different", "same", "inconclusive", "unknown"
@@ -35,7 +35,8 @@ class ReferenceFigure(Frozen):
 
     verdict: FigureVerdict
     """`same` within the tolerance; `inconclusive` with a single run on a side, or a p-value above
-    0.05."""
+    0.05; `worse` too, without a ratio, for the latency of requests that pile up in the current runs
+    alone, at the same rate."""
 
     reason: str = ""
     """Why it is not compared, where requests arrive at a rate; else empty."""
@@ -49,6 +50,9 @@ class ReferenceRow(Frozen):
 
     key: dict[str, JsonValue]
     state: State
+    """`newly saturated` where requests pile up in a current run, and in none of the reference at
+    the same rate."""
+
     reference_runs: tuple[str, ...]
     """Ids of runs that count."""
 
@@ -71,7 +75,8 @@ class ReferenceRow(Frozen):
     @property
     def worse(self) -> bool:
         """Whether something looks worse than in the reference."""
-        return self.state == "newly failing" or any(one.verdict == "worse" for one in self.figures)
+        newly = self.state in ("newly failing", "newly saturated")
+        return newly or any(one.verdict == "worse" for one in self.figures)
 
 
 class ReferenceComparison(Document):

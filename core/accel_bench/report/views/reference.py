@@ -74,7 +74,7 @@ def _answer(found: ReferenceComparison) -> str:
     """Return what looks worse, and how many rows there are of each kind."""
     states = Counter(row.state for row in found.rows)
     rows = ", ".join(f"{count} {state}" for state, count in states.items())
-    if untold := sum(any(one.reason for one in row.figures) for row in found.rows):
+    if untold := sum(any(map(_untold, row.figures)) for row in found.rows):
         rows += f" (of {untold} it cannot be told)"
     if not found.worse:
         allowed = percent(found.tolerance)
@@ -85,11 +85,24 @@ def _answer(found: ReferenceComparison) -> str:
     )
 
 
+def _untold(figure: ReferenceFigure) -> bool:
+    """Return whether the load allows no verdict on a figure."""
+    return bool(figure.reason) and figure.verdict == "unknown"
+
+
+def _reason_of_load(row: ReferenceRow) -> str:
+    """Return what is known of requests that pile up."""
+    return next((one.reason for one in row.figures if one.reason), "saturated")
+
+
 def _notes(found: ReferenceComparison) -> Iterator[str]:
     for row in found.rows:
         if row.worse and row.reasons:
             yield f"{_key(row)}: {'; '.join(row.reasons)}"
-        refused = dict.fromkeys(one.reason for one in row.figures if one.reason)
+        if row.state == "newly saturated":
+            yield f"{_key(row)}: newly {_reason_of_load(row)}"
+            continue
+        refused = dict.fromkeys(one.reason for one in row.figures if _untold(one))
         yield from (f"{_key(row)}: cannot tell: {reason}" for reason in refused)
     if any(row.imported for row in found.rows):
         yield "imported: another program measured one side of these rows"
