@@ -65,7 +65,7 @@ class Trace:
         """
         stage = Stage(
             name=name,
-            seconds=time.monotonic() - self._origin,
+            seconds=self.age(),
             host_bytes=resident_bytes(),
             host_peak_bytes=peak_resident_bytes() if self._own_peak else None,
             **device_bytes(),
@@ -74,6 +74,10 @@ class Trace:
         if forget:
             self.reset_peak_memory()
         return stage
+
+    def age(self) -> float:
+        """Return the seconds since the process started."""
+        return time.monotonic() - self._origin
 
     def reset_peak_memory(self) -> None:
         """Leave out of the next stage's peaks what has been in use and is so no more."""

@@ -25,7 +25,10 @@ MOST_REQUESTS = 256
 """Requests whose near ties are looked for."""
 
 SHARE_OF_TIME = 0.1
-"""Share of `measure.timeout_seconds` that this takes at most: what was measured must be stored."""
+"""Share of `measure.timeout_seconds` that this takes at most."""
+
+RESERVE = 0.05
+"""Share of it that is left afterwards, in which what was measured is stored."""
 
 MOST_POSITIONS = 64
 """Positions whose logits are copied in float32 at once: a vocabulary is large."""
@@ -41,8 +44,8 @@ def find_near_ties(
     forward pass of each; `end_pass` is called after it.
 
     None where each token must be the same, where none is the likeliest one, and for models in which
-    roundings add up in another way. Fewer are returned where memory runs out, or after a tenth of
-    the run's time limit: what was measured before stands.
+    roundings add up in another way. Fewer are returned where memory or time runs out: what was
+    measured before stands.
     """
     asked, model = run.scenario.inference, run.unwrapped_model
     dtype: torch.dtype = getattr(torch, run.scenario.compute_dtype)
@@ -51,17 +54,20 @@ def find_near_ties(
     if exact or asked.decoding != "greedy" or margin is None:
         return None
     pairs = list(zip(run.prompts, run.answers, strict=True))[:MOST_REQUESTS]
-    until = monotonic() + SHARE_OF_TIME * run.scenario.measure.timeout_seconds
+    begun = monotonic()
+    until, longest = begun + _seconds_for_them(run), 0.0
     found: list[Sequence[int]] = []
     ended = ""
     with torch.no_grad(), run.autocast(), _uncompiled():
         try:
             for prompt, answer in pairs:
-                if monotonic() > until:
+                if begun + longest >= until:
                     ended = "no more time for them is left"
                     break
                 found.append(_near_ties(model, run.device, prompt, answer, margin))
                 end_pass()
+                ended_at = monotonic()
+                begun, longest = ended_at, max(longest, ended_at - begun)
         except Exception as error:
             if out_of_memory(error) is None:
                 raise
@@ -71,6 +77,13 @@ def find_near_ties(
             "near ties are known of %d of %d requests: %s", len(found), len(pairs), ended
         )
     return found
+
+
+def _seconds_for_them(run: Run) -> float:
+    """Return how long near ties may be looked for: a share of the time limit, and no more than is
+    left of it before the reserve."""
+    limit = run.scenario.measure.timeout_seconds
+    return min(SHARE_OF_TIME * limit, (1 - RESERVE) * limit - run.trace.age())
 
 
 def near_tie_margin(config: Any, dtype: torch.dtype) -> float | None:

@@ -159,6 +159,23 @@ def test_one_late_token_that_rounding_does_not_explain_is_another_output(known_t
     assert verdict(base, explained).output_verdict == "equivalent"
 
 
+@pytest.mark.parametrize(
+    ("known", "word"), [(50, "different"), (40, "equivalent"), (0, "equivalent")]
+)
+def test_an_answer_beyond_the_known_near_ties_is_said_to_be_untold(known: int, word: str) -> None:
+    base = answered(*[LONG] * 50, **HALF)
+    ties: NearTies = [()] * known or None
+    stack = answered(*[LONG] * 45, *[LATE] * 5, near_ties=ties, **HALF)
+    found = verdict(base, stack)
+    said = f"near ties are known of {known} of 50 requests: whether rounding explains the other"
+    assert found.output_verdict == word
+    assert (f"{said} answers to 5 of the rest cannot be told" in found.output_reason) is (
+        word == "equivalent"
+    )
+    all_told = answered(LATE, *[LONG] * 49, near_ties=[(20,)] * 40, **HALF)
+    assert "near ties" not in verdict(base, all_told).output_reason
+
+
 def test_near_ties_of_the_run_that_rounds_more_count() -> None:
     base = answered(*[LONG] * 50, near_ties=[()] * 50, inference={"rate": 2.0})
     rounded = {**HALF, "inference": {"rate": 2.0}}

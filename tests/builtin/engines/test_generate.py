@@ -176,15 +176,26 @@ def test_answers_stand_where_memory_runs_out_while_near_ties_are_looked_for(
     assert "near ties are known of 2 of 6 requests: CUDA out of memory" in caplog.text
 
 
-def test_near_ties_are_looked_for_in_a_share_of_the_time_limit(
-    make_run: MakeRun, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("age", "known"), [(10.0, 3), (92.0, 1), (94.5, 1), (96.0, 0)])
+def test_near_ties_are_looked_for_in_a_share_of_the_time_limit_and_in_what_is_left_of_it(
+    make_run: MakeRun,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    age: float,
+    known: int,
 ) -> None:
-    run, engine = answering(make_run, measure={"timeout_seconds": 1.0}, **HALF)
+    run, engine = answering(make_run, measure={"timeout_seconds": 100.0}, **HALF)
     engine.run(Laps(2))
-    run.unwrapped_model.register_forward_pre_hook(lambda *_: time.sleep(0.1))
-    near_ties = find_near_ties(run)
-    assert near_ties is not None and len(near_ties) == 1
-    assert "of 6 requests: no more time for them is left" in caplog.text
+    now = [1000.0]
+
+    def three_seconds_pass() -> None:
+        now[0] += 3
+
+    monkeypatch.setattr("accel_bench.modeling.near_ties.monotonic", lambda: now[0])
+    monkeypatch.setattr(run.trace, "age", lambda: age)
+    near_ties = find_near_ties(run, three_seconds_pass)
+    assert near_ties is not None and len(near_ties) == known
+    assert f"{known} of 6 requests: no more time for them is left" in caplog.text
 
 
 def test_in_float32_near_ties_are_looked_for_where_timing_composes_batches(

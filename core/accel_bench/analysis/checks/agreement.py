@@ -57,6 +57,12 @@ class Agreement(NamedTuple):
     """Those of them whose first other token is where rounding alone chooses no other one: it stands
     in the place of one that is clearly the likeliest. 0 where no run knows its near ties."""
 
+    known: int
+    """Requests for which near ties are known."""
+
+    untold: int
+    """Requests with another answer for which they are not."""
+
     tokens: Mapping[int, tuple[int, int]]
     """By position from 0: tokens that differ, and tokens before which all others of the request are
     equal."""
@@ -105,7 +111,7 @@ def agreement(baseline: Result, stack: Result) -> Agreement | None:
     """Return how all ranks of two runs agree; None where one has kept no answers."""
     if not baseline.ranks or len(baseline.ranks) != len(stack.ranks):
         return None
-    requests, differing, unexplained = 0, 0, 0
+    requests, differing, unexplained, known, untold = 0, 0, 0, 0, 0
     tokens: dict[int, tuple[int, int]] = {}
     for before, after in zip(baseline.ranks, stack.ranks, strict=True):
         if before.answers is None or after.answers is None:
@@ -115,10 +121,12 @@ def agreement(baseline: Result, stack: Result) -> Agreement | None:
             requests += 1
             differing += any(places.values())
             unexplained += _is_unexplained(places, near_ties.get(number))
+            known += number in near_ties
+            untold += any(places.values()) and number not in near_ties
             for place, other in places.items():
                 others, compared = tokens.get(place, (0, 0))
                 tokens[place] = (others + other, compared + 1)
-    return Agreement(requests, differing, unexplained, tokens)
+    return Agreement(requests, differing, unexplained, known, untold, tokens)
 
 
 def _near_ties(

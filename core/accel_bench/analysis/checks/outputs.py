@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.agreement import BLOCK, Agreement, agreement
@@ -98,9 +98,9 @@ def compare_outputs(
     if asked:
         reason = f"other requests were answered: {', '.join(sorted(asked))} differs"
         return OutputComparison(output_reason=reason)
-    found = [agreement(before, after) for before, after in pairs]
-    known = [one for one in found if one is not None and one.requests]
-    if len(known) < len(found):
+    agreements = [agreement(before, after) for before, after in pairs]
+    known = [one for one in agreements if one is not None and one.requests]
+    if len(known) < len(agreements):
         return OutputComparison(output_reason=NO_ANSWERS)
     units = [_units(*pair) for pair in pairs]
     if any(len(unit) > 1 for unit in units):
@@ -113,8 +113,10 @@ def compare_outputs(
         allowed = allowed._replace(tolerance=EXACT, usual=EXACT, plugins=())
     worst = max(known, key=lambda one: (_wrong(one, allowed), one.difference))
     sampled = pairs[0][0].experiment.scenario.inference.decoding == "sampling"
-    requests = sum(one.requests for one in known)
-    return _judged(worst, requests, allowed, sampled, letters)
+    found = _judged(worst, sum(one.requests for one in known), allowed, sampled, letters)
+    trusts = found.output_verdict == "equivalent" and not allowed.plugins
+    more = {"output_reason": found.output_reason + _untold(known)} if trusts else {}
+    return found.model_copy(update=more)
 
 
 def _judged(
@@ -151,6 +153,19 @@ def _wrong(found: Agreement, allowed: Allowance) -> int:
     """Return how many requests are wrong: with a declared tolerance more than rounding differs by
     design, and the share of tokens decides alone."""
     return 0 if allowed.plugins else found.unexplained
+
+
+def _untold(rounds: Sequence[Agreement]) -> str:
+    """Return of how many requests of all rounds near ties are known, where others differ; empty
+    where they are known of all that differ."""
+    untold = sum(one.untold for one in rounds)
+    if not untold:
+        return ""
+    known, requests = (sum(getattr(one, name) for one in rounds) for name in ("known", "requests"))
+    return (
+        f"; near ties are known of {known:,} of {count(requests, 'request')}: whether rounding "
+        f"explains the other answers to {untold:,} of the rest cannot be told"
+    )
 
 
 def _apart(worst: Agreement) -> str:
