@@ -11,6 +11,7 @@ from analysis_factory import scaled as times
 
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.analysis.checks.distance import distance, norm_ratio_error
+from accel_bench.analysis.checks.mixtures import Changes, size_differences
 from accel_bench.analysis.checks.training import compare_training, unmoved_tensors
 from accel_bench.analysis.checks.training_verdict import of_same_training
 from accel_bench.analysis.conclusion import conclusion
@@ -237,6 +238,22 @@ def test_sizes_of_experts_are_compared_by_sketches_where_nothing_is_exact(
     found = compare_training({("a", 0): before}, {("a", 0): after})
     assert not found.update_exact
     assert (found.update_verdict, reason in found.update_reason) == (word, True)
+
+
+def test_rounded_scores_are_no_excuse_where_sketches_show_a_whole_of_another_size():
+    before, after = mixture("bfloat16", "router"), mixture("bfloat16", "router", 0.86, 0.16)
+    found = compare_training({("a", 0): before}, {("a", 0): after})
+    assert (found.update_verdict, found.update_exact) == ("different", False)
+    assert found.update_reason.startswith("its update is 20.")
+    assert beside(before, after).update_verdict == "cannot tell"
+
+
+@pytest.mark.parametrize(("left_out", "alike"), [(0.0, False), (0.2, True)])
+def test_steps_that_a_scaler_left_out_make_experts_change_less(left_out, alike):
+    runs = (mixture("float32", "experts"), mixture("float32", "experts", 0.85))
+    baseline, stack = (run.ranks[0].update for run in runs)
+    changes = Changes(baseline, stack, exact={})
+    assert (not size_differences(changes, drawn=False, left_out=left_out)) == alike
 
 
 @pytest.mark.parametrize(("size", "found"), [(1.0, False), (0.95, False), (0.75, True)])
