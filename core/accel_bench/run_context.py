@@ -112,7 +112,8 @@ class Run:
 
     prompts: list[Any] = field(default_factory=list)
     """Prompts of those answers, tensors of shape (length,) on the host, by which core finds where
-    rounding alone may choose another token. An engine whose model core cannot call adds none."""
+    rounding alone may choose another token: one for each answer, in the same order. An engine whose
+    model core cannot call adds none."""
 
     answer_unit: Literal["tokens", "letters"] = "tokens"
     """What the numbers in `answers` are: token ids, or code points where only text is known."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from accel_bench.errors import HookError
+from accel_bench.plugins.active import ActivePlugins
 from accel_bench.result import Answers, digest_of
 from accel_bench.run_context import Run
 from accel_bench.worker.heartbeat import Heartbeat
@@ -13,9 +15,21 @@ MOST_IDS = 65_536
 """Token ids of one rank that are kept as they are."""
 
 
-def answers_of(run: Run, heartbeat: Heartbeat) -> Answers:
-    """Return what a run has generated, with its near ties where the engine kept the prompts."""
+def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers:
+    """Return what a run has generated, with its near ties where the engine kept the prompts.
+
+    Raises HookError where the engine kept another number of prompts than of answers.
+    """
     near_ties = None
+    engine = active.answers("build_engine")
+    if engine is not None and run.prompts and len(run.prompts) != len(run.answers):
+        raise HookError(
+            engine.name,
+            engine.distribution,
+            "build_engine",
+            f"its engine kept {len(run.prompts)} prompts in run.prompts for "
+            f"{len(run.answers)} answers in run.answers; keep one for each answer, or none",
+        )
     if run.prompts:
         from accel_bench.modeling.near_ties import find_near_ties
 

@@ -161,7 +161,7 @@ def run_rank(
     if window.communication is not None:
         record.communication = window.communication.result()
     if run.scenario.generates:
-        record.answers = answers_of(run, heartbeat)
+        record.answers = answers_of(run, active, heartbeat)
     heartbeat.phase = "report_evidence"
     collect_evidence(active, run, record)
 
