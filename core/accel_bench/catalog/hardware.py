@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -165,14 +166,20 @@ def named_hardware(name: str) -> NamedHardware:
             raise HardwareError(
                 f"{name!r} is a name of several devices: {', '.join(sorted(known))}"
             )
-    near = did_you_mean(name.lower(), _relatives(name, table)).removeprefix("; ")
+    near = did_you_mean(name.lower(), _relatives(name, table))
     raise HardwareError(
-        f"{name!r} fits no device of the table, so that its peak FLOP/s and MFU are unknown; a "
-        f"plugin can bring sample_configurations/hardware/NAME.yaml; {near}"
+        f"{name!r} fits no device of the table (`accel-bench hardware list`), so that its peak "
+        f"FLOP/s and MFU are unknown{near}; a plugin can bring sample_configurations/hardware/"
+        "NAME.yaml"
     )
 
 
-def _relatives(name: str, table: Iterable[str]) -> list[str]:
+def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:
+    """Return the nearest name of a price catalog where one is near, else the names of the table
+    that share a word with a digit with `name`; all if none does."""
+    aliases = {alias.lower() for one in table.values() for alias in one.also_called}
+    if near := get_close_matches(name.lower(), aliases - {*table}, n=1, cutoff=0.9):
+        return near
     words = [word for word in name.lower().split() if any(char.isdigit() for char in word)]
     return [short for short in table if any(word in short for word in words)] or list(table)
 
