@@ -19,6 +19,7 @@ from accel_bench.testing import make_run, run_scenario
 STEPS, PAIRS = 4, 4
 
 DATA: dict[str, Any] = {
+    "tokenizer": "train",
     "source": "synthetic",
     "vocab_size": 400,
     "maximum_samples": 64,

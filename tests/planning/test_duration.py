@@ -119,6 +119,16 @@ def test_a_rate_that_this_machine_reached_comes_before_a_guess(plan_of: Any, est
     assert measured.seconds == pytest.approx(guessed.seconds / 2, rel=0.1)
 
 
+@pytest.mark.parametrize(("rate", "counts"), [(1e9, False), (1e11, True)])
+def test_a_small_step_s_rate_is_no_less_than_a_guess(
+    plan_of: Any, estimate: Any, rate: float, counts: bool
+) -> None:
+    small, large = plan_of(data__sequence_length=8), plan_of(data__sequence_length=256)
+    found, guessed = estimate(large, run_at(small, rate)), estimate(large)
+    assert (found.seconds < guessed.seconds) is counts
+    assert ("the most that recent runs here reached" in found.basis) is counts
+
+
 def test_another_machine_s_rate_does_not_count(plan_of: Any, estimate: Any) -> None:
     plan = plan_of(model__id="mixtral-8x7b")
     elsewhere = run_at(plan, 40e9, MACHINE.model_copy(update={"host": "elsewhere"}))

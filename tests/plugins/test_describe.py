@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accel_bench.plugins.describe import slots_of_hooks
+from accel_bench.builtin.data.instructions import Instructions
+from accel_bench.plugins.describe import options_of, slots_of_hooks
 from accel_bench.plugins.template.new_plugin import plugin_files
 
 
@@ -27,3 +28,9 @@ def test_hooks_decide_which_slots_a_plugin_fills(hooks: list[str], slots: tuple[
     assert slots_of_hooks(hooks) == slots
     readme = plugin_files("mine", hooks)["README.md"]
     assert (f"{', '.join(slots)} of a scenario" in readme) == bool(slots)
+
+
+def test_types_of_options_are_shown_as_people_write_them() -> None:
+    shown = {one["name"]: one["type"] for one in options_of(Instructions)}
+    assert shown["prompt"] == "str | tuple[str, ...]"
+    assert shown["messages"] == "str | null"

@@ -29,6 +29,9 @@ AUTO_WARMUP = 20
 RECENT_SESSIONS = 3
 """Newest sessions of a results folder in which a rate is looked up: the machine as it is now."""
 
+LIKE_SIZE = 4.0
+"""Largest ratio of the FLOPs of two steps of which one tells how fast the other is."""
+
 FLOPS_OF_A_CORE = 10e9
 """FLOP/s taken for a CPU core of which nothing is stored: cautious, since training in float32
 reaches 10 to 40 GFLOP/s on the cores of common servers."""
@@ -60,7 +63,9 @@ class TimeEstimate:
     notices: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return `about 3 min 20 s (from earlier runs here)`."""
+        """Return `about 3 min 20 s (from earlier runs here)`, or that nothing runs."""
+        if not self.basis:
+            return "nothing of it runs here"
         return f"about {duration(self.seconds)} ({self.basis})"
 
 
@@ -110,15 +115,23 @@ def recent_results(store: Store | None) -> list[Result]:
 
 
 def _rate(scenario: Scenario, machine: Machine, recent: list[Result]) -> Rate:
-    """Return the FLOP/s that a device reached here in the same dtype, else a cautious one."""
-    resources = scenario.resources
+    """Return the FLOP/s that a device reached here in the same dtype and steps of like size; else
+    a cautious one, or that of steps of other sizes if it is more."""
     reached = [
-        used.model_flops_per_second.causal
+        (result.experiment.scenario, used.model_flops_per_second.causal)
         for result in recent
         if _is_alike(result, scenario, machine) and (used := utilization(result, None))
     ]
-    if reached:
-        return Rate(max(reached), measured=True)
+    if near := [rate for other, rate in reached if _is_of_like_size(other, scenario)]:
+        return Rate(max(near), measured=True)
+    guess = _cautious_rate(scenario, machine)
+    most = max((rate for _, rate in reached), default=0.0)
+    return guess if most < guess.flops else Rate(most, measured=True)
+
+
+def _cautious_rate(scenario: Scenario, machine: Machine) -> Rate:
+    """Return FLOP/s that most devices of this kind reach."""
+    resources = scenario.resources
     device = device_type(resources.device)
     if device.on_host:
         threads = resources.threads or max(1, machine.cores // resources.devices)
@@ -139,12 +152,26 @@ def _is_alike(result: Result, scenario: Scenario, machine: Machine) -> bool:
     )
 
 
+def _is_of_like_size(one: Scenario, other: Scenario) -> bool:
+    """Return whether steps of two scenarios differ by a small factor in their FLOPs: those of small
+    steps are mostly overhead."""
+    outlines = [_outline(scenario) for scenario in (one, other)]
+    if outlines[0] is None or outlines[1] is None:
+        return False
+    sizes = _flops_of_a_step(one, outlines[0]), _flops_of_a_step(other, outlines[1])
+    return max(sizes) <= LIKE_SIZE * min(sizes)
+
+
+def _outline(scenario: Scenario) -> Outline | None:
+    return outline_of(scenario.model, trains=scenario.adapter.use == NO_PLUGIN)
+
+
 def _predict(planned: Planned, rate: Rate) -> tuple[float, float | None]:
     """Return seconds before the first step, and of the steps; None where FLOPs are not known."""
     scenario = planned.experiment.scenario
     if planned.need is None:
         return START_SECONDS, None
-    outline = outline_of(scenario.model, trains=scenario.adapter.use == NO_PLUGIN)
+    outline = _outline(scenario)
     if outline is None:
         return START_SECONDS, None
     start = START_SECONDS + outline.parameters / WEIGHTS_PER_SECOND

@@ -7,7 +7,7 @@ import json
 import subprocess
 from collections.abc import Collection
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic_core import to_jsonable_python
 
@@ -159,6 +159,8 @@ def _type_name(annotation: Any) -> str:
         return "null"
     if get_origin(annotation) in (Union, UnionType):
         return " | ".join(map(_type_name, get_args(annotation)))
+    if get_origin(annotation) is Annotated:
+        return _type_name(get_args(annotation)[0])
     if isinstance(annotation, type) and not get_args(annotation):
         return annotation.__name__
     return str(annotation).replace("typing.", "")

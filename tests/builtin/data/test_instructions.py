@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
+from analysis_factory import make_experiment
 from pyarrow import parquet
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from accel_bench import Run
+from accel_bench import Plugin, Run
 from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, TokenDataset
 from accel_bench.builtin.data.instructions import Instructions, InstructionsOptions
+from accel_bench.builtin.data.text import Text
 from accel_bench.errors import ScenarioError
 from accel_bench.testing import evidence_of
 
@@ -177,7 +179,7 @@ def test_a_split_of_a_saved_dataset_is_read_by_its_name(make_run: MakeRun, tmp_p
     }
     assert found == {"train": 3, "test": 2}
     with pytest.raises(ScenarioError, match=r"no such split; did you mean 'train'\?; it has train"):
-        list(plugin_of(tmp_path / "all", split="trian").check_scenario())
+        list(plugin_of(tmp_path / "all", split="trian").check_scenario(make_experiment()))
 
 
 def test_several_prompt_fields_are_joined_and_empty_ones_left_out(
@@ -424,3 +426,13 @@ def test_a_row_that_cannot_be_used_is_named(
     with pytest.raises(ScenarioError, match=problem) as caught:
         load(make_run, plugin_of(path, **options))
     assert "rows.jsonl:1" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [Instructions, Text])
+def test_pretrained_weights_want_their_own_tokenizer(kind: type[Plugin[Any]]) -> None:
+    experiment = make_experiment(scenario={"model": {"id": "./saved", "weights": "pretrained"}})
+    with pytest.raises(ScenarioError, match=r"\./saved has pretrained weights.*`tokenizer: train`"):
+        list(kind(kind.Options()).check_scenario(experiment))
+    asked = kind.Options.model_validate({"tokenizer": "train"})
+    assert list(kind(asked).check_scenario(experiment)) == []
+    assert list(kind(kind.Options()).check_scenario(make_experiment())) == []

@@ -176,6 +176,8 @@ def test_the_plugin_modules_import_nothing_heavy() -> None:
     program = (
         "import accel_bench.builtin.data.synthetic, accel_bench.builtin.data.text\n"
         "from accel_bench.builtin.data.text import Text, TextOptions\n"
-        "assert Text(TextOptions()).fingerprint(None)\n"
+        "from types import SimpleNamespace as Some\n"
+        "experiment = Some(scenario=Some(model=Some(weights='random')))\n"
+        "assert Text(TextOptions()).fingerprint(experiment)\n"
     )
     assert not imported(program, {"numpy", "torch", "tokenizers", "pyarrow"})

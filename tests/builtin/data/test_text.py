@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from analysis_factory import make_experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imported_modules import imported
@@ -393,7 +394,7 @@ def test_the_fingerprint_follows_names_content_and_limit(tmp_path: Path) -> None
     folder = folder_of(tmp_path / "in", ["first", "second"])
 
     def fingerprint(**options: Any) -> str | None:
-        return text_plugin(folder, **options).fingerprint(None)  # type: ignore[arg-type]
+        return text_plugin(folder, **options).fingerprint(make_experiment())
 
     seen = [fingerprint()]
     assert fingerprint() == seen[0]
@@ -411,15 +412,15 @@ def test_the_fingerprint_follows_a_finished_tokenizer(tmp_path: Path) -> None:
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text("{}")
     plugin = text_plugin(folder, tokenizer=str(tokenizer))
-    before = plugin.fingerprint(None)  # type: ignore[arg-type]
+    before = plugin.fingerprint(make_experiment())
     tokenizer.write_text("{ }")
-    assert before != plugin.fingerprint(None)  # type: ignore[arg-type]
+    assert before != plugin.fingerprint(make_experiment())
 
 
 def test_reasons_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reasons(path: Path, **options: Any) -> str:
         try:
-            return "; ".join(text_plugin(path, **options).check_scenario())
+            return "; ".join(text_plugin(path, **options).check_scenario(make_experiment()))
         except ScenarioError as error:
             return str(error)
 
@@ -432,7 +433,7 @@ def test_reasons_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "holds nothing" in reasons(tmp_path / "empty")
     assert "is no file" in reasons(folder, tokenizer=str(tmp_path / "no.json"))
     with pytest.raises(ScenarioError, match="does not exist"):
-        text_plugin(tmp_path / "nowhere").fingerprint(None)  # type: ignore[arg-type]
+        text_plugin(tmp_path / "nowhere").fingerprint(make_experiment())
     (folder / "z.parquet").touch()
     monkeypatch.setattr(text_sources, "find_spec", lambda name: None)
     assert "accel-bench[parquet]" in reasons(folder)

@@ -150,7 +150,7 @@ class ConversationOptions(TokenizerOptions):
         made_up = synthetic_rows.rows_digest(seed) if self.source == "synthetic" else ""
         return (made_up or content_digest(self.files())) + self.tokenizer_digest() + more
 
-    def check_files(self) -> Iterable[str]:
+    def check_files(self, experiment: Experiment) -> Iterable[str]:
         """Return why there is nothing to read. Raises ScenarioError for what the user must mend."""
         if self.path is not None:
             problem = row_sources.unusable_rows(Path(self.path).expanduser(), self.split)
@@ -162,7 +162,7 @@ class ConversationOptions(TokenizerOptions):
                 f"data.chat_template {str(template)!r} is no file; name a Jinja template, `plain`, "
                 "or `tokenizer`"
             )
-        self.check_tokenizer()
+        self.check_tokenizer(experiment)
         if self.source == "stdlib" and not self.files():
             return ["Python's standard library is not here as source; use `source: path`"]
         return []
@@ -200,14 +200,14 @@ class Conversations(Plugin[ConversationOptionsT]):
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of rows, tokenizer and template; None when they cannot be read."""
-        if list(self.check_scenario()):
+        if list(self.check_scenario(experiment)):
             return None
         return self.options.content_fingerprint(experiment.scenario.data.seed)
 
     @hookimpl
-    def check_scenario(self) -> Iterable[str]:
+    def check_scenario(self, experiment: Experiment) -> Iterable[str]:
         """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
-        return self.options.check_files()
+        return self.options.check_files(experiment)
 
 
 class Instructions(Conversations[InstructionsOptions]):

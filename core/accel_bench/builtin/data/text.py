@@ -69,15 +69,15 @@ class Text(Plugin[TextOptions]):
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of the text and of a finished tokenizer; None when it cannot be read."""
-        return None if list(self.check_scenario()) else content_fingerprint(self.options)
+        return None if list(self.check_scenario(experiment)) else content_fingerprint(self.options)
 
     @hookimpl
-    def check_scenario(self) -> Iterable[str]:
+    def check_scenario(self, experiment: Experiment) -> Iterable[str]:
         """Check that there is text. Raises ScenarioError for a file that the user must mend."""
         path = self.options.path
         if path is not None and (problem := text_sources.unusable(Path(path).expanduser())):
             raise ScenarioError(problem)
-        self.options.check_tokenizer()
+        self.options.check_tokenizer(experiment)
         if path is None and not self.options.files():
             return ["Python's standard library is not here as source; use `source: path`"]
         return []

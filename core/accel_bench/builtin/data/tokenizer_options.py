@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from accel_bench import Options
+from accel_bench import Experiment, Options
 from accel_bench.builtin.data.text_sources import TextFile, content_digest
 from accel_bench.errors import ScenarioError
 
@@ -30,8 +30,16 @@ class TokenizerOptions(Options):
         """Return the file of a finished tokenizer; None when one is to be trained."""
         return None if self.tokenizer == "train" else Path(self.tokenizer).expanduser()
 
-    def check_tokenizer(self) -> None:
-        """Raise ScenarioError where a finished tokenizer is named that is not there."""
+    def check_tokenizer(self, experiment: Experiment) -> None:
+        """Raise ScenarioError where a finished tokenizer is named that is not there, or none beside
+        pretrained weights, to which the ids of another one mean other words."""
+        model = experiment.scenario.model
+        if model.weights == "pretrained" and "tokenizer" not in self.model_fields_set:
+            raise ScenarioError(
+                f"data.tokenizer: {model.id} has pretrained weights, to which the ids of a "
+                "tokenizer trained on these data mean other words; name the tokenizer.json of the "
+                "checkpoint, or say `tokenizer: train`"
+            )
         path = self.tokenizer_path()
         if path is not None and not path.is_file():
             raise ScenarioError(
