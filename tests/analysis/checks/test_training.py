@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds, make_summary
 from analysis_factory import scaled as times
 
+from accel_bench.analysis.checks import convergence
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.analysis.checks.distance import distance, norm_ratio_error
-from accel_bench.analysis.checks.mixtures import Changes, size_differences
-from accel_bench.analysis.checks.training import compare_training, unmoved_tensors
+from accel_bench.analysis.checks.mixtures import ROUTED_TOLERANCE, Changes, size_differences
+from accel_bench.analysis.checks.training import (
+    HALF_TOLERANCE,
+    MAXIMUM_TOLERANCE,
+    TOLERANCE,
+    compare_training,
+    unmoved_tensors,
+)
 from accel_bench.analysis.checks.training_verdict import of_same_training
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.analysis.wording import percent
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
+from accel_bench.plugins.active import MOST_BY_SENSITIVITY
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use
 
@@ -506,3 +516,19 @@ def test_the_gate_does_not_pass_another_training():
     ]
     assert [one.exit_code for one in outcomes] == [0, 4]
     assert "1 of 4 tensors did not move (norm)" in outcomes[1].points[0].reason
+
+
+def test_the_page_on_verdicts_has_the_tolerances_of_the_code():
+    page = (Path(__file__).parents[3] / "docs/verdicts.md").read_text(encoding="utf8")
+    starts = ("| loss |", "| update:")
+    loss, update = (line for line in page.splitlines() if line.startswith(starts))
+    assert f"means of {convergence.SMOOTHING_STEPS} steps" in loss
+    assert f"| {percent(convergence.SAME_DTYPE_TOLERANCE)} | " in loss
+    halves = convergence.HALF_TOLERANCE, convergence.OTHER_DTYPE_TOLERANCE
+    assert "| {}; {} where".format(*map(percent, halves)) in loss
+    assert update.endswith(f"| {percent(TOLERANCE)} | {percent(HALF_TOLERANCE)} |")
+    limits = convergence.MAXIMUM_TOLERANCE, MAXIMUM_TOLERANCE
+    most = "a loss equivalent up to {}, and an update up to {};".format(*map(percent, limits))
+    assert most in page
+    assert f"`cannot tell` up to {percent(ROUTED_TOLERANCE)} apart" in page
+    assert f"never above {percent(MOST_BY_SENSITIVITY)}" in page
