@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from accel_bench.analysis.metrics.utilization import utilization
 from accel_bench.analysis.wording import duration, flops, grouped_by_reason, label_of
@@ -54,6 +56,17 @@ class Rate:
     measured: bool
 
 
+class Reached(NamedTuple):
+    """What a stored run reached on each device."""
+
+    scenario: Scenario
+    flops: float
+    """Model FLOP/s."""
+
+    step_flops: float | None
+    """FLOPs of a step, as far as the model is known."""
+
+
 @dataclass(frozen=True)
 class TimeEstimate:
     """How long all rounds of a plan take, preparation included."""
@@ -72,7 +85,7 @@ class TimeEstimate:
 def estimate_time(plan: Plan, machine: Machine, store: Store | None) -> TimeEstimate:
     """Return the time of all rounds; of runs that are stored, it is the median of theirs."""
     earlier = _earlier_seconds(plan, store)
-    recent = recent_results(store) if len(earlier) < len(plan.runnable) else []
+    recent = _reached(store, machine) if len(earlier) < len(plan.runnable) else []
     seconds, bases, notices = 0.0, set(), []
     for planned in plan.runnable:
         experiment = planned.experiment
@@ -114,18 +127,35 @@ def recent_results(store: Store | None) -> list[Result]:
     return []
 
 
-def _rate(scenario: Scenario, machine: Machine, recent: list[Result]) -> Rate:
+def _reached(store: Store | None, machine: Machine) -> list[Reached]:
+    """Return the rates of recent runs on this machine."""
+    sizes: dict[str, float | None] = {}
+    found = []
+    for result in recent_results(store):
+        here = result.machine is not None and result.machine.host == machine.host
+        used = utilization(result, None) if here and result.status.completed else None
+        if used is None:
+            continue
+        experiment = result.experiment
+        if experiment.id not in sizes:
+            sizes[experiment.id] = _step_flops(experiment.scenario)
+        rate = used.model_flops_per_second.causal
+        found.append(Reached(experiment.scenario, rate, sizes[experiment.id]))
+    return found
+
+
+def _rate(scenario: Scenario, machine: Machine, recent: Sequence[Reached]) -> Rate:
     """Return the FLOP/s that a device reached here in the same dtype and steps of like size; else
     a cautious one, or that of steps of other sizes if it is more."""
-    reached = [
-        (result.experiment.scenario, used.model_flops_per_second.causal)
-        for result in recent
-        if _is_alike(result, scenario, machine) and (used := utilization(result, None))
+    used_so = scenario.resources, scenario.compute_dtype
+    alike = [
+        one for one in recent if (one.scenario.resources, one.scenario.compute_dtype) == used_so
     ]
-    if near := [rate for other, rate in reached if _is_of_like_size(other, scenario)]:
+    size = _step_flops(scenario) if alike else None
+    if near := [one.flops for one in alike if _are_like(one.step_flops, size)]:
         return Rate(max(near), measured=True)
     guess = _cautious_rate(scenario, machine)
-    most = max((rate for _, rate in reached), default=0.0)
+    most = max((one.flops for one in alike), default=0.0)
     return guess if most < guess.flops else Rate(most, measured=True)
 
 
@@ -141,25 +171,17 @@ def _cautious_rate(scenario: Scenario, machine: Machine) -> Rate:
     return Rate(FRACTION_OF_PEAK * peak if peak else FLOPS_OF_A_GPU, measured=False)
 
 
-def _is_alike(result: Result, scenario: Scenario, machine: Machine) -> bool:
-    """Return whether a run used such a device of this machine in the same way."""
-    other = result.experiment.scenario
-    return (
-        result.status.completed
-        and result.machine is not None
-        and result.machine.host == machine.host
-        and (other.resources, other.compute_dtype) == (scenario.resources, scenario.compute_dtype)
-    )
-
-
-def _is_of_like_size(one: Scenario, other: Scenario) -> bool:
-    """Return whether steps of two scenarios differ by a small factor in their FLOPs: those of small
-    steps are mostly overhead."""
-    outlines = [_outline(scenario) for scenario in (one, other)]
-    if outlines[0] is None or outlines[1] is None:
+def _are_like(one: float | None, other: float | None) -> bool:
+    """Return whether two numbers of FLOPs differ by a small factor: small steps are mostly
+    overhead."""
+    if one is None or other is None:
         return False
-    sizes = _flops_of_a_step(one, outlines[0]), _flops_of_a_step(other, outlines[1])
-    return max(sizes) <= LIKE_SIZE * min(sizes)
+    return max(one, other) <= LIKE_SIZE * min(one, other)
+
+
+def _step_flops(scenario: Scenario) -> float | None:
+    outline = _outline(scenario)
+    return None if outline is None else _flops_of_a_step(scenario, outline)
 
 
 def _outline(scenario: Scenario) -> Outline | None:

@@ -126,7 +126,7 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         points=points,
         steps=steps,
         saturated_since=since.session if since else "",
-        conclusion=_conclusion(name, points, steps, figure) + _saturated(name, newest, points),
+        conclusion=_conclusion(name, points, steps, figure) + _saturated(newest, points, since),
     )
 
 
@@ -231,13 +231,16 @@ def _conclusion(
     )
 
 
-def _saturated(name: str, experiment: Experiment, points: Sequence[HistoryPoint]) -> str:
-    """Return in how many sessions requests piled up; empty where they did in none."""
+def _saturated(
+    experiment: Experiment, points: Sequence[HistoryPoint], since: HistoryPoint | None
+) -> str:
+    """Return in how many sessions requests piled up, and that they do in all `since` one; empty
+    where they did in none."""
     full = sum(one.saturated for one in points)
-    load = OfferedLoad(name, offered_rate(experiment.scenario), saturated=True, has_latency=True)
     if not full:
         return ""
-    since = _saturated_since(points)
+    rate = offered_rate(experiment.scenario)
+    load = OfferedLoad(label_of(experiment), rate, saturated=True, has_latency=True)
     worse = (
         f"; worse: every session since {since.session} of {since.started_at[:10]} is saturated, "
         "and earlier ones are not"
