@@ -552,7 +552,7 @@ class Provenance(Frozen):
 class Result(Frozen):
     """One attempt of one run: the row that is stored, and that nothing overwrites."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = Field(SCHEMA_VERSION, ge=0, lt=2**31)
 
     run_id: str
     """Unique name of the attempt."""
@@ -562,13 +562,13 @@ class Result(Frozen):
 
     experiment: Experiment
 
-    round: int
-    """Round, from 0; runs of one round are pairs."""
+    round: int = Field(ge=0, lt=2**63)
+    """Round, from 0; runs of one round are pairs. A database holds integers below 2**63."""
 
-    position: int
+    position: int = Field(ge=0, lt=2**63)
     """Place within the round, from 0."""
 
-    attempt: int = 0
+    attempt: int = Field(0, ge=0, lt=2**63)
     """Retry, from 0; only the last attempt counts."""
 
     replaces: str = ""

@@ -181,6 +181,23 @@ def test_shown_json_is_the_stored_results() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", [("show", "\udcff"), ("list", "--where", "stack = \udcff")])
+def test_a_text_that_is_no_utf8_is_named_and_not_looked_up(command: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, StoreError)
+    assert "is not UTF-8 text" in str(done.exception)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+@pytest.mark.usefixtures("folder")
+def test_an_export_to_a_folder_is_refused_in_words(form: str) -> None:
+    done = CliRunner().invoke(app, ["export", "--format", form, "--output", "."])
+    assert isinstance(done.exception, StoreError)
+    assert str(done.exception) == ". is a folder; name a file to be written"
+
+
+@pytest.mark.usefixtures("folder")
 def test_an_unknown_id_is_left_to_the_program_to_report() -> None:
     done = CliRunner().invoke(app, ["show", "run-d"])
     assert isinstance(done.exception, StoreError)

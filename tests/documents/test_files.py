@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from accel_bench.documents.files import write_atomically
-from accel_bench.errors import StoreError
+from accel_bench.documents.files import open_regular, read_bytes, refuse_growth, write_atomically
+from accel_bench.errors import ImportFileError, StoreError
 
 
 def test_a_file_is_written_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -63,3 +64,45 @@ def test_a_file_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None
 def test_a_name_that_is_not_utf8_is_written_as_the_bytes_that_it_is(tmp_path: Path) -> None:
     write_atomically(tmp_path / "command.txt", "cd /some/\udcff\n")
     assert (tmp_path / "command.txt").read_bytes() == b"cd /some/\xff\n"
+
+
+@pytest.mark.parametrize("place", [".", "/", "..", "folder", "pipe", "/dev/null"])
+def test_what_is_no_file_is_not_replaced_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    with pytest.raises(StoreError, match="is a (folder|named pipe|device); name a file") as caught:
+        write_atomically(Path(place), "text")
+    assert caught.value.exit_code == 2
+    assert sorted(os.listdir()) == ["folder", "pipe"]
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/zero", "/dev/stdin", "."])
+def test_a_file_that_never_ends_or_begins_is_refused_at_once_and_by_name(
+    tmp_path: Path, place: str
+) -> None:
+    """Reading a pipe to which nobody writes would wait for ever."""
+    reading, writing = os.pipe()
+    os.mkfifo(tmp_path / "pipe")
+    path = Path(f"/dev/fd/{reading}") if place == "/dev/stdin" else tmp_path / place
+    with pytest.raises(ImportFileError, match=f"{path}' cannot be read: it is a .*; (save|name)"):
+        read_bytes(path, 100, ImportFileError, "")
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_file_that_grows_while_it_is_read_or_is_too_large_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"12345")
+    assert read_bytes(path, 5, ImportFileError, "") == b"12345"
+    with pytest.raises(ImportFileError, match="log: larger than 4 bytes, the limit"):
+        read_bytes(path, 4, ImportFileError, ", the limit")
+    with open_regular(path, ImportFileError) as opened:
+        opened.read()
+        refuse_growth(opened, path, ImportFileError)
+        with path.open("ab") as writer:
+            writer.write(b"6")
+        with pytest.raises(ImportFileError, match="log: grows while it is read"):
+            refuse_growth(opened, path, ImportFileError)

@@ -327,6 +327,16 @@ BROKEN: dict[str, tuple[str, str | dict[str, Any], str]] = {
         {"machine_info": {}, "benchmarks": [{"name": "a", "fullname": "a"}]},
         "but is not: KeyError",
     ),
+    "rounds that are no list": (
+        "a.json",
+        {"machine_info": {}, "benchmarks": [{"name": "a", "fullname": "a", "stats": {"data": 5}}]},
+        "but is not: .*stats.data is 5, and no list of numbers",
+    ),
+    "latencies that are no list": (
+        "benchmark.json",
+        {**OPTIMUM, "report": {"train": {"latency": {"values": "slow"}, "throughput": {}}}},
+        'but is not: .*latency.values is "slow", and no list of numbers',
+    ),
     "no row": ("a.json", {"machine_info": {}, "benchmarks": []}, "holds no row"),
     "a number that is none": (
         "benchmark.json",

@@ -362,6 +362,16 @@ def test_seeds_of_weights_and_data_move_together_from_those_of_the_file(plan_of:
     assert swept == [{"train.seed": 7 + n, "data.seed": n} for n in range(3)]
 
 
+@pytest.mark.parametrize("count", [1001, 10**19])
+def test_more_seeds_than_runs_are_refused_before_there_is_a_list_of_them(
+    plan_of: Any, count: int
+) -> None:
+    with pytest.raises(
+        ScenarioError, match=rf"asks for {count:,} runs, more than --max-runs 1,000"
+    ):
+        plan_of(PlanRequest(seeds=count))
+
+
 def test_a_family_runs_all_its_cards_each_by_its_own_task(plan_of: Any) -> None:
     plan = plan_of(PlanRequest(family="text-encoder"), model={"id": "gpt2"})
     found = {(one.experiment.scenario.model.id, one.experiment.scenario.task.use)

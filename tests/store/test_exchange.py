@@ -195,6 +195,14 @@ def test_one_bad_run_among_good_ones_imports_none(tmp_path: Path) -> None:
         check_export(tmp_path / "missing.json")
 
 
+@pytest.mark.parametrize("key", ["round", "position", "attempt", "schema_version"])
+def test_a_number_that_no_database_holds_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    run = {**make_result("a").model_dump(mode="json"), key: 2**64}
+    (tmp_path / "file.json").write_text(json.dumps([run]))
+    with pytest.raises(StoreError, match=rf"run 1 is no result.*\n?.*{key}.*nothing was imported"):
+        check_export(tmp_path / "file.json")
+
+
 def test_parquet_without_pyarrow_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

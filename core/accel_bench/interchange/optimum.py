@@ -15,6 +15,7 @@ from accel_bench.interchange.rows import (
     number,
     one_line,
     positive_integer,
+    raw_numbers,
     without_none,
 )
 from accel_bench.result import Metric
@@ -210,7 +211,7 @@ def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> Impor
         key=name,
         scenario=one_line(config.get("name") or UNKNOWN),
         stack=name,
-        series={"step_seconds": latency.get("values") or ()},
+        series={"step_seconds": raw_numbers(latency.get("values"), "latency.values")},
         machine=device or one_line(environment.get("cpu") or ""),
         seconds=number(latency.get("total")),
     )

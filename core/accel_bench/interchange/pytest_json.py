@@ -12,6 +12,7 @@ from accel_bench.interchange.rows import (
     figures,
     number,
     one_line,
+    raw_numbers,
     utc_time,
 )
 
@@ -57,7 +58,7 @@ def _row(benchmark: Mapping[str, Any], found: Mapping[str, Any]) -> ImportedRow:
         stack=one_line(benchmark.get("param") or benchmark["name"] or UNKNOWN),
         metrics=figures(stats, KNOWN),
         corrections=notes,
-        series={"seconds_per_call": stats.get("data") or ()},
+        series={"seconds_per_call": raw_numbers(stats.get("data"), "stats.data")},
         machine=", ".join(one_line(fact) for fact in facts if fact),
         started_at=utc_time(one_line(found.get("datetime") or ""), notes),
         seconds=_seconds(stats),

@@ -143,6 +143,15 @@ def number(value: object) -> float | None:
     return found if math.isfinite(found) and abs(found) < 1e100 else None
 
 
+def raw_numbers(values: object, name: str) -> Sequence[float | None]:
+    """Return the numbers of a list of a file, none for null. Raises ValueError for no list."""
+    if not isinstance(values, list | None):
+        raise ValueError(
+            f"{name} is {json.dumps(values, default=str)[:60]}, and no list of numbers"
+        )
+    return tuple(map(number, values or ()))
+
+
 def positive_integer(value: object) -> int | None:
     """Return a positive whole number, None for anything else."""
     found = number(value)
@@ -205,7 +214,7 @@ def to_results(
 
 
 def _provenance(row: ImportedRow, source: Source, form: str, imported_at: str) -> Provenance:
-    series = {name: tuple(map(number, values)) for name, values in row.series.items()}
+    series = {name: tuple(values) for name, values in row.series.items()}
     corrections = list(row.corrections)
     if sum(map(len, series.values())) > MAXIMUM_SAMPLES:
         series = {}

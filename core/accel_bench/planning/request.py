@@ -96,7 +96,8 @@ def with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile
     """
     stacks = {name: file.stacks[name] for name in choose(file.scenario, request)}
     file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
-    _refuse_too_many(file.scenario, request.max_runs)
+    runs = count_points(file.scenario) * file.scenario.measure.rounds
+    _refuse_too_many(file.scenario.name, runs, request.max_runs)
     return file
 
 
@@ -124,6 +125,8 @@ def _requested(draft: Draft, request: PlanRequest) -> Draft:
     if request.family:
         sweep_family(draft, request.family)
     if request.seeds:
+        # Before a list of them is made.
+        _refuse_too_many(str(draft.get("name")), request.seeds, request.max_runs)
         sweep_seeds(draft, request.seeds)
     return draft
 
@@ -148,10 +151,9 @@ def _refuse_unknown_tag(tag: str, known: Collection[str]) -> None:
         raise ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")
 
 
-def _refuse_too_many(file: ScenarioFile, max_runs: int) -> None:
-    runs = count_points(file) * file.measure.rounds
+def _refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
     if runs > max_runs:
         raise ScenarioError(
-            f"scenario {file.name!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
+            f"scenario {scenario!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
             "sweep over less, or raise the limit"
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from accel_bench.analysis.tables.listing import flat_run
-from accel_bench.documents.files import naming_the_file
+from accel_bench.documents.files import aside_of, naming_the_file
 from accel_bench.documents.spool import Spool
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result
@@ -45,7 +45,7 @@ def write_parquet(results: Iterable[Result], path: Path) -> None:
     Raises StoreError without pyarrow.
     """
     parquet, arrow = _pyarrow()
-    aside = path.with_name(f".{path.name}.part")
+    aside = aside_of(path)
     with naming_the_file(path), Spool(path.parent) as spool:
         # The columns are those of all rows, so nothing is written before the last is known.
         numbers = _spool_rows(results, spool)

@@ -60,7 +60,7 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
                     f"there are no results of this version in {address.shown}; "
                     "`accel-bench run SCENARIO --results ADDRESS` makes some"
                 )
-        yield Opened(root, engine, address.shown, faults)
+        yield Opened(root, engine, address.shown, partial(_bound, faults))
     finally:
         engine.dispose()
 
@@ -78,9 +78,23 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
     engine = _opened_or_set_aside(path, write, timeout_seconds)
     try:
         with _current(engine, path, write, timeout_seconds) as current:
-            yield Opened(root, current, str(path), partial(sqlite.named_faults, path))
+            faults = partial(sqlite.named_faults, path)
+            yield Opened(root, current, str(path), partial(_bound, faults))
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _bound(faults: Faults) -> Iterator[None]:
+    """Name the faults of a database, and a text that no database holds. Raises StoreError."""
+    try:
+        with faults():
+            yield
+    except UnicodeEncodeError as error:
+        raise StoreError(
+            f"{error.object!r} is not UTF-8 text, which no stored id, name or text is; "
+            "`accel-bench results list` shows what is stored"
+        ) from error
 
 
 def _resolved(folder: Path) -> Path:
