@@ -53,7 +53,11 @@ class NoResultsError(StoreError):
     """Nothing was ever stored there."""
 
 
-class ResultTooLargeError(StoreError):
+class UnreadableResultError(StoreError):
+    """A result could not be read again if it were stored."""
+
+
+class ResultTooLargeError(UnreadableResultError):
     """A result is larger than a row that can be read again."""
 
 

@@ -244,6 +244,8 @@ def report_evidence(run: Run) -> dict[str, JsonValue]:
     whether the figures are what they look like, such as bytes of weights or kernels seen.
     An engine that answers requests at a rate says in `load` whether they pile up: `saturated`.
     What another hook gives to `run.on_evidence` is called here too, and needs no state of its own.
+    What could not be read back is an error: a number of 1e100 or of more than 40 digits, half a
+    character, more than 100 levels.
     """
 
 

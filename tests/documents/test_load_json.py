@@ -20,6 +20,7 @@ HOSTILE = {
     "unclosed lists": ('{"a":' + "[" * DEPTH, "nested too deeply"),
     "endless integer": ('{\n "a": ' + "9" * 5000 + "}", "2:2: an integer of more than 30"),
     "negative one too long by little": ('{"a": -' + "9" * 31 + "}", "1:2: an integer of more"),
+    "float beyond what is stored": ('{"a": 1e100}', "1:2: 1e\\+100 is not a number"),
     "float beyond the largest": ('{"a": [1, 1e400]}', "1:11: inf is not a number"),
     "not a number": ('{"a": NaN}', "1:2: nan is not a number"),
     "infinity": ('{"a": -Infinity}', "1:2: -inf is not a number"),

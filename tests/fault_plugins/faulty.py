@@ -69,6 +69,13 @@ def broken(options: FaultyOptions) -> NoReturn:
     raise ValueError("broken on purpose")
 
 
+def half_a_character(options: FaultyOptions) -> dict[str, str]:
+    """A text that UTF-8 cannot write: returned where there is a value, else raised."""
+    if options.value is not None:
+        return {"shown": "\ud83d"}
+    raise ValueError("\ud83d")
+
+
 def refuse(options: FaultyOptions) -> NoReturn:
     """What a plugin says that cannot go on."""
     raise PluginError("not on purpose")

@@ -23,6 +23,12 @@ class Case(NamedTuple):
 CASES = {
     "refuses": Case("load_model", "refuse", "plugin_error", "failed in load_model: not on purpose"),
     "raises": Case("load_model", "broken", "plugin_error", "failed in load_model: ValueError: br"),
+    "raises-half-a-character": Case(
+        "load_model", "half_a_character", "plugin_error", r"in load_model: ValueError: \ud83d"
+    ),
+    "shows-half-a-character": Case(
+        "report_evidence", "half_a_character", "plugin_error", r"shown holds half a character", 1
+    ),
     "segfault": Case(
         "start_metrics", "segfault", "crashed", f"SIGSEGV in warm-up of {LABEL} after 2 steps"
     ),

@@ -66,6 +66,21 @@ def test_all_metrics_come_back_in_order(tmp_path: Path) -> None:
     assert watching.finish({}, hurried=False) == ((KEPT, KEPT), None)
 
 
+def test_a_metric_that_could_not_be_read_back_names_its_plugin(tmp_path: Path) -> None:
+    class Beyond(Sound):
+        """Sees more than can be computed with."""
+
+        def finish(self, results: Any) -> Any:
+            yield SEEN.model_copy(update={"value": 1e120})
+
+    observed = observation(tmp_path, Beyond, Sound)
+    observed.start([])
+    metrics, fault = observed.finish({}, False)
+    assert metrics == (KEPT,)
+    assert "'Beyond' (tests) failed in observe_ranks" in str(fault)
+    assert "seen.value is 1e+120" in str(fault)
+
+
 def test_nothing_is_finished_that_was_not_started(tmp_path: Path) -> None:
     assert observation(tmp_path, Sound).finish({}, hurried=False) == ((), None)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Boolean
-from store.store_factory import make_result, make_session
+from store.store_factory import make_rank, make_result, make_session
 
 from accel_bench.analysis.tables.listing import flat_run
-from accel_bench.errors import StoreError
+from accel_bench.errors import StoreError, UnreadableResultError
 from accel_bench.store import records
 from accel_bench.store.checksums import content_checksum, with_checksum
 from accel_bench.store.database import open_store
@@ -165,6 +165,18 @@ def test_a_run_that_could_not_be_read_again_is_not_stored(
     monkeypatch.setattr(records, "MAXIMUM_PAYLOAD_BYTES", 100)
     with open_store(folder, write=True) as store, pytest.raises(StoreError, match="fewer steps"):
         store.add(make_result("run-2"))
+
+
+@pytest.mark.parametrize("reason", ["half \ud83d", 1e120, 10**40])
+def test_a_value_that_could_not_be_read_again_is_not_stored(folder: Path, reason: Any) -> None:
+    rank = make_rank().model_copy(update={"evidence": {"lora": {"shown": reason}}})
+    with open_store(folder, write=True) as store:
+        with pytest.raises(
+            UnreadableResultError, match=r"'run-2'.*ranks\.0\.evidence\.lora\.shown"
+        ):
+            store.add(make_result("run-2", ranks=(rank,)))
+        assert not store.unreadable()
+        assert [*store.present(["run-2"])] == []
 
 
 def test_the_version_may_stand_twice_and_not_twice_differently(folder: Path) -> None:

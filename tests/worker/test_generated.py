@@ -39,6 +39,15 @@ def test_an_engine_that_keeps_other_prompts_than_answers_is_named(
     assert "1 prompts in run.prompts for 2 answers in run.answers" in str(caught.value)
 
 
+def test_a_token_id_that_could_not_be_read_back_names_its_engine(
+    make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = make_run(mode="inference")
+    run.answers = [[1, 2], [3, 10**41]]
+    with pytest.raises(HookError, match=r"'mine' \(acme\).*run\.answers\.1\.1 is an integer of"):
+        answers_of(run, active(), Heartbeat(tmp_path / "page"))
+
+
 def test_without_prompts_no_near_ties_are_looked_for(
     make_run: Callable[..., Run], tmp_path: Path
 ) -> None:

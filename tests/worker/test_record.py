@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.program import write_nulls
+from store.store_factory import make_result
 
-from accel_bench import Metric, Options, Plugin, Run, Window, hookimpl
+from accel_bench import Metric, Options, Plugin, Run, Sample, Status, Window, hookimpl
 from accel_bench.errors import HookError
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
+from accel_bench.store.records import parse_result
 from accel_bench.testing import run_scenario
-from accel_bench.worker.record import RankRecord, collect_metrics
+from accel_bench.worker.record import (
+    RankRecord,
+    collect_evidence,
+    collect_metrics,
+    rank_result,
+)
 
 MakeRun = Callable[..., Run]
 
@@ -24,6 +32,7 @@ class Meter(Plugin[Options]):
     """Measures one thing by its hook and another one by a call, and says that a plugin did."""
 
     called: Any = ENERGY
+    shown: Any = None
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
@@ -32,6 +41,10 @@ class Meter(Plugin[Options]):
     @hookimpl
     def finish_metrics(self) -> list[Metric]:
         return [ENERGY]
+
+    @hookimpl
+    def report_evidence(self) -> Any:
+        return self.shown
 
 
 def measured(run: Run, meter: Meter) -> list[Metric]:
@@ -51,6 +64,65 @@ def test_what_is_no_metric_names_the_plugin_that_registered_the_call(make_run: M
     meter.called = "fast"
     with pytest.raises(HookError, match=r"m.*on_metrics.*Metric objects"):
         measured(make_run(), meter)
+
+
+DEEP: Any = functools.reduce(lambda inner, _: [inner], range(150), 1)
+
+UNREADABLE = [
+    (1e150, r"is 1e\+150, beyond what can be computed with"),
+    (-(10**40), "is an integer of more than 40 digits"),
+    ("half \ud83d", r"holds half a character: 'half \\ud83d'"),
+    (DEEP, "is nested deeper than 100 levels"),
+]
+"""Values that JSON can write and no reader of results takes, and what is said of them."""
+
+
+@pytest.mark.parametrize("value, problem", UNREADABLE, ids=["size", "digits", "half", "depth"])
+def test_evidence_that_could_not_be_read_back_names_its_plugin(
+    make_run: MakeRun, value: Any, problem: str
+) -> None:
+    meter, record = Meter(Options()), RankRecord()
+    meter.shown = {"kernels": [1, value]}
+    active = ActivePlugins([ActivePlugin(meter, "m", None, "t")])
+    with pytest.raises(HookError, match=rf"'m'.*report_evidence.*kernels\.1.*{problem}"):
+        collect_evidence(active, make_run(), record)
+    assert not record.evidence
+
+
+def test_evidence_up_to_the_limits_is_read_back(make_run: MakeRun) -> None:
+    meter, record = Meter(Options()), RankRecord()
+    meter.shown = {"a": [9e99, 10**40 - 1, 1 - 10**40, "\U0001f600"]}
+    collect_evidence(ActivePlugins([ActivePlugin(meter, "m", None, "t")]), make_run(), record)
+    stored = rank_result(make_run(), record, None, "")
+    assert parse_result(make_result(ranks=(stored,)).model_dump_json()).ranks == (stored,)
+    assert stored.evidence["m"] == meter.shown
+
+
+@pytest.mark.parametrize("changed", [{"value": 1e150}, {"kind": "half \udfff"}])
+def test_a_metric_that_could_not_be_read_back_names_its_plugin(
+    make_run: MakeRun, changed: Any
+) -> None:
+    meter = Meter(Options())
+    meter.called = ENERGY.model_copy(update=changed)
+    with pytest.raises(HookError, match=r"'m'.*on_metrics.*energy\.(value|kind)"):
+        measured(make_run(), meter)
+
+
+def test_a_loss_that_could_not_be_read_back_makes_the_run_invalid(make_run: MakeRun) -> None:
+    counts = dict.fromkeys(("sequences", "processed_tokens", "real_tokens", "supervised_tokens"), 1)
+    sample = Sample(step=0, seconds=0.1, loss=-2e120, **counts)
+    record = RankRecord(window=Window(started=0.0, ended=1.0, samples=(sample,)))
+    found = rank_result(make_run(), record, None, "")
+    assert (found.status, found.window) == (Status.INVALID, None)
+    assert "window.samples.0.loss is -2e+120" in found.reasons[0]
+
+
+def test_half_a_character_in_an_error_is_written_as_an_escape(make_run: MakeRun) -> None:
+    error = HookError("m", "t", "load_model", "no file half \ud83d")
+    found = rank_result(make_run(), RankRecord(), error, "load_model")
+    assert found.status is Status.PLUGIN_ERROR
+    assert found.reasons == (r"plugin 'm' (t) failed in load_model: no file half \ud83d",)
+    assert r"half \ud83d" in found.model_dump_json().replace("\\\\", "\\")
 
 
 def test_a_stack_that_uses_its_slot_s_plugin_keeps_what_that_shows(tmp_path: Path) -> None:

@@ -1,10 +1,20 @@
-"""Canonical JSON: one text for equal values, and its digest."""
+"""Canonical JSON: one text for equal values, its digest, and what JSON does not give back."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
+
+MAXIMUM_NUMBER = 1e100
+"""Size of the largest number that figures are computed with."""
+
+MAXIMUM_DIGITS = 40
+"""Length of the longest number in a JSON text."""
+
+MAXIMUM_LEVELS = 100
+"""Levels of nesting; parsers of JSON stop at 200, and a stored value is a part of a document."""
 
 _ENCODER = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
@@ -19,3 +29,44 @@ def canonical_json(value: Any) -> str:
 def digest(value: Any, length: int = 12) -> str:
     """Return the first `length` hex digits of the SHA-256 of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
+
+
+def unreadable_part(value: Any, *place: str | int) -> str:
+    """Return the place and the fault of a part that could not be read back; empty without one.
+
+    `value` is one that JSON can hold, tuples included; `place` is where it stands.
+    """
+    if len(place) > MAXIMUM_LEVELS:
+        return f"{_dotted(place[:3])}... is nested deeper than {MAXIMUM_LEVELS} levels"
+    if isinstance(value, dict):
+        keys = (unreadable_part(str(key), *place) for key in value)
+        parts = (unreadable_part(part, *place, str(key)) for key, part in value.items())
+        return next(filter(None, (*keys, *parts)), "")
+    if isinstance(value, list | tuple):
+        parts = (unreadable_part(part, *place, number) for number, part in enumerate(value))
+        return next(filter(None, parts), "")
+    if fault := _fault(value):
+        return f"{_dotted(place)} {fault}".lstrip()
+    return ""
+
+
+def whole_text(text: str) -> str:
+    r"""Return a text that UTF-8 can write: half a character becomes an escape such as `\ud800`."""
+    return text.encode("utf8", "backslashreplace").decode("utf8")
+
+
+def _fault(value: Any) -> str:
+    """Return why a text or a number could not be read back; empty if it can."""
+    if isinstance(value, str):
+        if not value.isascii() and whole_text(value) != value:
+            return f"holds half a character: {value[:30]!a}"
+    elif isinstance(value, int):
+        if abs(value) >= 10**MAXIMUM_DIGITS:
+            return f"is an integer of more than {MAXIMUM_DIGITS} digits"
+    elif isinstance(value, float) and not abs(value) < MAXIMUM_NUMBER:
+        return f"is {value}, beyond what can be computed with"
+    return ""
+
+
+def _dotted(place: Sequence[str | int]) -> str:
+    return whole_text(".".join(map(str, place)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from accel_bench.documents.canonical import MAXIMUM_NUMBER
 from accel_bench.errors import ScenarioError
 
 MAXIMUM_DEPTH = 32
@@ -68,7 +68,7 @@ def check_plain(document: Document, value: Any, location: Location) -> None:
             check_plain(document, item, (*location, index))
     elif not isinstance(value, str | int | float | None):
         problem = f"{kind(value)} is not a value of a scenario"
-    elif isinstance(value, float) and not math.isfinite(value):
+    elif isinstance(value, float) and not abs(value) < MAXIMUM_NUMBER:
         problem = f"{value} is not a number that can be worked with"
     elif isinstance(value, int) and abs(value) >= 10**MAXIMUM_DIGITS:
         problem = f"an integer of more than {MAXIMUM_DIGITS} digits"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
+from accel_bench.documents.canonical import MAXIMUM_NUMBER
 from accel_bench.documents.document import (
     MAXIMUM_DEPTH,
     MAXIMUM_DIGITS,
@@ -172,7 +172,7 @@ class _Builder:
         if _NOT_A_NUMBER.fullmatch(text):
             self._fail(event.start_mark, f"{text} is not a number that can be worked with")
         if _FLOAT.fullmatch(text):
-            if math.isinf(value := float(text)):
+            if abs(value := float(text)) >= MAXIMUM_NUMBER:
                 self._fail(event.start_mark, f"{text[:30]} is too large")
             return value
         return text

@@ -11,6 +11,7 @@ from typing import Any
 import pluggy
 
 from accel_bench import hookspecs
+from accel_bench.documents.canonical import unreadable_part
 from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import LIMITED, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
@@ -208,6 +209,13 @@ def wrong_answer(plugin: ActivePlugin, hook: str, expected: str, got: Any) -> Ho
     shown = repr(got) if isinstance(got, int | float) else type(got).__name__
     problem = f"returned {shown} where {expected} is expected"
     return HookError(plugin.name, plugin.distribution, hook, problem)
+
+
+def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) -> None:
+    """Raise HookError for what a plugin gave, where it could not be read back once stored."""
+    if fault := unreadable_part(value, *place):
+        problem = f"gave what cannot be stored: {fault}"
+        raise HookError(plugin.name, plugin.distribution, hook, problem)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 from accel_bench.analysis.checks.noise import device_reasons
 from accel_bench.analysis.wording import size
+from accel_bench.documents.canonical import whole_text
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import Allocation, RankProcess
@@ -225,7 +226,7 @@ def _result(
         position=attempt.position,
         attempt=job.attempt,
         status=verdict.status,
-        reasons=verdict.reasons,
+        reasons=tuple(map(whole_text, verdict.reasons)),
         phase=verdict.phase,
         started_at=observed.started_at,
         seconds=monotonic() - observed.began,

@@ -11,7 +11,12 @@ from typing import Any
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import Observer, RankProcess
-from accel_bench.plugins.active import ActivePlugin, ActivePlugins, wrong_answer
+from accel_bench.plugins.active import (
+    ActivePlugin,
+    ActivePlugins,
+    refuse_unreadable,
+    wrong_answer,
+)
 from accel_bench.result import Metric, RankResult
 
 HOOK = "observe_ranks"
@@ -80,6 +85,8 @@ def _finish(
     found = call_bounded(plugin, seconds, call)
     if not isinstance(found, list) or not all(isinstance(one, Metric) for one in found):
         raise wrong_answer(plugin, HOOK, "Metric objects from finish", found)
+    for metric in found:
+        refuse_unreadable(plugin, HOOK, metric.model_dump(), metric.name)
     return [metric.model_copy(update={"plugin": plugin.name}) for metric in found]
 
 

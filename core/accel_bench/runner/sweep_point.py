@@ -14,7 +14,7 @@ from accel_bench.analysis.aggregate import collect_runs, replaced_rounds
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.searches.race import ENDS_A_STACK, race_point
 from accel_bench.documents.redaction import Redactor
-from accel_bench.errors import ResultTooLargeError
+from accel_bench.errors import UnreadableResultError
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
@@ -259,11 +259,11 @@ class SweepPoint:
         return stored
 
     def _add(self, result: Result) -> Result:
-        """Store a run; one that is too large for a row is stored without what was measured."""
+        """Store a run; one that could not be read again is stored without what was measured."""
         try:
             with self._session.writing:
                 return self._session.store.add(result)
-        except ResultTooLargeError as error:
+        except UnreadableResultError as error:
             status = Status.INVALID if result.status.completed else result.status
             reason = f"{error}; what its ranks measured stays in their files in {result.folder}"
             reasons = (*result.reasons, reason)

@@ -13,9 +13,14 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, insert
 
 from accel_bench.documents.base import Frozen
-from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.canonical import (
+    MAXIMUM_DIGITS,
+    MAXIMUM_NUMBER,
+    canonical_json,
+    unreadable_part,
+)
 from accel_bench.documents.redaction import SPOILED, Redactor
-from accel_bench.errors import ResultTooLargeError, StoreError
+from accel_bench.errors import ResultTooLargeError, StoreError, UnreadableResultError
 from accel_bench.result import RankResult, Result, Sample
 from accel_bench.store.checksums import CONTENTS, Columns, content_checksum, with_checksum
 from accel_bench.store.fields import derived_columns
@@ -27,10 +32,6 @@ from accel_bench.store.schema import (
     RUNS,
     SAMPLES,
 )
-
-MAXIMUM_NUMBER = 1e100
-MAXIMUM_DIGITS = 40
-"""Size and length of the largest number of a result."""
 
 NUMBER_SHAPES = bytes.maketrans(b".0123456789E", b"11111111111e")
 SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
@@ -64,7 +65,10 @@ def redact_result(result: Result) -> Result:
     would spoil that, so it is reported here and not when the row is read.
     """
     redactor = Redactor.of_this_process(result.experiment.scenario.environment)
-    payload = redactor.redact_value(result.model_dump(mode="json"))
+    plain = result.model_dump(mode="json")
+    if fault := unreadable_part(plain):
+        raise UnreadableResultError(f"run {result.run_id!r} cannot be stored: its {fault}")
+    payload = redactor.redact_value(plain)
     payload["command"] = redactor.redact_arguments(result.command)
     try:
         return Result.model_validate_json(canonical_json(payload))
@@ -232,6 +236,6 @@ def _check_numbers(payload: str) -> None:
 
 
 def _limited(number: str) -> float:
-    if len(number) > MAXIMUM_DIGITS or not abs(float(number)) < MAXIMUM_NUMBER:
+    if len(number.lstrip("-")) > MAXIMUM_DIGITS or not abs(float(number)) < MAXIMUM_NUMBER:
         raise ValueError(f"the number {number[:30]} is beyond what can be computed with")
     return float(number)

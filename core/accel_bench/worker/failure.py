@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import traceback
 
+from accel_bench.documents.canonical import whole_text
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError, PluginError
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.result import Failure, Status
@@ -34,7 +35,7 @@ def status_of(error: BaseException) -> Status:
 def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
     """Return the reasons, a line each; `phase` is what the worker was doing."""
     if isinstance(error, InvalidRunError):
-        return error.reasons
+        return tuple(map(whole_text, error.reasons))
     guilty = out_of_memory(error)
     reasons = [_line(error)] if guilty is not error else []
     if guilty is not None:
@@ -42,7 +43,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
         reasons.insert(0, oom.sentence(oom.memory_figures(guilty), place))
     if phase == "profile":
         reasons[0] += f" ({IN_PROFILE})"
-    return tuple(reasons)
+    return tuple(map(whole_text, reasons))
 
 
 def failure_of(error: BaseException, phase: str = "") -> Failure:
@@ -52,8 +53,8 @@ def failure_of(error: BaseException, phase: str = "") -> Failure:
     hook = error if isinstance(error, HookError) else None
     return Failure(
         type=type(error).__name__,
-        message=str(error)[:4000],
-        traceback="".join(lines)[-16000:],
+        message=whole_text(str(error)[:4000]),
+        traceback=whole_text("".join(lines)[-16000:]),
         message_suffices=isinstance(error, AccelBenchError) and hook is None,
         step_part=_step_part(error, phase),
         plugin=hook.plugin if hook else None,

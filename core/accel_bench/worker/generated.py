@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from accel_bench.errors import HookError
-from accel_bench.plugins.active import ActivePlugins
+from accel_bench.plugins.active import ActivePlugins, refuse_unreadable
 from accel_bench.result import Answers, digest_of
 from accel_bench.run_context import Run
 from accel_bench.worker.heartbeat import Heartbeat
@@ -18,10 +18,13 @@ MOST_IDS = 65_536
 def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers:
     """Return what a run has generated, with its near ties where the engine kept the prompts.
 
-    Raises HookError where the engine kept another number of prompts than of answers.
+    Raises HookError where the engine kept another number of prompts than of answers, and for ids
+    that could not be read back.
     """
     near_ties = None
     engine = active.answers("build_engine")
+    if engine is not None:
+        refuse_unreadable(engine, "build_engine", run.answers, "run.answers")
     if engine is not None and run.prompts and len(run.prompts) != len(run.answers):
         raise HookError(
             engine.name,

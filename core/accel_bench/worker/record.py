@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from accel_bench.documents.canonical import unreadable_part
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.errors import HookError, InvalidRunError
 from accel_bench.flops.workload import Workload
@@ -16,6 +17,7 @@ from accel_bench.plugins.active import (
     ActivePlugin,
     ActivePlugins,
     attribute_errors_to,
+    refuse_unreadable,
     wrong_answer,
 )
 from accel_bench.result import (
@@ -73,6 +75,7 @@ def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window:
         for metric in metrics:
             if not isinstance(metric, Metric):
                 raise wrong_answer(plugin, hook, "Metric objects", metric)
+            refuse_unreadable(plugin, hook, metric.model_dump(), metric.name)
         record.metrics += (m.model_copy(update={"plugin": plugin.name}) for m in metrics)
 
 
@@ -97,9 +100,10 @@ def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> Non
             raise wrong_answer(plugin, hook, "a dict", shown)
         try:
             plain = json.loads(json.dumps(shown, allow_nan=False))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             problem = f"returned what is not JSON: {error}"
             raise HookError(plugin.name, plugin.distribution, hook, problem) from error
+        refuse_unreadable(plugin, hook, plain)
         # A stack may use what a slot uses too, and only one of the two acts.
         record.evidence.setdefault(plugin.name, {}).update(plain)
 
@@ -137,7 +141,7 @@ def rank_result(
 ) -> RankResult:
     """Return the record as the rank's result; `error` is what ended the run."""
     ended = Status.DEGRADED if record.degraded else Status.OK
-    return RankResult(
+    result = RankResult(
         rank=run.rank,
         status=ended if error is None else failure.status_of(error),
         reasons=tuple(record.degraded) if error is None else failure.reasons_of(error, phase),
@@ -158,4 +162,18 @@ def rank_result(
         answers=record.answers,
         evidence=record.evidence,
         stages=tuple(run.trace.stages),
+    )
+    fault = unreadable_part(result.model_dump())
+    return _without_measurements(result, fault) if fault else result
+
+
+def _without_measurements(result: RankResult, fault: str) -> RankResult:
+    """Return a rank's result that can be stored in place of one that could not be read back."""
+    reasons = () if result.status.completed else result.reasons
+    return RankResult(
+        rank=result.rank,
+        status=Status.INVALID if result.status.completed else result.status,
+        reasons=(*reasons, f"what rank {result.rank} has measured cannot be stored: {fault}"),
+        phase=result.phase,
+        error=result.error,
     )
