@@ -73,7 +73,7 @@ def test_what_is_no_file_is_not_replaced_by_one(
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     os.mkfifo("pipe")
-    with pytest.raises(StoreError, match="is a (folder|named pipe|device); name a file") as caught:
+    with pytest.raises(StoreError, match=r"is a (folder|named pipe|device); name a file") as caught:
         write_atomically(Path(place), "text")
     assert caught.value.exit_code == 2
     assert sorted(os.listdir()) == ["folder", "pipe"]
