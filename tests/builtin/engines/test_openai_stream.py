@@ -11,16 +11,16 @@ import pytest
 from pydantic import ValidationError
 
 from accel_bench import Batch
-from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
-from accel_bench.builtin.engines.openai_endpoint_impl import (
+from accel_bench.builtin.engines.completion_impl import (
     MOST_BYTES_OF_A_LINE,
     Completion,
-    EndpointEngine,
     Limits,
     ask,
     counted_tokens,
     read_stream,
 )
+from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
+from accel_bench.builtin.engines.openai_endpoint_impl import EndpointEngine
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.latencies import Served, now
 

@@ -1,78 +1,30 @@
-"""Ask a server for completions as a stream, and note when each part of it arrives."""
+"""The engine that asks a server for completions, and what it reports of them."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
+from accel_bench.builtin.engines.completion_impl import Completion, ask, counted_tokens
 from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.latencies import (
     Arrivals,
     Load,
-    Served,
     latency_metrics,
     load_of_streams,
     now,
-    spread_evenly,
 )
 from accel_bench.modeling.prompts import Prompts
-
-KEPT_LETTERS = 300
-"""Letters of a server's complaint that are shown."""
 
 ENDING_SECONDS = 10.0
 """Longest wait for requests that are under way when the last lap has ended."""
 
 POLL_SECONDS = 0.1
 """How often a full server is looked at for its end."""
-
-MOST_BYTES_OF_A_LINE = 1 << 20
-"""Longest line of a stream that is read."""
-
-MOST_LETTERS_OF_A_TOKEN = 1000
-"""Letters that a text may have for each token that was asked for."""
-
-MOST_LINES_OF_A_TOKEN = 8
-"""Lines that a stream may have for each token that was asked for."""
-
-LINES_BESIDE = 1000
-"""Lines that a stream may have beside those of its tokens, such as comments that keep it alive."""
-
-
-@dataclass
-class Completion:
-    """One answered request."""
-
-    served: Served
-    text: str
-    model: str
-    """What the server calls its model."""
-
-    said_tokens: int | None
-    """Tokens that the server counted; None where it does not say."""
-
-    ids: list[int] = field(default_factory=list)
-    """Token ids, where the server sends them."""
-
-    has_ids: bool = True
-    """Whether all parts came with their token ids."""
-
-    finished: str = ""
-    """Why the text ended, as the server says."""
-
-    ended: bool = False
-    """Whether the server has ended the stream, and not the connection."""
-
-    parts: int = 0
-    """Parts of the stream with text or tokens."""
 
 
 class EndpointEngine:
@@ -259,152 +211,3 @@ class EndpointEngine:
         new = counted_tokens(answer, self._asked.new_tokens)
         counts = TokenCounts(answer.served.prompt_tokens + new, new, 0)
         return Batch({}, 1, counts, 0)
-
-
-def counted_tokens(answer: Completion, asked: int) -> int:
-    """Return the tokens of an answer: never more than were asked for."""
-    said = answer.said_tokens
-    return min(answer.served.new_tokens if said is None else said, asked)
-
-
-def ask(
-    options: OpenAIEndpointOptions,
-    body: dict[str, Any],
-    prompt_tokens: int,
-    arrival: float | None,
-    stopped: Callable[[], bool] = lambda: False,
-) -> Completion:
-    """Ask for one completion and read its stream, until `stopped`.
-
-    Raises InvalidRunError where it is refused.
-    """
-    parts = urlsplit(options.url)
-    connection = http.client.HTTPConnection(
-        parts.hostname or "", parts.port or 80, timeout=options.timeout_seconds
-    )
-    served = Served(
-        requests=1,
-        prompt_tokens=prompt_tokens,
-        started=now(),
-        arrivals=() if arrival is None else (arrival,),
-    )
-    try:
-        path = f"{parts.path.rstrip('/')}/completions"
-        content = json.dumps(body).encode()
-        connection.request("POST", path, content, {"Content-Type": "application/json"})
-        limits = Limits(int(body["max_tokens"]), now() + options.answer_seconds)
-        with connection.getresponse() as response:
-            if response.status != http.HTTPStatus.OK:
-                said = response.read(KEPT_LETTERS).decode(errors="replace")
-                raise InvalidRunError([f"{options.url} answered {response.status}: {said}"])
-            return read_stream(response, served, limits, stopped)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidRunError(
-            [f"{options.url}: a part of the stream is no JSON: {error}"]
-        ) from None
-    finally:
-        connection.close()
-
-
-class Limits(NamedTuple):
-    """What one answer may have."""
-
-    tokens: int
-    """Tokens that were asked for."""
-
-    until: float
-    """When it must have ended."""
-
-
-def read_stream(
-    response: BinaryIO | http.client.HTTPResponse,
-    served: Served,
-    limits: Limits,
-    stopped: Callable[[], bool],
-) -> Completion:
-    """Read the events of a stream to its end, and note when those with text come.
-
-    Raises InvalidRunError for a stream that breaks off, says an error, or has no end.
-    """
-    completion = Completion(served, "", "", None)
-    most = LINES_BESIDE + MOST_LINES_OF_A_TOKEN * limits.tokens
-    for _ in range(most):
-        line = response.readline(MOST_BYTES_OF_A_LINE + 1)
-        instant = now()
-        content = line.strip().removeprefix(b"data:").strip()
-        if not line or content == b"[DONE]" or stopped():
-            completion.ended = completion.ended or bool(line)
-            break
-        if len(line) > MOST_BYTES_OF_A_LINE or instant > limits.until:
-            raise InvalidRunError(["the server's answer is too long, or takes too long"])
-        if content.startswith(b"{"):
-            _take_event(completion, json.loads(content), instant, limits)
-    else:
-        raise InvalidRunError([f"the server's stream has not ended after {most:,} lines"])
-    return _checked(completion, limits)
-
-
-def _take_event(
-    completion: Completion, event: dict[str, Any], instant: float, limits: Limits
-) -> None:
-    """Add what an event says. Raises InvalidRunError for an error."""
-    if complaint := event.get("error"):
-        said = json.dumps(complaint)[:KEPT_LETTERS]
-        raise InvalidRunError([f"the server ended its stream with an error: {said}"])
-    completion.model = str(event.get("model") or completion.model)[:KEPT_LETTERS]
-    if usage := event.get("usage"):
-        completion.said_tokens = usage.get("completion_tokens")
-    for choice in event.get("choices") or ():
-        text, ids = choice.get("text") or "", _ids_of(choice)
-        if text or ids:
-            completion.has_ids = completion.has_ids and _are_ids(ids)
-            completion.ids += ids if _are_ids(ids) else ()
-            completion.served.tokens.append((instant, len(ids) if _are_ids(ids) else 1))
-            completion.text += text
-        if reason := choice.get("finish_reason"):
-            completion.finished, completion.ended = str(reason)[:KEPT_LETTERS], True
-    if len(completion.text) > MOST_LETTERS_OF_A_TOKEN * limits.tokens:
-        raise InvalidRunError([f"the server's text has {len(completion.text):,} letters"])
-
-
-def _ids_of(choice: dict[str, Any]) -> Any:
-    """Return the token ids of a part, as vLLM sends them, or as llama.cpp does beside logprobs."""
-    if "token_ids" in choice:
-        return choice["token_ids"]
-    told = choice.get("logprobs")
-    content = told.get("content") if isinstance(told, dict) else None
-    if not isinstance(content, list):
-        return None
-    return [one.get("id") if isinstance(one, dict) else None for one in content]
-
-
-def _are_ids(ids: Any) -> bool:
-    """Return whether this is a list of token ids."""
-    return bool(ids) and isinstance(ids, list) and all(type(one) is int for one in ids)
-
-
-def _checked(completion: Completion, limits: Limits) -> Completion:
-    """Return an answer that was read to its end, its parts with the tokens that came in each.
-
-    Raises InvalidRunError for one that broke off, or that claims more than was asked for.
-    """
-    served, said = completion.served, completion.said_tokens
-    if not served.tokens:
-        raise InvalidRunError(["the server's answer has no text"])
-    if not completion.ended:
-        raise InvalidRunError(
-            ["the server's stream broke off: it has neither [DONE] nor a finish_reason"]
-        )
-    completion.parts = len(served.tokens)
-    if completion.has_ids and completion.ids:
-        said = len(completion.ids)
-    if said is None:
-        return completion
-    if type(said) is not int or not 1 <= said <= limits.tokens:
-        raise InvalidRunError(
-            [f"the server counted {str(said)[:KEPT_LETTERS]} tokens, {limits.tokens:,} were asked"]
-        )
-    completion.said_tokens = said
-    if not completion.has_ids and said > completion.parts:
-        served.tokens = spread_evenly(served.tokens, said)
-    return completion
