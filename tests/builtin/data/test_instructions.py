@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from accel_bench import Plugin, Run
+from accel_bench.builtin.data import conversations_impl
 from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, TokenDataset
 from accel_bench.builtin.data.instructions import Instructions, InstructionsOptions
 from accel_bench.builtin.data.text import Text
@@ -323,6 +325,39 @@ def test_a_template_whose_answers_cannot_be_told_is_refused(
         path, messages="messages", chat_template=str(forgetful), train_on="all"
     )
     assert texts(load(make_run, learning_all), 3)[0] == "Now  we part. "
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ 2.0 ** 10000 }}", "OverflowError: "),
+        ("{{ 1 // 0 }}", "ZeroDivisionError: "),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError: "),
+        ("{{ messages[0]['content'] * 2 ** 62 }}", "OverflowError|more than 67,108,864 bytes"),
+        ("{{ ('x' * 2 ** 21) | indent(2 ** 31) }}", "more than 67,108,864 bytes"),
+        (
+            "{% set all = namespace(text='x') %}{% for _ in range(99) %}"
+            "{% set all.text = all.text + all.text %}{% endfor %}",
+            "more than 67,108,864 bytes",
+        ),
+    ],
+)
+def test_a_template_that_overflows_is_the_templates_error(
+    make_run: MakeRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr(conversations_impl, "MOST_BYTES_OF_A_ROW", 1 << 26)
+    template = tmp_path / "template.jinja"
+    template.write_text(source)
+    path = write_rows(tmp_path / "rows.jsonl", CHATS)
+    plugin = plugin_of(path, messages="messages", chat_template=str(template), train_on="all")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(ScenarioError, match=rf"rows.jsonl:1: data.chat_template: .*(?:{said})"):
+        load(make_run, plugin)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_a_template_that_asks_for_the_date_gets_the_same_on_any_day(

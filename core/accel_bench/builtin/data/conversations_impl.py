@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+import resource
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,6 +47,9 @@ DATE_FORMATS = "aAwdbBmyYHIMSpfjUWcxXGuV"
 TEXTS_AT_ONCE = 256
 """Texts that are tokenized in parallel."""
 
+MOST_BYTES_OF_A_ROW = 1 << 30
+"""Memory that the rendering of one row may take beyond what is in use."""
+
 Message: TypeAlias = dict[str, Any]
 
 
@@ -75,6 +81,10 @@ class Template:
         self, messages: Sequence[Message], where: str, find_answers: bool = True
     ) -> Rendered:
         """Render messages and find the answers. Raises ScenarioError where that is not possible."""
+        with _limited_memory(MOST_BYTES_OF_A_ROW):
+            return self._found(messages, where, find_answers)
+
+    def _found(self, messages: Sequence[Message], where: str, find_answers: bool) -> Rendered:
         if MARKS_ANSWERS.search(self.source):
             text, spans = self._rendered(messages, where, marked=True)
             return Rendered(text, tuple((int(first), int(last)) for first, last in spans))
@@ -119,7 +129,37 @@ class Template:
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise ScenarioError(f"{where}: data.chat_template: {error}") from error
+        except MemoryError:
+            raise ScenarioError(
+                f"{where}: data.chat_template: the template wants more than "
+                f"{MOST_BYTES_OF_A_ROW:,} bytes for this row: it multiplies or pads a text"
+            ) from None
+        except (ArithmeticError, AttributeError, LookupError, RecursionError) as error:
+            # Its frames are the template's own, thousands of them where it calls itself.
+            named = f"{type(error).__name__}: {error}"
+            raise ScenarioError(f"{where}: data.chat_template: {named}") from None
         return texts[0], spans[0] if spans else []
+
+
+@contextlib.contextmanager
+def _limited_memory(more: int) -> Iterator[None]:
+    """Let this process take so many bytes more, and no further ones, where the system can limit it.
+
+    A template is a program, whose loops and products nothing else limits.
+    """
+    try:
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    known = [one for one in (soft, hard) if one != resource.RLIM_INFINITY]
+    limit = min([used * resource.getpagesize() + more, *known])
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def render(
