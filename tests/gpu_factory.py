@@ -1,4 +1,4 @@
-"""A run on a GPU whose readings agree, to test what benchmarks make of its figures."""
+"""What a GPU would give: a run whose readings agree, and a stream whose events obey CUDA's rule."""
 
 from __future__ import annotations
 
@@ -21,6 +21,43 @@ FIGURES = {
     "matmul_seconds": "matmul_seconds",
     "nvml_window_peak_memory_bytes": "peak_driver",
 }
+
+
+class Stream:
+    """A device's work, one event a second, of which none is done before it was waited for.
+
+    An event of CUDA completes a while after it was recorded, also where the device has nothing else
+    to do, and no time can be taken from it before: here that while lasts until `synchronize`.
+    """
+
+    def __init__(self) -> None:
+        self.recorded = self.completed = 0
+
+    def synchronize(self) -> None:
+        """Wait for all events."""
+        self.completed = self.recorded
+
+    def make_event(self) -> StreamEvent:
+        """Return an event of this stream."""
+        return StreamEvent(self)
+
+
+class StreamEvent:
+    """An event, as `torch.cuda.Event(enable_timing=True)` is one."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._second = stream, 0
+
+    def record(self) -> None:
+        """Enqueue it, a second after the one before."""
+        self._stream.recorded += 1
+        self._second = self._stream.recorded
+
+    def elapsed_time(self, later: StreamEvent) -> float:
+        """Return the milliseconds to a later event; refuse as CUDA does."""
+        if not 0 < max(self._second, later._second) <= self._stream.completed:
+            raise RuntimeError("CUDA error: device not ready")
+        return 1e3 * (later._second - self._second)
 
 
 def metric(name: str, value: float | None, kind: str = "", **more: Any) -> Metric:

@@ -54,7 +54,9 @@ class Standin(DeviceType):
 
 
 class Event:
-    """A point in the device's work, which is done when the call returns."""
+    """A point in the device's work; as CUDA's, it has no time before that was waited for."""
+
+    waited = 0
 
     def __init__(self, enable_timing=False):
         self.nanoseconds = 0
@@ -64,6 +66,8 @@ class Event:
         self.nanoseconds = time.perf_counter_ns()
 
     def elapsed_time(self, later):
+        if max(self.nanoseconds, later.nanoseconds) > Event.waited:
+            raise RuntimeError("the work up to this event is not done")
         return (later.nanoseconds - self.nanoseconds) / 1e6
 
 
@@ -108,6 +112,7 @@ class Backend:
 
     def synchronize(self):
         CALLS["synchronize"] += 1
+        Event.waited = time.perf_counter_ns()
         if target := os.environ.get("ACME_STANDIN_CALLS"):
             Path(target).write_text(json.dumps(CALLS))
 

@@ -13,9 +13,10 @@ import pytest
 import torch
 from analysis_factory import make_experiment
 from cli.program import start, surroundings, write_nulls
+from gpu_factory import Stream
 from machine.device_distribution import install, install_standin
 
-from accel_bench import DeviceType, Machine, open_store, read_machine
+from accel_bench import Batch, DeviceType, Machine, TokenCounts, open_store, read_machine
 from accel_bench.builtin.devices import rocm
 from accel_bench.builtin.devices.cpu import CPU
 from accel_bench.builtin.devices.mps import MPS
@@ -36,6 +37,8 @@ from accel_bench.runner.estimate_target import target_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_machine, run_scenario
 from accel_bench.worker.clocks import EventClock, HostClock, clock_for
+from accel_bench.worker.heartbeat import Heartbeat
+from accel_bench.worker.stopwatch import WindowStopwatch
 
 WORK = """\
 name: standin
@@ -229,20 +232,18 @@ class Silent(DeviceType):
 
 
 class Timed(Silent):
-    """One whose events count seconds."""
+    """One whose events count seconds, and complete a while after they were recorded."""
 
-    now = 0
+    def __init__(self) -> None:
+        self.stream = Stream()
 
     def make_event(self) -> Any:
         """Return an event that is a second after the one before."""
+        return self.stream.make_event()
 
-        def record() -> None:
-            Timed.now += 1
-            event.at = Timed.now
-
-        event = SimpleNamespace(record=record, at=0)
-        event.elapsed_time = lambda later: 1e3 * (later.at - event.at)
-        return event
+    def synchronize(self) -> None:
+        """Wait for its stream."""
+        self.stream.synchronize()
 
 
 def test_steps_are_timed_by_events_where_there_are_some() -> None:
@@ -252,6 +253,20 @@ def test_steps_are_timed_by_events_where_there_are_some() -> None:
     for _ in range(3):
         clock.mark()
     assert clock.read()[1] == [1.0, 1.0]
+
+
+def test_no_lap_takes_a_time_from_an_event_that_has_not_completed(tmp_path: Path) -> None:
+    """An event that was just recorded completes a while later, in the warm-up as in the window."""
+    clock = clock_for(Timed())
+    watch = WindowStopwatch(clock, Heartbeat(tmp_path / "beat"), warmup=3, steps=4, phase_steps=2)
+    watch.start()
+    while watch.running:
+        watch.mark("forward")
+        watch.lap([Batch({}, 1, TokenCounts(8, 8, 7), 7)], 1.0)
+    window = watch.window()
+    seconds = [sample.device_seconds for sample in (*window.warmup, *window.samples)]
+    assert seconds == [1.0] * 7
+    assert watch.phases is not None
 
 
 def test_without_events_the_host_s_clock_waits_for_the_device() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from gpu_factory import Stream
 
 from accel_bench import DeviceType
 from accel_bench.errors import PluginError, ScenarioError
@@ -152,26 +152,20 @@ class Acme(DeviceType):
 
     def __init__(self, events: bool = True) -> None:
         self.asked: list[str] = []
-        self.events, self.now = events, 0
+        self.events, self.stream = events, Stream()
 
     def use(self, index: int) -> None:
         """Note which one."""
         self.asked.append(f"use {index}")
 
     def synchronize(self) -> None:
-        """Note it."""
+        """Note it, and wait for its stream."""
         self.asked.append("wait")
+        self.stream.synchronize()
 
     def make_event(self) -> Any:
-        """Return an event that is a second after the one before."""
-
-        def record() -> None:
-            self.now += 1
-            event.at = self.now
-
-        event = SimpleNamespace(record=record, at=0)
-        event.elapsed_time = lambda later: 1e3 * (later.at - event.at)
-        return event if self.events else None
+        """Return an event that is a second after the one before, where it has any."""
+        return self.stream.make_event() if self.events else None
 
     def memory(self) -> dict[str, int]:
         """Return what is held, and a peak that begins anew."""

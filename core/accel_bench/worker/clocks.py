@@ -34,8 +34,8 @@ class HostClock:
             self._synchronize()
 
     def read(self) -> tuple[list[float], list[float] | None]:
-        """Return the seconds between consecutive marks on the host and on the device, which must
-        have passed them; forget the marks."""
+        """Return the seconds between consecutive marks on the host and on the device; forget the
+        marks. Waits for a device with events of its own: never call it within a window."""
         marks, self._marks = self._marks, []
         return [(b - a) / 1e9 for a, b in pairwise(marks)], None
 
@@ -59,6 +59,9 @@ class EventClock(HostClock):
         super().mark()
 
     def read(self) -> tuple[list[float], list[float] | None]:
+        # CUDA refuses the time between events unless both have completed, and even one that was
+        # recorded on an idle device completes a while later.
+        self.synchronize()
         events, self._events = self._events, []
         device = [a.elapsed_time(b) / 1e3 for a, b in pairwise(events)]
         return super().read()[0], device

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
+import torch.nn.attention.varlen as varlen_module
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from accel_bench.errors import AccelBenchError
 from accel_bench.micro import Benchmark, ComputeType, find_benchmarks, find_executors
 from accel_bench.micro.benchmarks.attention import attention_flops
+from accel_bench.micro.benchmarks.impl.attention import one_by_one, varlen
 from accel_bench.micro.benchmarks.shapes import SHAPES, Shape, find_shape
 from accel_bench.micro.cell import build_cell
 
@@ -263,6 +267,45 @@ def test_kernels_without_float32_on_a_gpu_are_refused_there() -> None:
         assert "bfloat16" in EAGER.supports(tiny(name, device="cuda"))
         assert EAGER.supports(tiny(name, device="cuda", dtype="bfloat16")) == ""
         assert EAGER.supports(tiny(name)) == ""
+
+
+def without_groups(  # noqa: PLR0917 - as the kernel
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size
+):
+    """The arguments that torch 2.11's kernel takes, of those that are given."""
+    assert (query.shape[1], window_size) == (key.shape[1], (-1, 0))
+    lengths = cu_seq_q.diff().tolist()
+    assert (cu_seq_k is cu_seq_q, max_q, max_k) == (True, max(lengths), max(lengths))
+    return one_by_one(lengths)(query, key, value, cu_seq_q)
+
+
+def with_groups(*heads: Any, enable_gqa: bool, **others: Any) -> torch.Tensor:
+    """What today's kernel returns."""
+    query, key, value, *rest = heads
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    groups = query.shape[1] // key.shape[1]
+    pairs = (one.repeat_interleave(groups, dim=1) for one in (key, value))
+    return without_groups(query, *pairs, *rest, **others)
+
+
+@pytest.mark.parametrize("key_heads", [1, 4])
+def test_packed_rows_are_attended_by_kernels_with_and_without_groups_of_heads(
+    key_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel itself needs a GPU; the installed torch says which arguments it takes."""
+    installed = varlen_module.varlen_attn
+    kernels: list[Any] = [without_groups]
+    if "enable_gqa" in inspect.signature(installed).parameters:
+        kernels.append(with_groups)
+    lengths = [5, 3]
+    starts = torch.tensor([0, 5, 8], dtype=torch.int32)
+    query, key, value = (torch.randn(8, heads, 16) for heads in (4, key_heads, key_heads))
+    expected = one_by_one(lengths)(query, key, value, starts)
+    for kernel in kernels:
+        spec = installed if kernel is kernels[-1] else kernel
+        monkeypatch.setattr(varlen_module, "varlen_attn", create_autospec(spec, side_effect=kernel))
+        found = varlen(max(lengths))(query, key, value, starts)
+        torch.testing.assert_close(found, expected)
 
 
 def test_at_least_sixty_are_collected_and_nothing_is_built_for_it() -> None:

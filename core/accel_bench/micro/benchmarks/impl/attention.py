@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -46,12 +47,17 @@ def varlen(longest: int) -> Callable[..., Any]:
     """Return torch's kernel for packed sequences, none of them longer than `longest`."""
     from torch.nn.attention.varlen import varlen_attn
 
+    takes_groups = "enable_gqa" in signature(varlen_attn).parameters  # not before torch 2.12
+
     def varlen_causal(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, starts: torch.Tensor
     ) -> Any:
-        grouped = query.shape[1] != key.shape[1]
+        groups = query.shape[1] // key.shape[1]
+        if groups > 1 and not takes_groups:
+            key, value = (one.repeat_interleave(groups, dim=1) for one in (key, value))
+        more = {"enable_gqa": groups > 1} if takes_groups else {}
         limits = starts, starts, longest, longest
-        return varlen_attn(query, key, value, *limits, window_size=(-1, 0), enable_gqa=grouped)
+        return varlen_attn(query, key, value, *limits, window_size=(-1, 0), **more)
 
     return varlen_causal
 
