@@ -17,7 +17,7 @@ from accel_bench.interchange.tensorboard_events import (
 from accel_bench.job import PROFILE_FOLDER
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
-from accel_bench.result import RankResult, Result, Window
+from accel_bench.result import RankResult, Result, Status, Window
 
 MEASURED, PROFILED = "measured", "profiled"
 """Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
@@ -70,8 +70,11 @@ def _of_run(root: Path, run: Result) -> StackProfile:
             continue
         if profile is None:
             missing.append(f"rank {rank} has left no profile here")
-        else:
-            profiles.append(profile)
+            continue
+        profiles.append(profile)
+        if not profile.steps:
+            why = [text for text in profile.warnings if text not in run.reasons][:1]
+            missing.append(": ".join((f"rank {rank} has recorded no step", *why)))
     findings = findings_of(profiles)
     events = _write_events(folder, run, profiles)
     return StackProfile(
@@ -80,7 +83,7 @@ def _of_run(root: Path, run: Result) -> StackProfile:
         sweep=run.experiment.sweep,
         tag=run.experiment.tag,
         run_id=run.run_id,
-        status=run.status,
+        status=Status.FAILED if missing and run.status.completed else run.status,
         reasons=(*run.reasons, *missing),
         folder=str(folder),
         events=events,

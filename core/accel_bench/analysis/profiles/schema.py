@@ -249,6 +249,8 @@ class StackProfile(Frozen):
 
     run_id: str
     status: Status
+    """Status of the run; `failed` if a rank of a completed one has recorded no step."""
+
     reasons: tuple[str, ...] = ()
 
     folder: str
