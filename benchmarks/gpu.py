@@ -87,7 +87,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_sections import KEPT, Section, sections
-from benchmarks.gpu_setup import CHECKOUT, set_up
+from benchmarks.gpu_setup import CHECKOUT, is_installed, set_up
 
 SHORT_SECONDS = 60.0
 """A section of at most this long gets its time, whatever those before it would need."""
@@ -119,11 +119,12 @@ class Outcome:
 def main() -> int:
     """Set up, run the sections that fit into the time, write a summary, print a table."""
     asked = parse()
-    set_up(asked.wheels, asked.site)
     asked.output.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + asked.seconds
     outcomes = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="accel-bench-gpu-") as folder:
+        spare = None if is_installed("accel-bench") else Path(folder) / "site"
+        set_up(asked.wheels, asked.site or spare)
         chosen = [section for section in sections(asked, Path(folder)) if is_chosen(section, asked)]
         for number, section in enumerate(chosen):
             print(f"{section.name} ...", file=sys.stderr, flush=True)
@@ -261,4 +262,6 @@ def row(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
+    # Whoever ends the script lets it end its section, and remove what it has unpacked.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -20,13 +19,12 @@ PLUGINS = ("bitsandbytes", "compile", "fused-kernels", "gptq", "moe", "padding-f
 
 
 def set_up(wheels: Path, site: Path | None) -> None:
-    """Make the checkout importable for child processes; install it where it is not, or in `site`.
+    """Make the checkout importable for child processes, as if installed in `site` unless None.
 
     Raises CalledProcessError when pip refuses a wheel.
     """
     folders = [str(CHECKOUT)]
-    if site is not None or not is_installed("accel-bench"):
-        site = site or Path(tempfile.mkdtemp(prefix="accel-bench-site-"))
+    if site is not None:
         unpack_wheels(wheels, site)
         folders = [str(site), str(CHECKOUT / "core"), str(CHECKOUT)]
         write_distribution(CHECKOUT, site)
@@ -64,6 +62,9 @@ def write_distribution(folder: Path, site: Path) -> None:
     info.mkdir(parents=True, exist_ok=True)
     lines = ["Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {version}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in project["dependencies"]]
+    for extra, requirements in project.get("optional-dependencies", {}).items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f"Requires-Dist: {of_extra(text, extra)}" for text in requirements]
     (info / "METADATA").write_text("\n".join(lines) + "\n", "utf8")
     groups = []
     for group, entries in project.get("entry-points", {}).items():
@@ -71,6 +72,13 @@ def write_distribution(folder: Path, site: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(groups) + "\n", "utf8")
     origin = {"url": folder.as_uri(), "dir_info": {"editable": True}}
     (info / "direct_url.json").write_text(json.dumps(origin), "utf8")
+
+
+def of_extra(requirement: str, extra: str) -> str:
+    """Return a requirement as metadata have it where an extra brings it."""
+    name, _, marker = requirement.partition(";")
+    condition = f"({marker.strip()}) and " if marker else ""
+    return f"{name.strip()}; {condition}extra == '{extra}'"
 
 
 def core_version() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -56,6 +58,48 @@ def test_scenarios_of_plugins_are_found_where_nothing_is_installed(
     assert {"quickstart", "single-gpu-full", "padding-free", "quantized-peft", "torchao-cpu"} <= {
         *done.stdout.split()
     }
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """A Python in which nothing is installed, not even pip."""
+    folder = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout without results of earlier calls, to which rounds would be added."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
+    for name in ("core", "plugins", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def test_a_plugin_s_stack_runs_where_nothing_is_installed_and_only_results_are_left(
+    bare_python: Path, checkout: Path, others: Path, tmp_path: Path
+) -> None:
+    temporary, output = tmp_path / "temporary", tmp_path / "output"
+    temporary.mkdir()
+    work = ("padding-free", "--only", "padding-free", "--set", "sweep.train.micro_batch_size=[2]")
+    done = subprocess.run(
+        [str(bare_python), "-m", "benchmarks.gpu", *work, "--set", "model.dtype=float32"]
+        + ["--set", "measure.phase_steps=0", "--set", "measure.steps=1"]
+        + ["--device", "cpu", "--small", "--output", str(output)],
+        env={**os.environ, "PYTHONPATH": str(others), "TMPDIR": str(temporary)},
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + (output / "log.txt").read_text()
+    document = json.loads((output / "padding-free.json").read_text())
+    found = {one["stack"]: one["status"] for one in document["experiments"]}
+    assert set(found) == {"padded", "padding-free"}
+    assert set(found.values()) <= {"ok", "degraded"}
+    assert list(temporary.glob("accel-bench*")) == [], "nothing that is ours"
 
 
 def test_settings_and_rounds_reach_the_comparisons(
