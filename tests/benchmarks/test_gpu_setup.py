@@ -84,10 +84,11 @@ def test_a_plugin_s_stack_runs_where_nothing_is_installed_and_only_results_are_l
     temporary, output = tmp_path / "temporary", tmp_path / "output"
     temporary.mkdir()
     work = ("padding-free", "--only", "padding-free", "--set", "sweep.train.micro_batch_size=[2]")
+    few = ("model.dtype=float32", "measure.phase_steps=0", "measure.steps=1")
+    settings = [word for one in few for word in ("--set", one)]
+    here = ("--device", "cpu", "--small", "--output", str(output))
     done = subprocess.run(
-        [str(bare_python), "-m", "benchmarks.gpu", *work, "--set", "model.dtype=float32"]
-        + ["--set", "measure.phase_steps=0", "--set", "measure.steps=1"]
-        + ["--device", "cpu", "--small", "--output", str(output)],
+        [str(bare_python), "-m", "benchmarks.gpu", *work, *settings, *here],
         env={**os.environ, "PYTHONPATH": str(others), "TMPDIR": str(temporary)},
         cwd=checkout,
         capture_output=True,
