@@ -12,28 +12,28 @@ from accel_bench.result import Status
 SECRET = "canary-5f3a9b7c1d"
 
 
+USUAL_NAMES = """
+    AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AZURE_CLIENT_SECRET AZURE_STORAGE_KEY
+    AZURE_STORAGE_CONNECTION_STRING AZURE_DEVOPS_EXT_PAT GOOGLE_APPLICATION_CREDENTIALS
+    GCP_CREDENTIAL_JSON GCP_SA_KEY DIGITALOCEAN_ACCESS_TOKEN CLOUDFLARE_API_KEY LAMBDA_API_KEY
+    HF_TOKEN HUGGING_FACE_HUB_TOKEN WANDB_API_KEY MLFLOW_TRACKING_PASSWORD MLFLOW_TRACKING_TOKEN
+    COMET_API_KEY NEPTUNE_API_TOKEN CLEARML_API_SECRET_KEY KAGGLE_KEY NGC_CLI_API_KEY OPENAI_API_KEY
+    OPENAI_APIKEY ANTHROPIC_API_KEY REPLICATE_API_TOKEN
+    GITHUB_TOKEN GH_TOKEN GH_PAT CR_PAT GITLAB_PRIVATE_TOKEN CI_JOB_TOKEN NPM_TOKEN NPM_AUTH
+    PYPI_TOKEN TWINE_PASSWORD POETRY_HTTP_BASIC_PYPI_PASSWORD CARGO_REGISTRY_TOKEN DOCKER_PASSWORD
+    REGISTRY_AUTH DEPLOY_KEY SSH_PRIVATE_KEY SSH_KEY GPG_PASSPHRASE
+    DB_PASSWORD DB_PASS DB_PWD DB_PW PGPASSWORD MYSQL_PWD MYSQL_ROOT_PASSWORD REDISCLI_AUTH
+    MONGO_INITDB_ROOT_PASSWORD LDAP_PASSWD SMTP_PASS MAIL_PASSWORD CONNECTION_STRING SENTRY_DSN
+    SLACK_BOT_TOKEN SLACK_WEBHOOK_URL DISCORD_WEBHOOK TEAMS_WEBHOOK_URL TELEGRAM_BOT_TOKEN
+    STRIPE_KEY TWILIO_AUTH_TOKEN SENDGRID_API_KEY
+    DJANGO_SECRET_KEY RAILS_MASTER_KEY APP_KEY FERNET_KEY ENCRYPTION_KEY SIGNING_KEY JWT
+    JWT_SECRET COOKIE SESSION_COOKIE NETRC VAULT_TOKEN CLIENT_SECRET SERVICE_CREDENTIALS MYTOKEN
+""".split()
+"""Names of variables in manuals of clouds, hubs, forges, databases and web services."""
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "HF_TOKEN",
-        "HUGGING_FACE_HUB_TOKEN",
-        "GITHUB_TOKEN",
-        "MYTOKEN",
-        "DB_PASSWORD",
-        "PGPASSWORD",
-        "LDAP_PASSWD",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_ACCESS_KEY_ID",
-        "CLIENT_SECRET",
-        "WANDB_API_KEY",
-        "OPENAI_APIKEY",
-        "SERVICE_CREDENTIALS",
-        "GCP_CREDENTIAL_JSON",
-        "SSH_PRIVATE_KEY",
-        "accessToken",
-        "--api-key",
-        "auth.token",
-    ],
+    "name", [*USUAL_NAMES, "accessToken", "--api-key", "auth.token", "smtp_pass", "API_KEY_2"]
 )
 def test_a_name_of_a_secret_is_known_and_its_value_redacted_everywhere(name: str) -> None:
     assert looks_secret(name)
@@ -56,6 +56,11 @@ def test_a_name_of_a_secret_is_known_and_its_value_redacted_everywhere(name: str
         "TOKENIZERS_PARALLELISM=disabled",
         "seconds_per_token=0.000123456",
         "HF_TOKEN_PATH=/home/me/.cache/huggingface/token",
+        "forward_pass=checkpointed FIRST_PASS=checkpointed PASSES=12345678 key_value_cache=quantized",
+        "sort_key=tokens_per_second TRITON_CACHE_KEY=0123456789 PUBLIC_KEY=0123456789 pat=[a-z]{9}",
+        "KEYBOARD=dvorak-intl PWD=/home/me/work OLDPWD=/home/me/other SSH_ASKPASS=/usr/bin/ask",
+        "tokenizer=bert-base-uncased max_tokens=12345678 MAX_TOKENS=12345678 COMPASS=northwest",
+        "/home/me/work/author=somebody keys=12345678 WEBHOOK_FILE=/home/me/webhook",
         "https://huggingface.co/mistralai/Mistral-7B-v0.1?download=true",
         "https://example.org:8080/path@v1.2",
         "git@github.com:owner/name.git, ssh://git@github.com/owner/name",
@@ -67,7 +72,14 @@ def test_a_name_of_a_secret_is_known_and_its_value_redacted_everywhere(name: str
 )
 def test_words_that_are_no_secrets_stay(text: str) -> None:
     redactor = Redactor.from_environment(
-        {"TOKENIZERS_PARALLELISM": "disabled", "HF_TOKEN": "short", "PATH": "/usr/bin:/bin"}
+        {
+            "TOKENIZERS_PARALLELISM": "disabled",
+            "HF_TOKEN": "short",
+            "PATH": "/usr/bin:/bin",
+            "PWD": "/home/me/work",
+            "OLDPWD": "/home/me/other",
+            "DATABASE_URL": "postgresql://me@tokenizer:5432/max_tokens",
+        }
     )
     assert redactor.redact(text) == text
     assert redactor.redact_value({"text": [text]}) == {"text": [text]}
@@ -100,6 +112,12 @@ def test_words_that_are_no_secrets_stay(text: str) -> None:
 )
 def test_secrets_known_by_their_shape_are_redacted(text: str, expected: str) -> None:
     assert Redactor().redact(text) == expected
+
+
+def test_the_password_of_an_address_is_known_where_it_stands_alone() -> None:
+    address = f"postgresql://me:{SECRET}@host:5432/runs"
+    redactor = Redactor.from_environment({"DATABASE_URL": address})
+    assert redactor.redact(f"login as me with {SECRET}") == "login as me with [redacted]"
 
 
 def test_a_secret_is_found_as_urls_and_json_spell_it() -> None:

@@ -12,6 +12,10 @@ CANARIES = {
     "HF_TOKEN": "hf_CANARYa1b2c3d4e5f6g7h8i9",
     "AWS_SECRET_ACCESS_KEY": "CANARY/aws+wJalrXUtnFEMI",
     "MY_DATABASE_PASSWORD": "CANARY hunter2 with spaces",
+    "SMTP_PASS": "CANARY-of-the-mail",
+    "GH_PAT": "CANARY-of-the-forge",
+    "SLACK_WEBHOOK_URL": "https://hooks.example.org/CANARY/of/a/channel",
+    "DATABASE_URL": "postgresql://me:CANARY-of-the-address@host/runs",
 }
 OF_THE_SCENARIO = {"WANDB_API_KEY": "CANARY-of-the-scenario-0123456789"}
 """A secret that a trusted scenario sets itself."""
@@ -48,6 +52,14 @@ def test_no_file_of_the_results_holds_a_secret(finished: Finished) -> None:
     assert holding == []
 
 
+def test_files_can_be_read_by_others_once_they_hold_none(finished: Finished) -> None:
+    (folder,) = finished.program.results_folder.glob("runs/*/*-blab-*")
+    readers = folder.parent.stat().st_mode & 0o044
+    modes = {path.name: path.stat().st_mode & 0o044 for path in folder.iterdir()}
+    assert modes == dict.fromkeys(modes, readers)
+    assert {"job.json", "rank0.json", "rank0.log"} <= {*modes}
+
+
 def test_nothing_that_is_printed_holds_one(finished: Finished) -> None:
     assert "CANARY" not in finished.out + finished.err
 
@@ -72,6 +84,8 @@ def test_what_a_killed_program_leaves_is_redacted_by_the_next_one(program: Progr
     assert program.left_behind() == []
     (job,) = program.results_folder.glob("runs/*/*/job.json")
     assert job.parent.stat().st_mode & 0o777 == 0o700
+    for name in ("job.json", "rank0.log"):
+        assert job.with_name(name).stat().st_mode & 0o777 == 0o600
     assert b"CANARY" in job.read_bytes()
     assert program.call("results", "list").code == 0
     assert b"CANARY" not in job.read_bytes()

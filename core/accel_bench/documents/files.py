@@ -84,19 +84,28 @@ def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
         raise error(f"{path}: not UTF-8 text (byte {problem.start}); save it as UTF-8") from problem
 
 
-def write_atomically(path: Path, text: str | bytes | Iterable[str]) -> None:
+PRIVATE = 0o600
+"""Mode of a file that may hold secrets until these are taken out of it."""
+
+
+def write_atomically(path: Path, text: str | bytes | Iterable[str], *, mode: int = 0o666) -> None:
     """Write a file aside, force it to the disk and rename it; names that are no UTF-8 stay bytes.
 
-    The text may come in pieces. Raises StoreError for what cannot be replaced, such as a folder or
-    a device, and StoreUnavailableError with the reason, such as a full disk; the old file is then
-    still there.
+    The text may come in pieces; the umask takes its bits from `mode`. Raises StoreError for what
+    cannot be replaced, such as a folder or a device, and StoreUnavailableError with the reason,
+    such as a full disk; the old file is then still there.
     """
     aside = aside_of(path)
     binary = isinstance(text, bytes)
     how = {} if binary else {"encoding": "utf8", "errors": "surrogateescape", "newline": ""}
     with naming_the_file(path):
         try:
-            opened: IO[Any] = open(aside, "xb" if binary else "x", **how)  # type: ignore[call-overload]
+            opened: IO[Any] = open(  # type: ignore[call-overload]
+                aside,
+                "xb" if binary else "x",
+                opener=lambda name, flags: os.open(name, flags, mode),
+                **how,
+            )
             with opened as handle:
                 handle.writelines([text] if isinstance(text, str | bytes) else text)
                 handle.flush()

@@ -33,9 +33,18 @@ MINIMUM_LINE_LENGTH = 16
 """Characters of the shortest line of a many-lined secret that is looked for on its own."""
 
 _SECRET_WORDS = re.compile(
-    r"passw(or)?ds?$|(^|_)(\w*secrets?|credentials?)(_|$)|(api|access|private|secret)_?keys?(_id)?$"
+    r"pass(w(or)?ds?|phrases?|codes?)$|(^|_)(\w*secrets?|credentials?|creds?)(_|$)"
+    r"|(api|access|private|secret|account|deploy|encryption|fernet|license|master|service|shared"
+    r"|signing|ssh|storage)_?keys?(_id)?$"
+    r"|(^|_)(auth|bearer|connection_?string|conn_?str(ing)?|cookies?|dsn|jwt|netrc|pw"
+    r"|webhooks?(_ur[il])?)$"
 )
-_TOKEN_WORD = re.compile(r"(?:^|_)(?:(?P<before>[a-z0-9]+)_)?[a-z0-9]*token(?:_\d+)?$")
+_PASSWORD_WORD = re.compile(r"(?:^|_)(?P<before>[a-z0-9]+)_(?:pass|pwd)$")
+_CAPITAL_WORD = re.compile(r"^pat$|(?:^|_)(?P<before>[a-z0-9]+)_(?:keys?|pat)$")
+"""Words that are a secret's in the name of a variable, `STRIPE_KEY`, and often not in that of an
+option, `sort_key`."""
+_TOKEN_WORD = re.compile(r"(?:^|_)(?:(?P<before>[a-z0-9]+)_)?[a-z0-9]*token$")
+_NUMBER = re.compile(r"_\d+$")
 _NAMES_A_PLACE = re.compile(r"_(path|file|dir|directory|folder)$")
 
 _TOKENS_OF_TEXT = frozenset(
@@ -44,6 +53,14 @@ _TOKENS_OF_TEXT = frozenset(
     "video".split()
 )
 """Words before `token` that speak of a tokenizer's or a model's tokens."""
+
+_PASSES = frozenset("backward each first forward last multi old one per second single two".split())
+"""Words before `pass` that speak of passes over data, and before `pwd` of a folder."""
+
+_OPEN_KEYS = frozenset("cache foreign hot partition primary public sort".split())
+"""Words before `KEY` that speak of no secret."""
+
+_URL_PASSWORD = re.compile(r"://[^\s/?#:@]*:([^\s/?#]+)@")
 
 _URL_USER = re.compile(
     r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]{0,30}://)"
@@ -85,13 +102,15 @@ def looks_secret(name: str) -> bool:
     `HF_TOKEN`, `--api-key` and `accessToken` do; `pad_token`, `tokens_per_second` and `TOKEN_FILE`
     do not.
     """
-    words = _WORD_BORDER.sub("_", name.strip("-.")).lower()
+    words = _NUMBER.sub("", _WORD_BORDER.sub("_", name.strip("-.")).lower())
     if _NAMES_A_PLACE.search(words):
         return False
     if _SECRET_WORDS.search(words):
         return True
-    found = _TOKEN_WORD.search(words)
-    return found is not None and found["before"] not in _TOKENS_OF_TEXT
+    kinds = [(_TOKEN_WORD, _TOKENS_OF_TEXT), (_PASSWORD_WORD, _PASSES)]
+    kinds += [(_CAPITAL_WORD, _OPEN_KEYS)] if name.isupper() else []
+    found = ((pattern.search(words), harmless) for pattern, harmless in kinds)
+    return any(one is not None and one["before"] not in harmless for one, harmless in found)
 
 
 SHORT_LETTERS = 100
@@ -107,8 +126,12 @@ class Redactor:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Redactor:
-        """Make a redactor of the values of all variables whose names look secret."""
-        values = (value for name, value in environ.items() if looks_secret(name))
+        """Make a redactor of the values of all variables whose names look secret.
+
+        The password in the address that any variable holds is known too.
+        """
+        values = [value for name, value in environ.items() if looks_secret(name)]
+        values += (one for value in environ.values() for one in _URL_PASSWORD.findall(value))
         return cls(_spellings(value.strip() for value in values))
 
     @classmethod

@@ -13,6 +13,7 @@ from typing import Any
 from accel_bench.analysis.checks.noise import device_reasons
 from accel_bench.analysis.wording import size
 from accel_bench.documents.canonical import whole_text
+from accel_bench.documents.files import PRIVATE
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.job import Job
 from accel_bench.launcher import Allocation, RankProcess
@@ -149,6 +150,8 @@ def _run_ranks(
     """Start the ranks and supervise them until all have ended; `on_start` gets them."""
     job = attempt.job
     observed.before = read_state(_on_gpu(job))
+    for path in (job.path(), *map(job.log_path, range(job.world_size))):
+        path.touch(mode=PRIVATE)
     job.path().write_text(job.model_dump_json(indent=1), encoding="utf8")
     ranks = _start(attempt, active)
     observed.nodes = tuple(filter(None, (getattr(rank, "node", None) for rank in ranks)))

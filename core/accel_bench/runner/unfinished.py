@@ -37,7 +37,7 @@ def attempt_in_progress(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 (folder / HOST_FILE).unlink()
         if (folder / RESULT_FILE).exists():
-            folder.chmod(folder.parent.stat().st_mode & 0o777)
+            _open_to_others(folder)
 
 
 @contextlib.contextmanager
@@ -81,6 +81,15 @@ def redact_unfinished(root: Path) -> None:
             if path.suffix in (".json", ".log") and not path.is_symlink():
                 with contextlib.suppress(OSError):
                     redact_file(path, redactor, shorten=path.suffix == ".log")
+
+
+def _open_to_others(folder: Path) -> None:
+    """Let those who can read a session's folder read an attempt's, and the files in it."""
+    readers = folder.parent.stat().st_mode & 0o777
+    for path in folder.iterdir():
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o777 | readers & 0o044)
+    folder.chmod(readers)
 
 
 @contextlib.contextmanager

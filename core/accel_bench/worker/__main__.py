@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from accel_bench.documents.files import write_atomically
+from accel_bench.documents.files import PRIVATE, write_atomically
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import Job
 from accel_bench.machine.parent import die_with_parent
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         )
     else:
         result = measure(job, rank, local_rank, active, heartbeat)
-    write_atomically(job.result_path(rank), result.model_dump_json())
+    write_atomically(job.result_path(rank), result.model_dump_json(), mode=PRIVATE)
     return 0
 
 
