@@ -89,15 +89,16 @@ class Stopwatch(Protocol):
     def resume(self) -> None:
         """Leave the time since the last lap out of the step that follows, as of what is prepared.
 
-        An engine that times training never calls it: all of its time is that of steps.
+        Only for engines that answer requests or call an operation. A run that trains is ended by it
+        as `invalid`: all of its time is that of steps.
         """
 
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End one optimizer step.
 
         `batches` are its micro-batches on this rank; `loss` is this rank's part of the step's
-        loss, a float or a detached tensor of shape () that is left on its device until the window
-        has ended.
+        loss, a float or a detached tensor of shape () that is left on its device until the last
+        step of the window has ended. The window ends once its losses have been read.
         """
 
 

@@ -155,7 +155,8 @@ class Window(Frozen):
     """time.monotonic() after the last warm-up step, in seconds."""
 
     ended: float
-    """time.monotonic() after the last measured step and its synchronisation, in seconds."""
+    """time.monotonic() after the last measured step, once its losses have been read and the device
+    is idle, in seconds."""
 
     samples: tuple[Sample, ...] = ()
 
@@ -169,7 +170,8 @@ class Window(Frozen):
     """Steps before the window; the first holds what happens once."""
 
     left_out_seconds: float = 0.0
-    """Seconds between the steps that the engine left out of them, by `Stopwatch.resume`."""
+    """Seconds between the steps that the engine left out of them, by `Stopwatch.resume`; 0 where a
+    model is trained."""
 
     @property
     def seconds(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from accel_bench import Batch, Engine, Options, Plugin, Run, hookimpl
+from accel_bench import Batch, Engine, Options, Plugin, Run, Stopwatch, hookimpl
 
 
 class PlainLoop(Plugin[Options]):
@@ -24,6 +24,21 @@ class PlainLoop(Plugin[Options]):
 
         self.change(run)
         return TorchEngine(run)
+
+
+class Laps:
+    """Stands between the plain loop and its stopwatch; `end` is called for each step that ends."""
+
+    def __init__(self, stopwatch: Stopwatch, end: Callable[[Stopwatch, Any, Any], None]) -> None:
+        self._stopwatch, self._end = stopwatch, end
+        self.mark = stopwatch.mark
+
+    @property
+    def running(self) -> bool:
+        return self._stopwatch.running
+
+    def lap(self, batches: Any, loss: Any) -> None:
+        self._end(self._stopwatch, batches, loss)
 
 
 def trained(run: Run) -> list[Any]:

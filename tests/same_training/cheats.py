@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from same_training.changes import (
+    Laps,
     PlainLoop,
     after_each_step,
     blocks,
@@ -24,7 +25,7 @@ from same_training.changes import (
     with_inputs,
 )
 
-from accel_bench import Options, Plugin, Run, Window, hookimpl
+from accel_bench import Engine, Options, Plugin, Run, Window, hookimpl
 
 
 class SkipsEverySecondStep(PlainLoop):
@@ -457,6 +458,26 @@ class SlowsTheClock(Plugin[Options]):
         ticks = clocks.perf_counter_ns
         run.on_close(lambda: setattr(clocks, "perf_counter_ns", ticks))
         clocks.perf_counter_ns = lambda: ticks() // 10
+
+
+class LeavesTimeOut(Plugin[Options]):
+    """The loop of an engine that answers requests is copied, with its pauses between them."""
+
+    _caught: ClassVar[str] = r"the engine called stopwatch\.resume\(\)"
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
+
+        class Pausing(TorchEngine):
+            def run(self, stopwatch: Any) -> None:
+                super().run(Laps(stopwatch, resume_first))
+
+        def resume_first(stopwatch: Any, batches: Any, loss: Any) -> None:
+            stopwatch.resume()
+            stopwatch.lap(batches, loss)
+
+        return Pausing(run)
 
 
 class EvaluationMode(Plugin[Options]):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from accel_bench import Batch, TokenCounts
+from accel_bench.errors import InvalidRunError
 from accel_bench.job import HEARTBEAT_STEP
+from accel_bench.machine.clock import monotonic
 from accel_bench.scenario.settings import LONGEST_WARMUP
 from accel_bench.worker.after_window import split_steps
 from accel_bench.worker.clocks import HostClock
@@ -52,7 +55,7 @@ def heartbeat(tmp_path: Path) -> Heartbeat:
     return Heartbeat(tmp_path / "beat")
 
 
-def drive(stopwatch: WindowStopwatch, loss: float = 1.0) -> int:
+def drive(stopwatch: WindowStopwatch, loss: Any = 1.0) -> int:
     stopwatch.start()
     laps = 0
     while stopwatch.running:
@@ -123,6 +126,28 @@ def test_it_synchronises_the_device_once_for_the_whole_window(heartbeat: Heartbe
     drive(stopwatch)
     window = device.calls[device.calls.index("before_window") + 1 :]
     assert window == ["reserve", "synchronize", *["mark"] * 11, "synchronize"]
+
+
+def test_the_window_ends_once_losses_are_read_and_the_device_is_idle(heartbeat: Heartbeat) -> None:
+    device = CountingDevice()
+    read: list[float] = []
+
+    class PutOff:
+        """A loss that is computed when it is read."""
+
+        def __float__(self) -> float:
+            device.calls.append("loss")
+            read.append(monotonic())
+            return 1.5
+
+    stopwatch = WindowStopwatch(device, heartbeat, warmup=1, steps=3)
+    drive(stopwatch, loss=PutOff())
+    # The warm-up step is not over before its loss is there either.
+    assert device.calls[2:5] == ["mark", "loss", "synchronize"]
+    assert device.calls[-7:] == [*["mark"] * 3, *["loss"] * 3, "synchronize"]
+    window = stopwatch.window()
+    assert window.started < read[-3] < read[-1] < window.ended
+    assert [one.loss for one in window.samples] == [1.5] * 3
 
 
 def test_sync_each_waits_for_every_step(heartbeat: Heartbeat) -> None:
@@ -311,7 +336,7 @@ def drive_with_pauses(stopwatch: WindowStopwatch, steps: set[int]) -> None:
 
 
 def test_what_an_engine_prepares_is_left_out_of_its_steps(heartbeat: Heartbeat) -> None:
-    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=4)
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=4, may_resume=True)
     drive_with_pauses(stopwatch, {0, 1, 2, 4, 5})
     window = stopwatch.window()
     assert len(window.samples) == 4
@@ -322,14 +347,24 @@ def test_what_an_engine_prepares_is_left_out_of_its_steps(heartbeat: Heartbeat) 
 
 
 def test_what_the_warm_up_left_out_is_not_that_of_the_window(heartbeat: Heartbeat) -> None:
-    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=2)
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=2, steps=2, may_resume=True)
     drive_with_pauses(stopwatch, {0, 1})
     assert stopwatch.window().left_out_seconds == 0
 
 
 def test_a_device_s_own_seconds_are_left_out_where_it_has_a_clock(heartbeat: Heartbeat) -> None:
-    stopwatch = WindowStopwatch(CountingDevice(), heartbeat, warmup=1, steps=3)
+    stopwatch = WindowStopwatch(CountingDevice(), heartbeat, warmup=1, steps=3, may_resume=True)
     drive_with_pauses(stopwatch, {1, 2, 3})
     window = stopwatch.window()
     assert window.left_out_seconds == 1.5  # each of its intervals takes half a second
     assert [one.device_seconds for one in window.samples] == [0.5] * 3
+
+
+def test_an_engine_that_trains_leaves_no_time_out(heartbeat: Heartbeat) -> None:
+    stopwatch = WindowStopwatch(HostClock(), heartbeat, warmup=1, steps=2)
+    with pytest.raises(InvalidRunError, match=r"stopwatch\.resume\(\), which leaves time out"):
+        drive_with_pauses(stopwatch, {0})
+    drive(stopwatch)
+    with pytest.raises(InvalidRunError, match="leaves time out"):
+        stopwatch.resume()
+    assert stopwatch.window().left_out_seconds == 0

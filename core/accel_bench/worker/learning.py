@@ -7,7 +7,7 @@ import gc
 from collections.abc import Sequence
 from typing import Any
 
-from accel_bench.engine import Batch, TokenCounts
+from accel_bench.engine import Batch
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.machine.process_memory import device_bytes, resident_bytes
 from accel_bench.result import Evaluation, LearningCurve, MemoryReading, Sample
@@ -17,7 +17,7 @@ from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.evaluation import Evaluator
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.record import RankRecord
-from accel_bench.worker.samples import counted, sample_of
+from accel_bench.worker.samples import Lap, counted, sample_of
 
 
 class LearningSteps(Stage):
@@ -41,7 +41,7 @@ class LearningSteps(Stage):
         self._evaluations: list[Evaluation] = []
         self._steps: list[Sample] = []
         self._memory: list[MemoryReading] = []
-        self._laps: list[tuple[list[tuple[int, TokenCounts]], Any]] = []
+        self._laps: list[Lap] = []
         self._first = 0
 
     def before_training(self) -> None:

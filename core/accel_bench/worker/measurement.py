@@ -115,7 +115,13 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
     list(active.call_all("prepare_experiment", run=run))
     if run.rehearsal:
         engine = build(active, run, heartbeat)
-        stopwatch = WindowStopwatch(clock_of(run), heartbeat, warmup=REHEARSAL_STEPS, steps=1)
+        stopwatch = WindowStopwatch(
+            clock_of(run),
+            heartbeat,
+            warmup=REHEARSAL_STEPS,
+            steps=1,
+            may_resume=not run.scenario.trains,
+        )
         stopwatch.start()
         engine.run(stopwatch)
 
@@ -242,6 +248,7 @@ def make_stopwatch(
         stages=window.stages,
         agree=lambda ready: settings.agree(run, ready),
         synchronize_each=options.sync == "each",
+        may_resume=not run.scenario.trains,
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from accel_bench.engine import Batch, TokenCounts
 from accel_bench.result import Sample
+
+Lap: TypeAlias = tuple[list[tuple[int, TokenCounts]], Any]
+"""The counts of a step's micro-batches, and its loss, which may still be on the device."""
 
 
 def counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:

@@ -10,7 +10,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from accel_bench.engine import Batch, PhaseName, TokenCounts
+from accel_bench.engine import Batch, PhaseName
+from accel_bench.errors import InvalidRunError
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import PhaseSplit, Sample, Window
@@ -18,7 +19,7 @@ from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
 from accel_bench.worker.after_window import PhaseSplitter, Stage
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.samples import counted, sample_of
+from accel_bench.worker.samples import Lap, counted, sample_of
 
 PLATEAU_STEPS = 5
 """Steps on each side whose medians are compared; `auto` takes at least twice as many."""
@@ -35,7 +36,8 @@ class WindowStopwatch:
     time before a window opens, and `after_window` once after the one that is kept, while the clock
     stands. `instabilities` returns what disturbed a window, given its samples; `agree` makes ranks
     take the same decisions. Afterwards come the steps of `learning`, then `phase_steps` steps that
-    are split when the engine marks phases, and those of `stages`.
+    are split when the engine marks phases, and those of `stages`. Engines that train must not
+    call `resume`; those that answer or call operations may (`may_resume`).
     """
 
     clock: HostClock
@@ -51,20 +53,21 @@ class WindowStopwatch:
     stages: Sequence[Stage] = ()
     agree: Callable[[bool], bool] = lambda ready: ready
     synchronize_each: bool = False
+    may_resume: bool = False
 
     def __post_init__(self) -> None:
         self.running = True
         self.lap: Callable[[Sequence[Batch], Any], None] = self._warmup_lap
         self._splitter = PhaseSplitter(self.clock, self.phase_steps)
         self.mark: Callable[[PhaseName], None] = self._splitter.notice
-        self.resume: Callable[[], None] = self._resume
+        self.resume: Callable[[], None] = self._resume if self.may_resume else refuse_resume
         self._page = self.heartbeat.page
         splitter = self._splitter if self.phase_steps else None
         self._waiting = [one for one in (self.learning, splitter, *self.stages) if one is not None]
         self._resumed: list[int] = []
         self._resumes = False
         self._left_out = 0.0
-        self._laps: list[tuple[list[tuple[int, TokenCounts]], Any]] = []
+        self._laps: list[Lap] = []
         self._done = 0
         self._warmup_samples: list[Sample] = []
         self._window_samples: list[Sample] = []
@@ -103,9 +106,9 @@ class WindowStopwatch:
 
     def _warmup_lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End a warm-up step, where waiting for the device is allowed."""
+        self._laps.append((counted(batches), float(loss)))
         self.clock.synchronize()
         self.clock.mark()
-        self._laps.append((counted(batches), loss))
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
         self._warmup_samples += self._read_samples(first=self._done - 1)
@@ -144,7 +147,11 @@ class WindowStopwatch:
         self._window_lap(batches, loss)
 
     def _close_window(self) -> None:
-        """Wait for the device once, read the samples, and measure again what is unstable."""
+        """Wait for the device once, read the samples, and measure again what is unstable.
+
+        The losses are read first: an engine that computes a step only then has not ended before.
+        """
+        self._laps = [(counts, float(loss)) for counts, loss in self._laps]
         self.clock.synchronize()
         self._ended = monotonic()
         gc.unfreeze()
@@ -162,7 +169,8 @@ class WindowStopwatch:
     def _keep_window(self, samples: list[Sample]) -> None:
         """Keep the samples, and go on to the stages after the window."""
         self._window_samples = samples
-        self.resume = lambda: None
+        if self.may_resume:
+            self.resume = lambda: None
         self.after_window(self.window())
         self._begin_stage()
 
@@ -212,6 +220,16 @@ class WindowStopwatch:
             sample_of(first + i, host[i], device[i] if device is not None else None, *lap)
             for i, lap in enumerate(laps)
         ]
+
+
+def refuse_resume() -> None:
+    """Raise InvalidRunError: all of the time of an engine that trains is that of steps."""
+    raise InvalidRunError(
+        [
+            "the engine called stopwatch.resume(), which leaves time out of the steps: only an "
+            "engine that answers requests or calls an operation may"
+        ]
+    )
 
 
 def is_plateau(seconds: Sequence[float]) -> bool:

@@ -12,7 +12,13 @@ from analysis_factory import (
     make_summary,
 )
 
-from accel_bench.analysis.checks.audit import INVARIANTS, audit, utilization_figures, with_audit
+from accel_bench.analysis.checks.audit import (
+    INVARIANTS,
+    audit,
+    disowning,
+    utilization_figures,
+    with_audit,
+)
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Matmul, Workload
 from accel_bench.result import Metric, PhaseSplit, Result, SeenWindow, Status
@@ -147,6 +153,18 @@ def test_the_parent_saw_the_window_last_as_long_as_the_rank_says(at_least, at_mo
     assert [(one.invariant, one.figures) for one in audit(result)] == [
         ("parent_clock", f"the window took 0.2 s by the rank's clock, and {one}") for one in figures
     ]
+
+
+def test_no_time_is_left_out_of_a_window_that_trains():
+    result = make_result(seconds=10.0)
+    window = result.ranks[0].window
+    shorter = with_window(result, ended=window.ended + 5.0, left_out_seconds=5.0)
+    (found,) = audit(shorter)
+    assert found.figures == "5 s were left out of a window that trains"
+    assert disowning(shorter) == (f"left_out: {found.figures}",)
+    answering = make_experiment(scenario={"mode": "inference", "data": {}})
+    answers = make_result(answering, ranks=shorter.ranks)
+    assert "left_out" not in broken(answers)
 
 
 def test_a_step_takes_time():

@@ -189,6 +189,13 @@ def order_statistics(result: Result) -> Iterator[str]:
             yield f"{name}step seconds, minimum / median / maximum: {shown}"
 
 
+def left_out(result: Result) -> Iterator[str]:
+    """Check that a run that trains has left no time out of its window."""
+    for name, window in _windows(result).items() if result.experiment.scenario.trains else ():
+        if window.left_out_seconds:
+            yield f"{name}{window.left_out_seconds:.6g} s were left out of a window that trains"
+
+
 def memory_order(result: Result) -> Iterator[str]:
     """Check that memory by NVML >= reserved >= allocated, for ranks that know two of them."""
     for name, rank in _named_ranks(result):
@@ -287,6 +294,8 @@ INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
         rate_times_time,
         device_clock,
         parent_clock,
+        # All of the time of training is that of steps.
+        left_out,
         # A step that took no time was not measured.
         order_statistics,
         # Two readings of one memory: the device that was watched may not be the one that computed.
