@@ -175,7 +175,7 @@ def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
     if value is not None and goal.goal is not None and not reason and row is not None:
         reached = _reaches(goal, value)
         # A loss that hardly moves cannot tell: the update can.
-        shown = "equivalent" in (row.loss_verdict, row.update_verdict)
+        shown = "equivalent" in (row.loss_verdict, row.update_verdict) or row.excused
         met = reached and shown and not row.not_the_same
         if reached and not met:
             why = row.not_the_same or f"not shown to be the same ({row.loss_reason})"

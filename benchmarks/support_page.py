@@ -32,7 +32,8 @@ is zero until then); *FLOPs* are ours over those of torch's own counter.
 STACKS = """
 ## Stacks
 
-`=` equivalent training, `1` equivalent, but nothing is divided on one device, `0` nothing to do,
+`=` equivalent training, or no further apart than its plugin declares (an update up to 30 %, a loss
+up to 2 %), `1` equivalent, but nothing is divided on one device, `0` nothing to do,
 `~` different by design, `≠` different, `?` not decided, `-` refused, `!` failed; an empty cell was
 not run yet. Below are the reasons.
 

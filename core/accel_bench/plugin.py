@@ -190,22 +190,23 @@ class Plugin(Generic[OptionsT]):
     def allowed_loss_difference(self) -> float | None:
         """Return the `loss_tolerance` of this instance, by its options.
 
-        Called in the parent: light, no torch. One above 0.02 makes the loss `different by design`
-        in the place of `equivalent`. It excuses what this plugin changes, and nothing else.
+        Called in the parent: light, no torch. A loss that only this allows is `within what NAME
+        declares`, never `equivalent`; above 0.02 it is no evidence of the same training. It excuses
+        what this plugin changes, and nothing else.
         """
         return self.loss_tolerance
 
     def allowed_update_difference(self) -> float | None:
         """Return the `update_tolerance` of this instance, by its options.
 
-        As `allowed_loss_difference`; a distance above 0.3 is `different by design`.
+        As `allowed_loss_difference`; a distance above 0.3 is no evidence.
         """
         return self.update_tolerance
 
     def allowed_output_difference(self) -> float | None:
         """Return the `output_tolerance` of this instance, by its options.
 
-        As `allowed_loss_difference`; a share above 0.2 is `different by design`.
+        As `allowed_loss_difference`; a share above 0.2 is no evidence.
         """
         return self.output_tolerance
 

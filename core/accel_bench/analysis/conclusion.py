@@ -15,6 +15,7 @@ from accel_bench.analysis.wording import (
     milliseconds,
     rate,
     ratio_texts,
+    with_reason,
 )
 from accel_bench.result import Status
 from accel_bench.scenario.uses import CALLS
@@ -112,11 +113,10 @@ def _trained(row: ExperimentSummary) -> str:
     if row.generated:
         if row.output_verdict == "same":
             return "with the same output, token for token"
-        reason = f" ({row.output_reason})" if row.output_reason else ""
-        return f"with an output that is {row.output_verdict}{reason}"
+        return f"with an output that is {with_reason(row.output_word, row.output_reason)}"
     parts = {
-        "loss": (row.loss_verdict, row.loss_reason),
-        "update": (row.update_verdict, row.update_reason),
+        "loss": (row.loss_word, row.loss_reason),
+        "update": (row.update_word, row.update_reason),
     }
     alike = [what for what, (verdict, _) in parts.items() if verdict == "equivalent"]
     others = [

@@ -352,6 +352,9 @@ class SeedEquivalence(Frozen):
     tolerance: float | None = None
     """Relative difference that is allowed; null where nothing was compared."""
 
+    tolerance_by: tuple[str, ...] = ()
+    """Plugins that declare it; empty where none does."""
+
 
 class Summary(Document):
     """One scenario: every planned experiment, in the order of the plan."""

@@ -12,6 +12,9 @@ from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.tags import is_chosen
 
+WITHIN = "within what"
+"""How the words for a declared difference by design begin."""
+
 
 def percent(fraction: float) -> str:
     """Return 0.052 as `5.2 %`: three digits, no exponent."""
@@ -111,6 +114,14 @@ def grouped_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
 def with_reason(verdict: str, reason: str) -> str:
     """Return `verdict (reason)`, or the verdict alone where there is no reason."""
     return f"{verdict} ({reason})" if reason else verdict
+
+
+def training_word(verdict: str, declared_by: Sequence[str]) -> str:
+    """Return `within what NAME declares` for a declared difference by design, else the verdict."""
+    if verdict != "different by design" or not declared_by:
+        return verdict
+    declare = "declares" if len(declared_by) == 1 else "declare"
+    return f"{WITHIN} {join_names(declared_by)} {declare}"
 
 
 def count(number: int, what: str) -> str:

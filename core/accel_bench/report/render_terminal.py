@@ -55,7 +55,8 @@ UNBROKEN = 100_000
 STYLES = {
     **{status.value: "red" for status in Status if not status.completed},
     **dict.fromkeys(("slower", "different", "regression", "corrupt", "by design"), "red"),
-    **dict.fromkeys(("inconclusive", "cannot tell", "degraded", "skipped", "unfinished"), "yellow"),
+    **dict.fromkeys(("inconclusive", "cannot tell", "degraded", "skipped"), "yellow"),
+    **dict.fromkeys(("unfinished", "within what"), "yellow"),
     **dict.fromkeys(("faster", "passed"), "green"),
 }
 """Colours of verdicts, outcomes and statuses."""

@@ -111,9 +111,11 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     found = compare_losses({("", 0): baseline}, {("", 0): result})
     reason = found.loss_reason
     rule = "its loss_tolerance" if found.loss_tolerance_by else "it declares no loss_tolerance"
-    if found.loss_verdict in ("equivalent", "cannot tell"):
+    if found.loss_verdict in ("equivalent", "cannot tell") or found.loss_excused:
         near = f"differs by {found.loss_difference:.2g}, {found.loss_tolerance:g} allowed ({rule})"
-        return unproven(name, f"{near}: it cannot tell, {reason}") if reason else proven(name, near)
+        if found.loss_verdict == "cannot tell":
+            return unproven(name, f"{near}: it cannot tell, {reason}")
+        return proven(name, f"{near}, different by design" if found.loss_excused else near)
     if trials.other_work:
         return unproven(name, f"the loss differs {reason}: acknowledged by other_work=True")
     return violated(

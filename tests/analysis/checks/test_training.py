@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -21,7 +22,7 @@ from accel_bench.analysis.checks.training import (
     compare_training,
     unmoved_tensors,
 )
-from accel_bench.analysis.checks.training_verdict import of_same_training
+from accel_bench.analysis.checks.training_verdict import of_same_training, training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
@@ -29,6 +30,10 @@ from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.wording import percent
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
 from accel_bench.plugins.active import MOST_BY_SENSITIVITY
+from accel_bench.report.formats import render
+from accel_bench.report.render_terminal import render_terminal
+from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.training import update_verdict, verdict_parts
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use
 
@@ -157,10 +162,11 @@ def test_the_worst_round_counts():
     ("turned", "declared", "word"),
     [
         (0.15, {}, "different"),
-        (0.15, {"nf4": 0.2}, "equivalent"),
+        (0.005, {"nf4": 0.2}, "equivalent"),
+        (0.15, {"nf4": 0.2}, "different by design"),
         (0.25, {"nf4": 0.2}, "different"),
         (0.6, {"nf4": 0.9}, "different by design"),
-        (0.29, {"nf4": 0.9}, "equivalent"),
+        (0.29, {"nf4": 0.9}, "different by design"),
     ],
 )
 def test_a_plugin_may_declare_a_tolerance_up_to_a_limit(turned, declared, word):
@@ -171,6 +177,8 @@ def test_a_plugin_may_declare_a_tolerance_up_to_a_limit(turned, declared, word):
     assert found.update_verdict == word
     assert found.update_tolerance_by == tuple(declared)
     assert found.declared_by == (("nf4",) if word == "different by design" else ())
+    assert found.update_excused == (word == "different by design" and turned < 0.3)
+    assert bool(training_obstacle(found)) == (word.startswith("diff") and not found.update_excused)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +319,7 @@ def test_dropout_turns_experts_and_keeps_their_size(size, turned, word, reason):
 @pytest.mark.parametrize(
     ("declared", "size", "turned", "word", "reason"),
     [
-        (0.3, 1.0, 0.25, "equivalent", ""),
+        (0.3, 1.0, 0.25, "different by design", "30 % allowed by float8"),
         (0.3, 0.85, 0.1, "different", "its experts changed 0.85 times"),
         (0.7, 0.85, 0.5, "different by design", "70 % allowed by float8"),
     ],
@@ -477,10 +485,10 @@ def test_a_constant_factor_of_exact_gradients_is_another_training(factor, alike)
     assert alike or "gradient norms of the first step" in found.training_difference
 
 
-def rounds(experiment, seconds, update):
+def rounds(experiment, seconds, update, **changes):
     return [
         one.model_copy(update={"ranks": (one.ranks[0].model_copy(update={"update": update}),)})
-        for one in make_rounds(experiment, seconds)
+        for one in make_rounds(experiment, seconds, **changes)
     ]
 
 
@@ -499,6 +507,29 @@ def test_faster_needs_an_equivalent_update():
     assert (same.verdict, other.verdict) == ("faster", "different training")
     assert other.loss_verdict != "different"
     assert other.verdict_reason.startswith("1 of 4 tensors did not move (norm)")
+
+
+def test_what_only_a_declaration_allows_is_never_called_equivalent():
+    half = make_experiment("half", [Use(use="half-backward")])
+    declared = {"update_tolerances": {"half-backward": 0.3}}
+    stack = rounds(half, times(0.5), make_update(turned=0.25), **declared)
+    summary = make_summary([BASE, half], [*rounds(BASE, times(1.0), make_update()), *stack])
+    row, word = summary.experiments[1], "within what half-backward declares"
+    assert (row.verdict, row.update_verdict, row.update_excused) == (
+        *("faster", "different by design"),
+        True,
+    )
+    text = conclusion(summary)
+    assert "with an equivalent loss, its update within what half-backward declares (its" in text
+    table = " ".join(render_terminal(stacks_report([summary]).sections, 80).split())
+    assert table.count("equivalent") == 2  # in the sentence and in the table, both of the loss
+    document = json.loads(render([summary], "json"))
+    assert document["experiments"][1]["update_verdict"] == "different by design"
+    assert verdict_parts(update_verdict(row)) == ("within what", "half-backward declares", "~25/30")
+    assert row.verdicts["update"][0] == word
+    planned = [PlannedSummary(experiment=one) for one in (BASE, half)]
+    gate = judge_gate("half", "lora", 0.01, planned, [*results(make_update())[:5], *stack])
+    assert (gate.exit_code, f"update {word}" in gate.points[0].reason) == (0, True)
 
 
 def test_the_answer_says_first_that_the_training_is_different():
@@ -528,7 +559,7 @@ def test_the_page_on_verdicts_has_the_tolerances_of_the_code():
     assert "| {}; {} where".format(*map(percent, halves)) in loss
     assert update.endswith(f"| {percent(TOLERANCE)} | {percent(HALF_TOLERANCE)} |")
     limits = convergence.MAXIMUM_TOLERANCE, MAXIMUM_TOLERANCE
-    most = "a loss equivalent up to {}, and an update up to {};".format(*map(percent, limits))
+    most = "tolerance of {} for a loss, and up to {} of an update (".format(*map(percent, limits))
     assert most in page
     assert f"`cannot tell` up to {percent(ROUTED_TOLERANCE)} apart" in page
     assert f"never above {percent(MOST_BY_SENSITIVITY)}" in page

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from analysis_factory import with_threads
-from recommendation_factory import BASELINE, experiment, in_turn, runs
+from recommendation_factory import BASELINE, LOSSES, experiment, in_turn, runs
 from serving_factory import serving
 
 from accel_bench.analysis.checks.offered_load import OTHER_LOAD
-from accel_bench.analysis.recommendation.answer import answer_of, others_of
+from accel_bench.analysis.recommendation.answer import answer_of, considered, others_of
 from accel_bench.analysis.recommendation.candidates import collect_candidates, device_of
 from accel_bench.analysis.recommendation.ranking import Ranked, break_evens, rank
 from accel_bench.result import Provenance, RankResult, Result, Status
@@ -49,6 +49,16 @@ def test_the_fastest_with_the_same_training_wins_and_the_others_say_why_not() ->
     words = answer_of(ranked, None)
     assert words.startswith("Use fast on l4: ")
     assert "1.300 [1.29" in words and "with an equivalent loss and update" in words
+
+
+def test_a_loss_that_only_a_declaration_allows_is_said_where_it_is_recommended() -> None:
+    shifted = [1.015 * loss for loss in LOSSES]
+    four_bits = runs(experiment("nf4"), 1.3, losses=shifted, loss_tolerances={"nf4": 0.02})
+    ranked = ranking(in_turn(runs(experiment("baseline")), four_bits))
+    assert names(ranked) == ["nf4", "baseline"] and ranked.best is not None
+    words = answer_of(ranked, None)
+    assert "with an equivalent update, its loss: within what nf4 declares" in words
+    assert considered(ranked.best, None).loss.startswith("within what nf4 declares (by up to 1.5 %")
 
 
 @pytest.mark.parametrize(

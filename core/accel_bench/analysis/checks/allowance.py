@@ -45,10 +45,10 @@ class Limits(NamedTuple):
     """Returns what is allowed between a baseline and a stack where no plugin declares anything."""
 
     maximum: float
-    """Largest declared tolerance, and largest distance, that makes two runs equivalent."""
+    """Largest declared tolerance, and largest distance, that a declaration excuses."""
 
     trusts_distance: bool
-    """Whether a distance below the maximum is equivalent although more is declared."""
+    """Whether a distance below the maximum is excused although more is declared."""
 
 
 class Allowance(NamedTuple):
@@ -61,10 +61,10 @@ class Allowance(NamedTuple):
     """What is allowed where no plugin declares anything."""
 
     maximum: float
-    """Largest declared tolerance that makes two runs equivalent."""
+    """Largest declared tolerance that excuses a distance beyond the usual one."""
 
     trusts_distance: bool = False
-    """Whether a distance below the maximum is equivalent although more is declared."""
+    """Whether a distance below the maximum is excused although more is declared."""
 
     plugins: tuple[str, ...] = ()
     """Plugins that declare the tolerance; empty for the usual one."""
@@ -74,10 +74,10 @@ class Allowance(NamedTuple):
 
     @property
     def by_design(self) -> str:
-        """Why a distance beyond the usual one is not equivalent; empty when it is."""
+        """Why no declaration excuses a distance beyond the usual one; empty where one does."""
         if self.other_training or self.tolerance <= self.maximum:
             return self.other_training
-        return f"{percent(self.maximum)} is the most that counts as equal"
+        return f"{percent(self.maximum)} is the most that counts as the same training"
 
     @property
     def words(self) -> str:
@@ -91,10 +91,14 @@ class Allowance(NamedTuple):
         """Return the word for a distance; a usual one needs no excuse, whatever is declared."""
         if difference > self.tolerance:
             return "different"
-        unsuspected = max(self.usual, self.maximum if self.trusts_distance else 0.0)
-        if self.other_training or (self.by_design and difference > unsuspected):
-            return "different by design"
-        return "equivalent"
+        by_design = self.other_training or difference > self.usual
+        return "different by design" if by_design else "equivalent"
+
+    def excuses(self, difference: float) -> bool:
+        """Return whether a declaration makes up for a distance beyond the usual one."""
+        if self.other_training or not self.usual < difference <= self.tolerance:
+            return False
+        return not self.by_design or (self.trusts_distance and difference <= self.maximum)
 
 
 def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:

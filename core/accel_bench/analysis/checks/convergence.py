@@ -18,7 +18,7 @@ from accel_bench.analysis.checks.movement import MINIMUM_STEPS, Movement, moveme
 from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.wording import percent
+from accel_bench.analysis.wording import percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
 
@@ -44,7 +44,7 @@ OTHER_DTYPE_TOLERANCE = 2e-2
 """Relative distance allowed where no plugin declares one and the dtypes differ."""
 
 MAXIMUM_TOLERANCE = 2e-2
-"""Largest declared tolerance that makes a loss equivalent, and the most that random draws excuse.
+"""Largest declared tolerance that excuses a loss, and the most that random draws excuse.
 
 It is that of base weights of 4 bits, the coarsest approximation among the shipped plugins.
 """
@@ -84,6 +84,10 @@ class LossComparison(Frozen):
     loss_tolerance_by: tuple[str, ...] = ()
     """Plugins that declare it, of those that one side alone uses; empty where none does."""
 
+    loss_excused: bool = False
+    """Whether the loss is beyond the usual tolerance and counts as that of the same training, since
+    a plugin declares as much."""
+
     loss_movement: float | None = None
     """Relative change of the baseline's loss by training, from the first step to the last."""
 
@@ -93,6 +97,11 @@ class LossComparison(Frozen):
 
     loss_reason: str = ""
     """Why the verdict is not `equivalent`."""
+
+    @property
+    def loss_word(self) -> str:
+        """The verdict as people read it."""
+        return training_word(self.loss_verdict, self.loss_tolerance_by)
 
     @property
     def loss_allowance(self) -> str:
@@ -167,7 +176,8 @@ def _compare_round(
     excused = difference > allowed.usual
     tolerance = allowed.tolerance if excused else min(allowed.tolerance, allowed.usual)
     verdict: LossWord = allowed.verdict(difference)
-    if verdict == "equivalent" and moved.at_least <= tolerance:
+    may_be_excused = allowed.excuses(difference)
+    if (verdict == "equivalent" or may_be_excused) and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.
         verdict = "cannot tell"
     drawn = verdict == "different" and difference <= MAXIMUM_TOLERANCE and bool(excuse)
@@ -176,7 +186,7 @@ def _compare_round(
         "equivalent": "",
         "cannot tell": f"{reason}; {excuse}" if drawn else _too_still(moved, tolerance),
         "different": reason,
-        "different by design": f"{reason}; {allowed.by_design}",
+        "different by design": "; ".join(filter(None, (reason, allowed.by_design))),
     }
     detectable = tolerance + moved.detectable
     return LossComparison(
@@ -184,6 +194,7 @@ def _compare_round(
         loss_difference=difference if math.isfinite(difference) else None,
         loss_tolerance=allowed.tolerance,
         loss_tolerance_by=allowed.plugins,
+        loss_excused=may_be_excused and verdict == "different by design",
         loss_movement=moved.size,
         loss_detectable_movement=detectable if math.isfinite(detectable) else None,
         loss_reason=why[verdict],

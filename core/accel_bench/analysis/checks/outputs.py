@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.checks.agreement import BLOCK, Agreement, agreement
 from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.wording import count, percent
+from accel_bench.analysis.wording import count, percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
 
@@ -25,7 +25,7 @@ HALF_TOLERANCE = 0.05
 batches are composed by timing."""
 
 MAXIMUM_TOLERANCE = 0.2
-"""Largest share of other tokens that a declared tolerance makes equivalent."""
+"""Largest share of other tokens that a declared tolerance excuses."""
 
 DRAWN = "sampling drew other tokens, and which of them differ by more than the draw is not known"
 """Why nothing is said of other tokens where they were drawn."""
@@ -75,11 +75,20 @@ class OutputComparison(Frozen):
     output_tolerance_by: tuple[str, ...] = ()
     """Plugins that declare it, of those that one side alone uses; empty where none does."""
 
+    output_excused: bool = False
+    """Whether the output is beyond the usual tolerance and counts as the same, since a plugin
+    declares as much."""
+
     output_requests: int | None = None
     """Requests that were compared, of all rounds; null where nothing was."""
 
     output_reason: str = ""
     """Why the verdict is not `same`."""
+
+    @property
+    def output_word(self) -> str:
+        """The verdict as people read it."""
+        return training_word(self.output_verdict, self.output_tolerance_by)
 
 
 def compare_outputs(
@@ -144,9 +153,11 @@ def _judged(
         reason += f"; in {wrong:,} of them rounding does not explain the first other token"
     if letters:
         reason += f"; {LETTERS}"
-    if verdict == "different by design":
+    excused = not wrong and allowed.excuses(worst.difference)
+    if verdict == "different by design" and not excused:
         reason += f"; {allowed.by_design}"
-    return found.model_copy(update={"output_verdict": verdict, "output_reason": reason})
+    judged = {"output_verdict": verdict, "output_excused": excused, "output_reason": reason}
+    return found.model_copy(update=judged)
 
 
 def _wrong(found: Agreement, allowed: Allowance) -> int:

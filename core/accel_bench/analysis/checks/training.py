@@ -46,7 +46,7 @@ bfloat16 matmuls 0.02; of stacks that train something else, and move all tensors
 """
 
 MAXIMUM_TOLERANCE = 0.3
-"""Largest distance that a declared tolerance makes equivalent.
+"""Largest distance that a declared tolerance excuses.
 
 Base weights of 4 bits moved adapters of a small pretrained llama 0.11 to 0.20 apart. On random
 weights, where no direction matters more than another, it is 0.35 to 0.56.
@@ -135,8 +135,11 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
         "equivalent": "",
         "cannot tell": f"{_apart(whole, allowed)}; {excuse}",
         "different": "; ".join([*parts, _reason(whole, allowed, unmoved, len(baseline.tensors))]),
-        "different by design": f"{_apart(whole, allowed)}; {allowed.by_design}",
+        "different by design": _apart(whole, allowed),
     }
+    excused = verdict == "different by design" and allowed.excuses(whole.relative)
+    if not excused:
+        reasons["different by design"] += f"; {allowed.by_design}"
     return TrainingComparison(
         update_verdict=verdict,
         update_difference=whole.relative,
@@ -145,6 +148,7 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
         update_exact=exact is not None,
         update_tolerance=allowed.tolerance,
         update_tolerance_by=allowed.plugins,
+        update_excused=excused,
         update_reason=reasons[verdict],
     )
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.checks.convergence import LossComparison
 from accel_bench.analysis.checks.outputs import OutputComparison
 from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.analysis.wording import training_word
 
 UpdateWord: TypeAlias = Literal[
     "equivalent", "cannot tell", "different", "different by design", "not tested"
@@ -57,8 +58,22 @@ class TrainingComparison(OutputComparison, LossComparison):
     update_tolerance_by: tuple[str, ...] = ()
     """Plugins that declare it, of those that one side alone uses; empty where none does."""
 
+    update_excused: bool = False
+    """Whether the update is beyond the usual tolerance and counts as that of the same training,
+    since a plugin declares as much."""
+
     update_reason: str = ""
     """Why the verdict on the update is not `equivalent`."""
+
+    @property
+    def update_word(self) -> str:
+        """The verdict as people read it."""
+        return training_word(self.update_verdict, self.update_tolerance_by)
+
+    @property
+    def excused(self) -> bool:
+        """Whether a verdict is that it differs by design, and counts as the same training."""
+        return self.loss_excused or self.update_excused or self.output_excused
 
     @property
     def update_missing(self) -> bool:
@@ -75,18 +90,19 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Verdicts with their reasons, or with what was allowed, by what they are on."""
+        """Verdicts in words with their reasons, or with what was allowed, by what they are on."""
         if self.generated:
-            return {"output": (self.output_verdict, self.output_reason)}
+            return {"output": (self.output_word, self.output_reason)}
         return {
-            "loss": (self.loss_verdict, self.loss_reason or self.loss_allowance),
-            "update": (self.update_verdict, self.update_reason),
+            "loss": (self.loss_word, self.loss_reason or self.loss_allowance),
+            "update": (self.update_word, self.update_reason),
         }
 
     @property
     def differs_by_design(self) -> bool:
         """Whether a verdict is that it differs, and no more than a plugin declares."""
-        return any(verdict == "different by design" for verdict, _ in self.verdicts.values())
+        verdicts = (self.loss_verdict, self.update_verdict, self.output_verdict)
+        return "different by design" in verdicts
 
     @property
     def declared_by(self) -> tuple[str, ...]:
@@ -121,17 +137,19 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def not_the_same(self) -> str:
-        """What keeps the training from being the same, by design too; empty where nothing does."""
+        """What keeps the training from being the same, by design too; empty where nothing does, or
+        only what a declaration excuses."""
         other = "; ".join(self.training_reasons)
+        loss = f"its loss differs {self.loss_reason}"
         reasons = [
             f"{verdict} ({reason})"
-            for verdict, reason in (
-                ("different" if other else "", other),
-                (self.loss_verdict, f"its loss differs {self.loss_reason}"),
-                (self.update_verdict, self.update_reason),
-                (self.output_verdict, self.output_reason),
+            for verdict, excused, reason in (
+                ("different" if other else "", False, other),
+                (self.loss_verdict, self.loss_excused, loss),
+                (self.update_verdict, self.update_excused, self.update_reason),
+                (self.output_verdict, self.output_excused, self.output_reason),
             )
-            if verdict.startswith("different")
+            if verdict.startswith("different") and not excused
         ]
         return "; ".join(reasons)
 
@@ -162,7 +180,8 @@ def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
     if training.update_missing:
         return training.untested
     verdicts = {training.loss_verdict, training.update_verdict, training.output_verdict}
-    if verdicts & {"equivalent", "same"} or training.loss_reason == NO_TRAINING:
+    shown = training.excused or bool(verdicts & {"equivalent", "same"})
+    if shown or training.loss_reason == NO_TRAINING:
         return ""
     why = training.loss_reason or training.update_reason or reason
     return f"its training is not shown to be the baseline's ({why or 'nothing was compared'})"

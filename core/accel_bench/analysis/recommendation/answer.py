@@ -84,9 +84,9 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
         if usable and tokens
         else None,
         ratio=row.ratio if usable else None,
-        loss="" if generates else _word(candidate, row.loss_verdict, row.loss_reason),
-        update="" if generates else _word(candidate, row.update_verdict, row.update_reason),
-        output=_word(candidate, row.output_verdict, row.output_reason) if generates else "",
+        loss="" if generates else _word(candidate, row.loss_word, row.loss_reason),
+        update="" if generates else _word(candidate, row.update_word, row.update_reason),
+        output=_word(candidate, row.output_word, row.output_reason) if generates else "",
         memory=memory_of(candidate),
         evidence=_evidence(candidate),
     )
@@ -165,11 +165,12 @@ def _trained(best: Candidate) -> str:
         return f"with the {what} that the others were compared with"
     row = best.row
     if row.generated:
-        return f"with an output that is {row.output_verdict}"
-    alike = {"loss": row.loss_verdict, "update": row.update_verdict}
-    names = [name for name, verdict in alike.items() if verdict == "equivalent"]
-    open_ = [f"its {name}: {verdict}" for name, verdict in alike.items() if name not in names]
-    return ", ".join([f"with an equivalent {' and '.join(names)}", *open_])
+        return f"with an output that is {row.output_word}"
+    words = {"loss": row.loss_word, "update": row.update_word}
+    names = [name for name, word in words.items() if word == "equivalent"]
+    others = [f"its {name}: {word}" for name, word in words.items() if name not in names]
+    alike = [f"with an equivalent {' and '.join(names)}"] if names else []
+    return ", ".join([*alike, *others])
 
 
 def memory_words(memory: MemoryUse) -> str:

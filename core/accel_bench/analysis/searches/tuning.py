@@ -164,7 +164,7 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
         yield training.untested
     if training.generated:
         return  # What else than the same answers is among the differences.
-    if training.loss_verdict != "equivalent":
+    if training.loss_verdict != "equivalent" and not training.loss_excused:
         yield (
             f"its loss was not shown to be equivalent: {training.loss_reason}; --objective loss "
             "compares what trains otherwise"

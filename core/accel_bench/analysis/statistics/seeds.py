@@ -103,14 +103,15 @@ def _compare(
         low=low,
         high=high,
         tolerance=allowed.tolerance,
+        tolerance_by=allowed.plugins,
     )
 
 
 def _verdict(differences: Sequence[float], allowed: Allowance) -> SeedVerdict:
-    """Return the verdict; `different by design` in the place of an excused `equivalent`."""
+    """Return the verdict; `different by design` for what is beyond the usual tolerance."""
     verdict = judge_differences(differences, allowed.tolerance)
-    excused = judge_differences(differences, allowed.usual) != "equivalent"
-    if verdict == "equivalent" and (allowed.other_training or (allowed.by_design and excused)):
+    beyond = judge_differences(differences, allowed.usual) != "equivalent"
+    if verdict == "equivalent" and (allowed.other_training or beyond):
         return "different by design"
     return verdict
 

@@ -12,6 +12,7 @@ from accel_bench.analysis.compare import ExperimentComparison, Operand
 from accel_bench.analysis.metrics.named import MetricFigure, labels
 from accel_bench.analysis.schema import StepSeconds
 from accel_bench.analysis.wording import (
+    WITHIN,
     label,
     mebibytes,
     milliseconds,
@@ -45,6 +46,10 @@ OF_TRAINING = ("samples/s", "steps/s", "last loss", "mean loss")
 
 TOKENS_A_SECOND = rate_unit([])
 """Unit of the speeds unless calls were counted."""
+
+
+DIFFERENT = ("different", WITHIN)
+"""How the words for another training begin."""
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
@@ -100,7 +105,7 @@ def _answer(one: ExperimentComparison) -> str:
     trained = {
         f"{what} {with_reason(word, reason)}": word for what, (word, reason) in one.verdicts.items()
     }
-    different = [text for text, word in trained.items() if word.startswith("different")]
+    different = [text for text, word in trained.items() if word.startswith(DIFFERENT)]
     parts = [*different, *parts, *(text for text in trained if text not in different)]
     return "; ".join(parts) + "."
 
@@ -188,7 +193,7 @@ POINTS = (
     Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
     Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,
            kind="number"),
-    Column("loss", reader("loss_verdict"), kind="word"),
+    Column("loss", reader("loss_word"), kind="word"),
     Column("verdict", reader("verdict"), kind="word"),
 )  # fmt: skip
 """Columns of the table over sweep points."""
@@ -219,6 +224,7 @@ FLAT = (
     *paths("", "update_cosine update_tolerance update_tolerance_by update_reason"),
     *paths("", "output_verdict output_difference output_tolerance output_tolerance_by"),
     *paths("", "output_requests output_reason"),
+    *paths("", "loss_excused update_excused output_excused"),
     *interval_paths("ratio", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),

@@ -142,8 +142,7 @@ def _metric(name: str, row: ExperimentSummary) -> float | None:
 
 def output_verdict(row: Any) -> TrainingVerdict:
     """Return the verdict on what was generated, of what has the fields of `OutputComparison`."""
-    word = row.output_verdict.removeprefix("different ")
-    return TrainingVerdict(word, row.output_difference, row.output_tolerance)
+    return TrainingVerdict(row.output_word, row.output_difference, row.output_tolerance)
 
 
 def _latency(title: str, names: Sequence[str]) -> Column:

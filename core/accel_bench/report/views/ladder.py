@@ -63,7 +63,7 @@ def _step_notes(step: LadderStep) -> Iterator[str]:
         if figure.reason:
             yield f"{step.item} {name}: {figure.reason}"
         elif figure.loss_verdict != "equivalent":
-            yield f"{step.item} {name}: loss {figure.loss_verdict}: {figure.loss_reason}"
+            yield f"{step.item} {name}: loss {figure.loss_word}: {figure.loss_reason}"
 
 
 COLUMNS = (

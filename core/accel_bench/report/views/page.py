@@ -14,6 +14,7 @@ from accel_bench.analysis.repeated import command_for_stack
 from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
     EARLIEST,
+    WITHIN,
     count,
     duration,
     join_names,
@@ -57,7 +58,9 @@ from accel_bench.report.views.stack_comparison import (
 
 GOOD_WORDS = frozenset(("faster", "equivalent"))
 
-WARN_WORDS = frozenset(("inconclusive", "cannot tell", "degraded", "not tested", "not comparable"))
+WARN_WORDS = frozenset(
+    ("inconclusive", "cannot tell", "degraded", "not tested", "not comparable", WITHIN)
+)
 
 PLAIN_WORDS = frozenset(("baseline", "same", EMPTY))
 """Words of verdicts by their colour; all others are bad."""

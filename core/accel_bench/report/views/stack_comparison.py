@@ -26,6 +26,7 @@ from accel_bench.analysis.wording import (
     ratio_interval,
     significant,
     size,
+    training_word,
 )
 from accel_bench.report.table import (
     Column,
@@ -308,19 +309,20 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         numbers = join_names([str(number + 1) for number in row.repeated_rounds])
         yield f"round {numbers}: measured again, and counted as it came out then"
     if row.output_reason and row.ratio and row.output_reason not in answer:
-        yield f"output {row.output_verdict}: {row.output_reason}"
+        yield f"output {row.output_word}: {row.output_reason}"
     if row.generated:
         return
     if row.loss_reason and row.ratio and row.loss_reason not in answer:
-        yield f"loss {row.loss_verdict}: {row.loss_reason}"
+        yield f"loss {row.loss_word}: {row.loss_reason}"
     if row.update_reason and row.ratio and row.update_reason not in answer:
-        yield f"update {row.update_verdict}: {row.update_reason}"
+        yield f"update {row.update_word}: {row.update_reason}"
 
 
 def _seeds(row: SeedEquivalence) -> str:
     """Return `name: loss at the end over 5 seeds equivalent: +0.01% (90 % interval ...)`."""
     name = group_label(row.stack, row.sweep)
-    text = f"{name}: loss at the end over {row.seeds} seeds {row.verdict}"
+    word = training_word(row.verdict, row.tolerance_by)
+    text = f"{name}: loss at the end over {row.seeds} seeds {word}"
     if row.lost:
         text += f" ({row.lost} more on which it did not train)"
     if row.difference is None or row.low is None or row.high is None or row.tolerance is None:
@@ -453,6 +455,7 @@ FLAT = (
     *paths("row", "update_cosine update_tolerance update_tolerance_by update_reason"),
     *paths("row", "mode output_verdict output_difference output_tolerance output_tolerance_by"),
     *paths("row", "output_requests output_reason"),
+    *paths("row", "loss_excused update_excused output_excused"),
     *paths("step", "item", "ladder_{}"),
     *ladder_columns("adds"),
     *ladder_columns("left_out"),

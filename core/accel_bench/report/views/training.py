@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.schema import ExperimentSummary
-from accel_bench.analysis.wording import count, size
+from accel_bench.analysis.wording import WITHIN, count, size
 from accel_bench.report.table import Column
 
 UNIT = "% of max"
@@ -25,15 +25,13 @@ class TrainingVerdict(NamedTuple):
 
 def loss_verdict(row: Any) -> TrainingVerdict:
     """Return the verdict on the loss of what has the fields of `LossComparison`."""
-    word = row.loss_verdict.removeprefix("different ")  # `by design` fits a narrow page
-    return TrainingVerdict(word, row.loss_difference, row.loss_tolerance)
+    return TrainingVerdict(row.loss_word, row.loss_difference, row.loss_tolerance)
 
 
 def update_verdict(row: Any) -> TrainingVerdict:
     """Return the verdict on the update of what has the fields of `TrainingComparison`."""
-    word = row.update_verdict.removeprefix("different ")
     estimated = not row.update_exact
-    return TrainingVerdict(word, row.update_difference, row.update_tolerance, estimated)
+    return TrainingVerdict(row.update_word, row.update_difference, row.update_tolerance, estimated)
 
 
 def verdict_column(title: str, cell: Any) -> Column:
@@ -42,15 +40,18 @@ def verdict_column(title: str, cell: Any) -> Column:
 
 
 def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
-    """Return `equivalent` and `0.02/0.1`; the word alone where nothing was compared.
+    """Return `equivalent` and `0.02/0.1`; the words alone where nothing was compared.
 
     A distance that sketches estimate is `~0.02/0.1`.
     """
+    _, within, who = verdict.word.partition(WITHIN)
+    # `by design` fits a narrow page, and so do two lines.
+    words = (within, who.strip()) if within else (verdict.word.removeprefix("different "),)
     if verdict.difference is None or verdict.tolerance is None:
-        return (verdict.word,)
+        return words
     apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
     about = "~" if verdict.estimated and verdict.difference else ""
-    return verdict.word, f"{about}{apart}/{allowed}"
+    return (*words, f"{about}{apart}/{allowed}")
 
 
 def update_cost_text(row: ExperimentSummary) -> str:
