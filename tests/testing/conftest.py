@@ -17,5 +17,5 @@ def imported_once() -> None:
 def imported_lightly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no process to import a plugin in, but for the tests that are about the import."""
     if not request.node.get_closest_marker("real_import"):
-        nothing: declared.Effects = ([], [])
+        nothing: declared.Effects = ([], [], "")
         monkeypatch.setattr(declared, "_effects", lambda *_: (nothing, nothing))

@@ -28,6 +28,10 @@ PR_SET_NAME = 15
         ("os.kill(os.getpid(), 11)", "the plugin ended the process (SIGSEGV)"),
         ("raise KeyboardInterrupt", "it raised KeyboardInterrupt in accelerate_model"),
         ("import sys; sys.exit(0)", "SystemExit"),
+        (
+            "import time; os.kill(os.getppid(), 9); time.sleep(60)",
+            "the plugin ended the process (SIGKILL)",
+        ),
     ],
 )
 def test_an_ending_of_the_process_is_a_violation_that_names_the_hook(
@@ -45,6 +49,27 @@ def test_a_plugin_that_hangs_is_ended_and_its_line_named(tmp_path: Path) -> None
     assert "runs: it had not ended after 15 s" in found
     assert "(in accelerate_model)" in found
     assert ", accelerate_model" in found  # The frame in which it sleeps.
+
+
+@pytest.mark.real_import
+@pytest.mark.parametrize(
+    ("does", "imported", "run"),
+    [
+        (
+            "import time; time.sleep(600)",
+            "and planning with it had not ended after 6 s; check_plugin(seconds=...) allows more",
+            "had not ended after 6 s",
+        ),
+        ("os.kill(os.getppid(), 9)", "that imports it and plans with it (SIGKILL)", "(SIGKILL)"),
+    ],
+)
+def test_planning_that_hangs_or_kills_its_parent_is_a_violation(
+    tmp_path: Path, does: str, imported: str, run: str
+) -> None:
+    more = f"@hookimpl\n    def check_scenario(self, experiment):\n        {does}"
+    light, runs = violations(tmp_path, source(more=more), scenario=NULL, seconds=6)
+    assert light.startswith("light import: ") and imported in light
+    assert runs.startswith("runs: ") and run in runs
 
 
 def test_an_exit_in_planning_is_a_violation(tmp_path: Path) -> None:
@@ -66,9 +91,12 @@ def test_clauses_behind_a_crash_are_tried_in_a_new_process(
     assert "  proven    dtypes: float16\n" in capsys.readouterr().out
 
 
-def test_a_flood_of_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["print", "run.logger.info"])
+def test_a_flood_of_output_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     monkeypatch.setattr(apart, "LOG_BYTES", 2_000_000)
-    acting = "[print('x' * 1000) for n in range(10**9)]"
+    acting = f"[{call}('x' * 1000) for n in range(10**9)]"
     found = violations(tmp_path, source(acting=acting), scenario=NULL)[0]
     assert found.startswith("runs: it wrote more than 2 MB of output")
 

@@ -142,6 +142,47 @@ def test_what_the_parent_s_hooks_import_is_named(tmp_path: Path) -> None:
     assert re.search("check_scenario imports .*numpy, tokenizers in the process that plans", found)
 
 
+@real_import
+def test_what_the_parent_s_hooks_print_is_named(tmp_path: Path) -> None:
+    more = "@hookimpl\n    def check_scenario(self, experiment):\n        print('planned')"
+    imported, planned = violations(
+        tmp_path, source(top="print('imported')", more=more), scenario=NULL
+    )
+    assert "prints 'imported'" in imported
+    assert "check_scenario prints 'planned'" in planned
+
+
+def test_what_a_run_prints_and_writes_where_it_has_nothing_to_write_is_named(
+    tmp_path: Path,
+) -> None:
+    acting = (
+        "print('hello'); (run.folder.parent / 'mine').touch(); "
+        "(run.folder / 'job.json').write_text('{}'); (run.folder / 'own.txt').touch()"
+    )
+    outside, of_core, printed = violations(tmp_path, source(acting=acting), scenario=NULL)
+    assert "/mine, which is outside of run.folder and run.cache" in outside
+    assert "has written job.json of run.folder, which is core's" in of_core
+    assert re.search(r"output: accel_bench_\S+ prints 'hello'; log by run.logger", printed)
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ("conflicts = frozenset({'x'}); after = ('x',)", "conflicts and after both stand for 'x'"),
+        ("after = before = ('x',)", "after and before both stand for 'x'"),
+        (
+            "needs_adapter = True; conflicts = frozenset({'lora'})",
+            "conflicts and needs_adapter both stand for 'lora'",
+        ),
+    ],
+)
+def test_declarations_that_contradict_each_other_are_named(
+    tmp_path: Path, declared: str, said: str
+) -> None:
+    (found,) = violations(tmp_path, source(declared=declared), scenario=NULL)
+    assert found.startswith("declarations: ") and said in found
+
+
 def test_what_is_left_by_a_run_that_fails_early_is_named(tmp_path: Path) -> None:
     early = "@hookimpl\n    def prepare_process(self, run):\n        os.environ['EARLY'] = '1'"
     closing = "self.late; os.environ.pop('EARLY')"
@@ -267,7 +308,21 @@ def test_a_declared_update_tolerance_is_proven_or_named(tmp_path: Path) -> None:
     narrow = source(declared=declared.format(1e-7), acting=acting)
     (found,) = violations(tmp_path / "narrow", narrow)
     assert re.search(r"its update is [\d.]+ % apart from the baseline's, 1e-05 % allowed", found)
-    assert "declare update_tolerance" in found
+    assert "declare a wider update_tolerance" in found
+
+
+def test_a_loss_that_differs_by_design_is_proven_to_do_so(tmp_path: Path) -> None:
+    declared = "loss_tolerance = 0.9; update_tolerance = 5.0"
+    report = check(tmp_path, source(declared=declared, acting="run.model.lm_head.weight.data *= 8"))
+    said = {one.name: one.sentence for one in report.proven if "of the baseline" in one.name}
+    assert said["loss of the baseline"].startswith("different by design: ")
+    assert said["update of the baseline"].startswith("different by design: ")
+
+
+def test_a_wider_tolerance_is_the_way_out_of_one_that_is_too_narrow(tmp_path: Path) -> None:
+    text = source(declared="loss_tolerance = 1e-4", acting="run.model.lm_head.weight.data *= 8")
+    (found,) = violations(tmp_path, text)
+    assert "declare a wider loss_tolerance" in found
 
 
 def test_other_work_is_acknowledged_and_still_told(tmp_path: Path) -> None:

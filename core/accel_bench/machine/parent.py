@@ -1,7 +1,8 @@
-"""What a process does when the one that started it ends."""
+"""What a process does when the one that started it ends, and what is put between the two."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -23,3 +24,22 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent and os.getppid() != parent:
         raise WorkerError("the process that started this one has gone")
+
+
+def put_process_between() -> None:
+    """Fork, and return in the new process alone, which ends with this one.
+
+    This one only waits for it and ends as it does: code that kills its parent then kills this
+    process, and not the one that started it.
+    """
+    between = os.getpid()
+    if child := os.fork():
+        for number in (signal.SIGINT, signal.SIGUSR1):  # They are meant for the new process.
+            signal.signal(number, signal.SIG_IGN)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0:
+            with contextlib.suppress(OSError):  # SIGKILL has no handler.
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(between, -code)
+        os._exit(code)
+    die_with_parent(between)

@@ -24,17 +24,17 @@ from typing import Any, TypeAlias
 
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import HEARTBEAT_PHASE, PHASES
-from accel_bench.machine.parent import die_with_parent
+from accel_bench.machine.parent import die_with_parent, put_process_between
 from accel_bench.runner.artifacts import log_tail
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.testing.report import Clause, Step, unproven, violated
 from accel_bench.testing.tiny import this_machine
 
-CLAUSE_SECONDS = 600.0
+CLAUSE_SECONDS = 120.0
 """How long the process may take for one clause, with the runs that it needs."""
 
 LOG_BYTES = 2**26
-"""How much the process may write to its output before it is ended."""
+"""How much the process may write to its output and to the logs of runs before it is ended."""
 
 FIRST_HOOK = PHASES.index("prepare_experiment")
 
@@ -149,15 +149,13 @@ class Child:
         if not process.is_alive():
             how = describe_exit(process.exitcode)
             return f"the plugin ended the process ({how}); raise an error instead"
-        if (self.folder / LOG).exists() and (self.folder / LOG).stat().st_size > LOG_BYTES:
-            return f"it wrote more than {LOG_BYTES / 1e6:.0f} MB of output; print next to nothing"
+        if sum(log.stat().st_size for log in self.folder.rglob("*.log")) > LOG_BYTES:
+            return f"it wrote more than {LOG_BYTES / 1e6:.0f} MB of output; log what is news"
         if time.monotonic() > deadline:
             with contextlib.suppress(OSError):
-                os.kill(process.pid, signal.SIGUSR1)
+                os.killpg(process.pid, signal.SIGUSR1)
             time.sleep(0.2)  # Its stack is written meanwhile.
-            return (
-                f"it had not ended after {self.seconds:g} s; check_plugin(seconds=...) allows more"
-            )
+            return not_ended("it", self.seconds)
         return ""
 
     def _where(self) -> str:
@@ -165,6 +163,11 @@ class Child:
         phase = last_phase(self.folder)
         frame = last_frame(self.folder / LOG)
         return f"{f' (in {phase})' if phase else ''}{f' at {frame}' if frame else ''}"
+
+
+def not_ended(what: str, seconds: float) -> str:
+    """Return the sentence about something that took longer than a clause may."""
+    return f"{what} had not ended after {seconds:g} s; check_plugin(seconds=...) allows more"
 
 
 DONE = "done"
@@ -182,6 +185,7 @@ def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int
     die_with_parent(parent)
     with contextlib.suppress(OSError):
         os.setsid()
+    put_process_between()
     log = (folder / LOG).open("w", encoding="utf8")
     for number in (1, 2):
         os.dup2(log.fileno(), number)

@@ -69,7 +69,7 @@ def _clauses(name: str, trials: dict[str, Any], seconds: float) -> Iterator[Clau
     except AccelBenchError as error:
         yield violated("entry point", str(error))
         return
-    yield from declared.light_import(plugin, trials["options"], scenario, trials["device"])
+    yield from declared.light_import(plugin, trials["options"], scenario, trials["device"], seconds)
     plugin.unmet()  # Remembered, also by the processes that are forked.
     _import_libraries(scenario)
     threads = "threads" in scenario.get("resources", {})

@@ -22,6 +22,9 @@ from accel_bench.plugins.compatibility import OWN_DISTRIBUTION, is_on_contract
 from accel_bench.plugins.describe import implemented, options_of
 from accel_bench.plugins.registry import Installed
 from accel_bench.plugins.validation import validation_problems, wrong_declarations
+from accel_bench.runner.outcome import describe_exit
+from accel_bench.scenario.uses import slot_defaults
+from accel_bench.testing.apart import not_ended
 from accel_bench.testing.report import Clause, judged, proven, unproven, violated
 
 HEAVY = (
@@ -37,26 +40,25 @@ HEAVY = (
 )
 """Packages that a plugin's module must not import: the program lists and plans without them."""
 
-IMPORT_SECONDS = 120.0
-"""Limit of the process that imports the plugin, half of it for the import itself: to name what is
-heavy, it must arrive on a busy machine too."""
-
-Effects: TypeAlias = tuple[list[str], list[str]]
-"""Top-level packages, and environment variables that were set, changed or removed."""
+Effects: TypeAlias = tuple[list[str], list[str], str]
+"""Top-level packages, environment variables that were set, changed or removed, and what was
+printed."""
 
 PROGRAM = """\
-import contextlib, json, os, sys, tempfile
+import contextlib, io, json, os, sys, tempfile
 import accel_bench.plugins.manager
 from accel_bench.errors import AccelBenchError
 from accel_bench.job import Job
+from accel_bench.machine.parent import put_process_between
 from accel_bench.testing.tiny import plan_trial, this_machine
 
 def effects(act, *arguments, **named):
-    before, modules = dict(os.environ), set(sys.modules)
-    act(*arguments, **named)
+    before, modules, printed = dict(os.environ), set(sys.modules), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        act(*arguments, **named)
     names = {name.partition(".")[0] for name in set(sys.modules) - modules}
     changed = {n for n in {*before, *os.environ} if before.get(n) != os.environ.get(n)}
-    return sorted(names), sorted(changed)
+    return sorted(names), sorted(changed), printed.getvalue()[:1000]
 
 def plan(name, *trial):
     with contextlib.suppress(AccelBenchError), tempfile.TemporaryDirectory() as folder:
@@ -68,6 +70,7 @@ def plan(name, *trial):
                 watching = planned.active.call_plugin(plugin, "observe_ranks", job=job, ranks=[])
                 watching and watching.finish({})
 
+put_process_between()
 imported = effects(accel_bench.plugins.manager.load_class, sys.argv[1], allow_torch=True)
 this_machine()
 print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
@@ -76,13 +79,24 @@ print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 
 
 def light_import(
-    plugin: Installed, options: Mapping[str, Any], scenario: Mapping[str, Any], device: str
+    plugin: Installed,
+    options: Mapping[str, Any],
+    scenario: Mapping[str, Any],
+    device: str,
+    seconds: float,
 ) -> Iterator[Clause]:
-    """Import the module and plan with it in a fresh process: fast, nothing heavy, nothing set."""
+    """Import the module and plan with it in a fresh process: nothing heavy, set or printed.
+
+    Half of the `seconds` are for the import: to name what is heavy, it must arrive on a busy
+    machine too.
+    """
     name, module = "light import", plugin.entry.module
     try:
-        imported, planned = _effects(plugin.name, options, scenario, device)
-    except (AccelBenchError, subprocess.TimeoutExpired) as error:
+        imported, planned = _effects(plugin.name, options, scenario, device, seconds)
+    except subprocess.TimeoutExpired:
+        yield violated(name, not_ended(f"importing {module} and planning with it", seconds))
+        return
+    except AccelBenchError as error:
         yield violated(name, str(error))
         return
     instead = "at module level; import it in the bodies of the hooks, or in a module they import"
@@ -96,8 +110,8 @@ def light_import(
 def _light(
     name: str, who: str, effects: Effects, heavy: Sequence[str], instead: str
 ) -> list[Clause]:
-    """Check that nothing heavy was imported and that no environment variable was set."""
-    imported, changed = effects
+    """Check that nothing heavy was imported, no environment variable set and nothing printed."""
+    imported, changed, printed = effects
     problems = []
     if found := [package for package in heavy if package in imported]:
         problems.append(f"{who} imports {', '.join(found)} {instead}")
@@ -106,7 +120,12 @@ def _light(
             f"{who} sets the environment variables {', '.join(changed)}; set them in "
             "prepare_process and put them back by run.on_close"
         )
-    return judged(name, problems, f"{who} brings no heavy package and sets nothing")
+    if printed:
+        problems.append(
+            f"{who} prints {printed.strip()[:60]!r} amid what may be a document; return reasons, or "
+            "log in a worker by run.logger"
+        )
+    return judged(name, problems, f"{who} brings no heavy package, sets and prints nothing")
 
 
 def of_the_class(
@@ -123,6 +142,7 @@ def of_the_class(
         for key in ("conflicts", "after", "before")
         if not wrong and plugin.name in getattr(kind, key)
     ]
+    wrong += [] if wrong else _contradictions(kind)
     yield from judged("declarations", wrong, "every declaration has its type")
     described = options_of(kind)
     bare = [
@@ -137,6 +157,20 @@ def of_the_class(
     unmet = "; ".join(plugin.unmet(kind.requires))
     problems = [f"{unmet}: install what {plugin.distribution} requires"] if unmet else []
     yield from judged("requirements", problems, "all are installed")
+
+
+def _contradictions(kind: type[Plugin[Any]]) -> Iterator[str]:
+    """Yield pairs of declarations that no stack can meet together."""
+    needed = slot_defaults().needed_adapter
+    adapter = {needed} if kind.needs_adapter else set()
+    for one, names, other, others in (
+        ("conflicts", kind.conflicts, "after", {*kind.after}),
+        ("conflicts", kind.conflicts, "before", {*kind.before}),
+        ("after", {*kind.after}, "before", {*kind.before}),
+        ("conflicts", kind.conflicts, "needs_adapter", adapter),
+    ):
+        for name in sorted(names & others):
+            yield f"{kind.__name__}: {one} and {other} both stand for {name!r}; take one out"
 
 
 def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterator[Clause]:
@@ -174,14 +208,18 @@ def _declared_range(plugin: Installed) -> Clause:
 
 
 def _effects(
-    name: str, options: Mapping[str, Any], scenario: Mapping[str, Any], device: str
+    name: str,
+    options: Mapping[str, Any],
+    scenario: Mapping[str, Any],
+    device: str,
+    seconds: float,
 ) -> tuple[Effects, Effects]:
     """Return what importing the plugin adds to a process, and then what planning with it adds.
 
-    Raises PluginError when it cannot be imported.
+    Raises PluginError when it cannot be imported, and subprocess.TimeoutExpired.
     """
     # The process imports what this one can, also what a test has put on its path.
-    longer = {"ACCEL_BENCH_IMPORT_SECONDS": str(IMPORT_SECONDS / 2)}
+    longer = {"ACCEL_BENCH_IMPORT_SECONDS": str(seconds / 2)}
     environment = {**longer, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     trial = json.dumps([name, dict(options), dict(scenario), device], default=str)
     done = subprocess.run(
@@ -189,19 +227,19 @@ def _effects(
         capture_output=True,
         text=True,
         env=environment,
-        timeout=IMPORT_SECONDS,
+        timeout=seconds,
         check=False,
     )
-    if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2]
+    last = done.stderr.strip().rpartition("\n")[2]
+    if done.returncode > 0 and last:
         raise PluginError(last.removeprefix("accel_bench.errors.PluginError: "))
     try:
-        # Plugins may print while they are imported: ours is the last line.
+        # Libraries may print from below Python: ours is the last line.
         imported, planned = ast.literal_eval(done.stdout.strip().rpartition("\n")[2])
     except (SyntaxError, ValueError):
         raise PluginError(
-            f"plugin {name!r} ended the process that imports it and plans with it (exit 0); raise "
-            "an error instead"
+            f"plugin {name!r} ended the process that imports it and plans with it "
+            f"({describe_exit(done.returncode)}); raise an error instead"
         ) from None
     return imported, planned
 

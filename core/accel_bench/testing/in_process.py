@@ -58,6 +58,9 @@ class Execution:
     imported: list[str] = field(default_factory=list)
     """Packages that were imported between `prepare_process` and the window."""
 
+    printed: dict[str, str] = field(default_factory=dict)
+    """The first text that each module of a plugin has printed."""
+
 
 class InProcess(Plugin[Options]):
     """A launcher whose only rank is the process that calls it."""
@@ -192,7 +195,7 @@ def _attempt(
     others = [one for one in planned.active.plugins if one.slot != "launcher"]
     active = ActivePlugins([*others, _active(here)])
     with _as_in_a_worker(planned.experiment.scenario.environment):
-        traces = watch(root) if here.watched else None
+        traces = watch(attempt.job) if here.watched else None
         path = attempt.job.update_path()
         result = run_attempt(
             attempt,
@@ -201,13 +204,14 @@ def _attempt(
             lambda found: changes.add(path, found) if changes else found,
         )
         here.left += traces.left() if traces else ()
+        printed = traces.printed if traces else {}
     if (
         here.stopped and not here.watched
     ):  # In the kit's own process it was the plugin that raised it.
         raise KeyboardInterrupt
     # What was not put back is named once.
     replaced = [text for text in here.replaced if f"{text} and not put back" not in here.left]
-    return Execution(result, here.left, list(dict.fromkeys(replaced)), here.imported)
+    return Execution(result, here.left, list(dict.fromkeys(replaced)), here.imported, printed)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.plugins.describe import implemented
 from accel_bench.result import Result
+from accel_bench.runner.artifacts import TAIL_BYTES
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench.testing.report import Clause, judged, proven, unproven, violated
 from accel_bench.testing.running import run_or_skip
@@ -19,8 +20,8 @@ from accel_bench.testing.trial_runs import TrialRuns
 SAME_WORK = frozenset({"engine", "metrics"})
 """Slots whose plugins must not change what is trained."""
 
-MOST_OUTPUT = 1_000_000
-"""Bytes that a few runs may print and log together."""
+MOST_OUTPUT = 4 * TAIL_BYTES
+"""Bytes that a few runs may print and log together: a result keeps `TAIL_BYTES` of a log."""
 
 MOST_EVIDENCE = 100_000
 """Bytes of JSON that a run may show as evidence: it is stored with every run."""
@@ -100,6 +101,10 @@ def output(trials: TrialRuns, result: Result) -> list[Clause]:
         )
         if size > most
     ]
+    problems += [
+        f"{module} prints {text[:60]!r}; log by run.logger, and only what is news"
+        for module, text in trials.execution.printed.items()
+    ]
     return judged("output", problems, f"{written} bytes, {shown} of evidence")
 
 
@@ -118,11 +123,8 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
         return proven(name, f"{near}, different by design" if found.loss_excused else near)
     if trials.other_work:
         return unproven(name, f"the loss differs {reason}: acknowledged by other_work=True")
-    return violated(
-        name,
-        f"the loss differs {reason} ({rule}); if that is by design, declare loss_tolerance, "
-        "or where it trains something else say check_plugin(..., other_work=True)",
-    )
+    wider = "loss_tolerance" if not found.loss_tolerance_by else "a wider loss_tolerance"
+    return violated(name, f"the loss differs {reason} ({rule}); {_ways_out(wider)}")
 
 
 def training(trials: TrialRuns, baseline: Result, result: Result) -> Iterator[Clause]:
@@ -142,14 +144,20 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     if not different and found.update_verdict in ("not tested", "cannot tell"):
         return unproven(name, found.update_reason or "nothing is trained by torch")
     if not different:
+        design = "different by design: " if found.update_verdict == "different by design" else ""
         allowed = f"{found.update_tolerance:g} allowed ({rule})"
-        return proven(name, f"{found.update_difference:.2g} apart, {allowed}")
+        return proven(name, f"{design}{found.update_difference:.2g} apart, {allowed}")
     if trials.other_work:
         return unproven(name, f"{different}: acknowledged by other_work=True")
-    return violated(
-        name,
-        f"{different} ({rule}); if that is by design, declare update_tolerance, or where it trains "
-        "something else say check_plugin(..., other_work=True)",
+    wider = "update_tolerance" if not found.update_tolerance_by else "a wider update_tolerance"
+    return violated(name, f"{different} ({rule}); {_ways_out(wider)}")
+
+
+def _ways_out(declaration: str) -> str:
+    """Return what an author can do about a training that is not the baseline's."""
+    return (
+        f"if that is by design, declare {declaration}, or where it trains something else say "
+        "check_plugin(..., other_work=True)"
     )
 
 

@@ -1,7 +1,8 @@
-"""What a run starts and writes: threads, processes and files that outlive it."""
+"""What a run starts, writes and prints: threads, processes and files that outlive it."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from accel_bench.job import Job
 
 LIBRARIES = frozenset(
     {
@@ -46,13 +49,16 @@ NO_FILES = ("/dev", "/proc", "/sys")
 class Traces:
     """What the code of plugins has started and opened since `watch`, each with its module."""
 
-    folder: Path
-    """Where files may stay."""
+    job: Job
+    """The run, in whose folder and cache files may stay."""
 
     threads: list[tuple[threading.Thread, str]] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
     started_by: str = ""
     """The module that has started a process last."""
+
+    printed: dict[str, str] = field(default_factory=dict)
+    """The first text that each module has printed."""
 
     children: frozenset[int] = field(default_factory=lambda: frozenset(_children()))
 
@@ -60,16 +66,26 @@ class Traces:
         """Stop to watch, and yield a sentence for everything that is still there."""
         _Watching.traces = None
         threading.Thread.start = _START  # type: ignore[method-assign]
+        if isinstance(sys.stdout, NotedOutput):
+            sys.stdout = sys.stdout.inner
         for thread, module in self.threads:
             thread.join(JOIN_SECONDS)
             if thread.is_alive():
                 yield f"the thread {thread.name!r} that {module} has started still runs"
         for pid in sorted({*_children()} - self.children) if self.started_by else ():
             yield f"the process {_command(pid)!r} that {self.started_by} has started still runs"
+        yield from self._files()
+
+    def _files(self) -> Iterator[str]:
+        """Yield the files that stay where a plugin has none."""
+        folder, job = Path(self.job.folder).resolve(), self.job
+        cores = {job.path(), job.result_path(0), job.log_path(0), job.heartbeat_path(0)}
+        allowed = (folder, Path(job.cache_folder).resolve(), *NO_FILES)
         for path, module in sorted(self.paths.items()):
-            allowed = (str(self.folder.resolve()), *NO_FILES)
-            if Path(path).exists() and not any(map(Path(path).is_relative_to, allowed)):
+            if Path(path).exists() and not any(Path(path).is_relative_to(one) for one in allowed):
                 yield f"{module} has written {path}, which is outside of run.folder and run.cache"
+            elif Path(path) in {folder / core.name for core in cores}:
+                yield f"{module} has written {Path(path).name} of run.folder, which is core's"
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Remember an audit event that code of a plugin has caused."""
@@ -95,9 +111,26 @@ class _Watching:
     hooked = False
 
 
-def watch(folder: Path) -> Traces:
-    """Watch what code of plugins starts and opens from now on."""
-    _Watching.traces = Traces(folder)
+class NotedOutput(io.TextIOBase):
+    """Standard output that remembers what code of plugins writes to it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def write(self, text: str) -> int:
+        """Write through, and remember the module that prints."""
+        if _Watching.traces is not None and text.strip() and (module := _author()):
+            _Watching.traces.printed.setdefault(module, text.strip())
+        return int(self.inner.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def watch(job: Job) -> Traces:
+    """Watch what code of plugins starts, opens and prints from now on."""
+    _Watching.traces = Traces(job)
+    sys.stdout = NotedOutput(sys.stdout)
     if not _Watching.hooked:
         _Watching.hooked = True
         events = {*PROCESSES, "open", "os.mkdir"}
