@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import pluggy
 
 from accel_bench.documents.base import Described, JsonValue
-from accel_bench.errors import PluginError
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario
 
@@ -23,18 +20,11 @@ CONTRACT = ">=0.1,<0.2"
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a method of a plugin as the implementation of the hook of that name."""
 
-HOOKS: list[str] = []
-"""Names of all hooks in call order; `accel_bench.hookspecs` fills it."""
-
-NEAR = 0.82
-"""How much a class attribute may be like a declaration of another name (`difflib`)."""
-
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
 def hookspec(function: _FunctionT) -> _FunctionT:
     """Mark a function as the specification of the hook of its name."""
-    HOOKS.append(function.__name__)
     return pluggy.HookspecMarker(PROJECT)(function)
 
 
@@ -131,12 +121,10 @@ class Plugin(Generic[OptionsT]):
     def __init_subclass__(cls, **settings: object) -> None:
         """Take the options' model from `Plugin[MyOptions]` where no `Options` is written.
 
-        Raises PluginError for a hook without its mark and for a misspelt declaration: both would be
-        without effect.
+        A class with a slip is made all the same: the module's other plugins work, and
+        `accel_bench.plugins.validation` names it when this one is used.
         """
         super().__init_subclass__(**settings)
-        _check_hooks(cls)
-        _check_declarations(cls)
         if "Options" in vars(cls):
             return
         for base in getattr(cls, "__orig_bases__", ()):
@@ -216,30 +204,3 @@ class Plugin(Generic[OptionsT]):
         Called in the parent: light, no torch. None means nothing.
         """
         return None
-
-
-def _check_hooks(kind: type[Plugin[Any]]) -> None:
-    """Refuse a method that has the name of a hook and is not marked as one."""
-    for hook in HOOKS:
-        method = inspect.getattr_static(kind, hook, None)
-        if inspect.isroutine(method) and not hasattr(method, f"{PROJECT}_impl"):
-            raise PluginError(
-                f"{kind.__name__}.{hook} is never called: write @hookimpl above it, or give it a "
-                "name that no hook has"
-            )
-
-
-def _check_declarations(kind: type[Plugin[Any]]) -> None:
-    """Refuse a class attribute whose name is nearly that of a declaration."""
-    bases = [base for base in kind.__mro__[1:] if issubclass(base, Plugin)]
-    declared = {name.lower(): name for base in bases for name in inspect.get_annotations(base)}
-    for name, value in vars(kind).items():
-        routine = inspect.isroutine(value) or isinstance(value, property)
-        known = name in declared.values() or any(hasattr(base, name) for base in bases)
-        if name.startswith("_") or routine or known:
-            continue
-        if near := difflib.get_close_matches(name.lower(), declared, n=1, cutoff=NEAR):
-            raise PluginError(
-                f"{kind.__name__}.{name} declares nothing; did you mean {declared[near[0]]!r}? An "
-                "attribute of your own begins with an underscore"
-            )

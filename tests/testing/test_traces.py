@@ -84,7 +84,7 @@ def test_a_clock_that_is_replaced_for_the_window_alone_is_named(tmp_path: Path) 
 def test_evidence_and_output_beyond_their_limits_are_named(tmp_path: Path) -> None:
     text = source(acting="run.logger.info('x' * 2_000_000)", evidence="{'all': [*range(10**5)]}")
     output, evidence = violations(tmp_path, text, scenario=NULL)
-    assert output.startswith("output: a run writes to its output and log 2.0 MB, and 1.0 MB is")
+    assert output.startswith("output: a run writes to its output and log 2.0 MB, and 0.3 MB is")
     assert evidence.startswith("output: a run shows as evidence 0.7 MB, and 0.1 MB is much")
 
 

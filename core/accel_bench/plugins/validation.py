@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Iterator
 from functools import cache
@@ -12,6 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from accel_bench import hookspecs
 from accel_bench.errors import did_you_mean
 from accel_bench.plugin import PROJECT, Options, Plugin
+
+NEAR = 0.82
+"""Similarity (`difflib`) from which an attribute is taken for a misspelt declaration."""
 
 
 @cache
@@ -35,7 +39,24 @@ def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
         except ValidationError as error:
             problem = error.errors()[0]
             wrong.append(f"{name} = {getattr(kind, name)!r}: {problem['msg']}")
-    return wrong
+    return [*wrong, *_misspelt_declarations(kind)]
+
+
+def _misspelt_declarations(kind: type[Plugin[Any]]) -> Iterator[str]:
+    """Yield a sentence for each class attribute whose name is nearly that of a declaration."""
+    classes = [one for one in kind.__mro__ if issubclass(one, Plugin) and one is not Plugin]
+    for owner, name, value in ((one, *item) for one in classes for item in vars(one).items()):
+        bases = owner.__mro__[1:]
+        declared = {key.lower(): key for base in bases for key in inspect.get_annotations(base)}
+        routine = inspect.isroutine(value) or isinstance(value, property)
+        known = name in declared.values() or any(hasattr(base, name) for base in bases)
+        if name.startswith("_") or routine or known:
+            continue
+        if near := difflib.get_close_matches(name.lower(), declared, n=1, cutoff=NEAR):
+            yield (
+                f"{name} declares nothing; did you mean {declared[near[0]]!r}? An attribute of "
+                "your own begins with an underscore"
+            )
 
 
 @cache
@@ -50,10 +71,22 @@ def declarations() -> dict[str, TypeAdapter[Any]]:
 
 
 def validation_problems(kind: type[Plugin[Any]]) -> list[str]:
-    """Return a sentence for each hook that does not exist or takes wrong arguments."""
-    return [
+    """Return a sentence for each hook that has no mark, does not exist or takes wrong arguments."""
+    problems = [
         text for name, function in marked_methods(kind) for text in _problems_of(name, function)
     ]
+    return [*_unmarked(kind), *problems]
+
+
+def _unmarked(kind: type[Plugin[Any]]) -> Iterator[str]:
+    """Yield a sentence for each method that has the name of a hook and is not marked as one."""
+    for hook in hook_arguments():
+        method = inspect.getattr_static(kind, hook, None)
+        if inspect.isroutine(method) and not hasattr(method, f"{PROJECT}_impl"):
+            yield (
+                f"{hook} is never called: write @hookimpl above it, or give it a name that no "
+                "hook has"
+            )
 
 
 def marked_methods(kind: type[Plugin[Any]]) -> list[tuple[str, Any]]:

@@ -122,8 +122,8 @@ def _light(
         )
     if printed:
         problems.append(
-            f"{who} prints {printed.strip()[:60]!r} amid what may be a document; return reasons, or "
-            "log in a worker by run.logger"
+            f"{who} prints {printed.strip()[:60]!r} amid what may be a document; return reasons, "
+            "or log in a worker by run.logger"
         )
     return judged(name, problems, f"{who} brings no heavy package, sets and prints nothing")
 

@@ -46,7 +46,7 @@ TOGETHER = (
 )
 """Hooks in one plugin: each of `ACTING` is in one of them."""
 
-NOTHING: declared.Effects = ([], [])
+NOTHING: declared.Effects = ([], [], "")
 """What a plugin brings to a process that only imports it and plans with it, if it is light."""
 
 TWO_RANKS = """\
