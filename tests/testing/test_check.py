@@ -315,8 +315,10 @@ def test_a_loss_that_differs_by_design_is_proven_to_do_so(tmp_path: Path) -> Non
     declared = "loss_tolerance = 0.9; update_tolerance = 5.0"
     report = check(tmp_path, source(declared=declared, acting="run.model.lm_head.weight.data *= 8"))
     said = {one.name: one.sentence for one in report.proven if "of the baseline" in one.name}
-    assert said["loss of the baseline"].startswith("different by design: ")
-    assert said["update of the baseline"].startswith("different by design: ")
+    assert said["loss of the baseline"].endswith(
+        ", different by design: too far apart to be called faster"
+    )
+    assert ", different by design" in said["update of the baseline"]
 
 
 def test_a_wider_tolerance_is_the_way_out_of_one_that_is_too_narrow(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ SAME_WORK = frozenset({"engine", "metrics"})
 MOST_OUTPUT = 4 * TAIL_BYTES
 """Bytes that a few runs may print and log together: a result keeps `TAIL_BYTES` of a log."""
 
+DESIGNED = "different by design"
+"""Verdict on a training that differs by what its plugin declares."""
+
 MOST_EVIDENCE = 100_000
 """Bytes of JSON that a run may show as evidence: it is stored with every run."""
 
@@ -116,11 +119,11 @@ def loss(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     found = compare_losses({("", 0): baseline}, {("", 0): result})
     reason = found.loss_reason
     rule = "its loss_tolerance" if found.loss_tolerance_by else "it declares no loss_tolerance"
-    if found.loss_verdict in ("equivalent", "cannot tell") or found.loss_excused:
+    if found.loss_verdict in ("equivalent", "cannot tell", DESIGNED):
         near = f"differs by {found.loss_difference:.2g}, {found.loss_tolerance:g} allowed ({rule})"
         if found.loss_verdict == "cannot tell":
             return unproven(name, f"{near}: it cannot tell, {reason}")
-        return proven(name, f"{near}, different by design" if found.loss_excused else near)
+        return proven(name, f"{near}{_designed(found.loss_verdict, found.loss_excused)}")
     if trials.other_work:
         return unproven(name, f"the loss differs {reason}: acknowledged by other_work=True")
     wider = "loss_tolerance" if not found.loss_tolerance_by else "a wider loss_tolerance"
@@ -143,14 +146,22 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
     different = found.training_difference
     if not different and found.update_verdict in ("not tested", "cannot tell"):
         return unproven(name, found.update_reason or "nothing is trained by torch")
-    if not different:
-        design = "different by design: " if found.update_verdict == "different by design" else ""
+    if found.update_verdict == DESIGNED or not different:
         allowed = f"{found.update_tolerance:g} allowed ({rule})"
-        return proven(name, f"{design}{found.update_difference:.2g} apart, {allowed}")
+        design = _designed(found.update_verdict, found.update_excused)
+        return proven(name, f"{found.update_difference:.2g} apart, {allowed}{design}")
     if trials.other_work:
         return unproven(name, f"{different}: acknowledged by other_work=True")
     wider = "update_tolerance" if not found.update_tolerance_by else "a wider update_tolerance"
     return violated(name, f"{different} ({rule}); {_ways_out(wider)}")
+
+
+def _designed(verdict: str, excused: bool) -> str:
+    """Return that a training differs by design, and whether it may be called faster all the same;
+    empty where it does not differ."""
+    if verdict != DESIGNED:
+        return ""
+    return f", {DESIGNED}" if excused else f", {DESIGNED}: too far apart to be called faster"
 
 
 def _ways_out(declaration: str) -> str:
