@@ -217,17 +217,19 @@ _HOMES = {
     "accel_bench.task": ("Held", "Task", "held_tokens"),
 }
 
+_RENAMED = {"forget_compilation": "reset_compiler"}
+"""Former public names."""
+
 
 def __getattr__(name: str) -> Any:
     """Return a public name from the module that holds it, imported on first use."""
     if name == "nvml":
         return import_module("accel_bench.machine.nvml")
-    if name in ("Plugin", "Task"):  # A class is compared with the hooks when it is made.
-        import_module("accel_bench.hookspecs")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    now = f"; it is called {_RENAMED[name]!r} now" if name in _RENAMED else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{now}")
 
 
 def __dir__() -> list[str]:

@@ -37,6 +37,15 @@ def test_what_was_written_and_what_comes_next_is_said(tmp_path: Path) -> None:
     ]
 
 
+def test_the_hooks_that_can_be_written_are_listed_without_a_name() -> None:
+    done = call("new", "plugin", "--hook", "list")
+    assert done.code == 0, done.err
+    assert "accelerate_model: All, in written order. Return the new model" in done.out
+    assert "record_result" not in done.out  # It is copied from a page of the documentation.
+    assert max(map(len, done.out.splitlines())) < 80
+    assert call("new", "plugin").code == 2
+
+
 def test_a_name_that_is_taken_ends_with_code_2(tmp_path: Path) -> None:
     done = call("new", "plugin", "lora", "--folder", str(tmp_path))
     assert done.code == 2

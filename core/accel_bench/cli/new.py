@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
 import typer
@@ -17,13 +18,13 @@ def _group() -> None:
 
 @app.command("plugin")
 def plugin(
-    name: Annotated[str, typer.Argument(help="What users will write after `use:`.")],
+    name: Annotated[str, typer.Argument(help="What users will write after `use:`.")] = "",
     hooks: Annotated[
         list[str] | None,
         typer.Option(
             "--hook",
             metavar="HOOK",
-            help="A hook to implement; again for more.",
+            help="A hook to implement; again for more. `list` lists them.",
             show_default=False,
         ),
     ] = None,
@@ -35,8 +36,15 @@ def plugin(
 
     Without --hook it accelerates nothing yet: it counts modules in accelerate_model.
     """
-    from accel_bench.plugins.template.new_plugin import write_plugin
+    from accel_bench.errors import PluginError
+    from accel_bench.plugins.template.new_plugin import writable_hooks, write_plugin
 
+    if "list" in (hooks or ()):
+        for hook, summary in writable_hooks().items():
+            typer.echo(fill(f"{hook}: {summary}", width=79, subsequent_indent="    "))
+        return
+    if not name:
+        raise PluginError("name the plugin: accel-bench new plugin NAME")
     written, chosen = write_plugin(name, hooks or (), folder)
     typer.echo(f"written: {written} with the hooks {', '.join(chosen)}")
     typer.echo(f"next: pip install -e '{written}[test]' and pytest {written}; README.md goes on")

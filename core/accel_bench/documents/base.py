@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -27,6 +27,14 @@ class Frozen(BaseModel):
         # A validator is built at its first use: a worker needs few of them.
         defer_build=True,
     )
+
+    if not TYPE_CHECKING:  # For a type checker every attribute would exist.
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the field that has taken the place of a former one."""
+            if new := type(self).renamed.get(name):
+                raise AttributeError(f"{type(self).__name__}.{name} is called {new!r} now")
+            return super().__getattr__(name)
 
 
 class Described(Frozen):

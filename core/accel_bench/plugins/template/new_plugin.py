@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import yaml
 
 import accel_bench
+from accel_bench import hookspecs
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import CONTRACT
 from accel_bench.plugins.describe import slots_of_hooks
@@ -56,6 +58,16 @@ NOT_ACTING = frozenset({"check_scenario", "prepare_experiment"})
 
 NOT_CLASS_NAMES = frozenset({*accel_bench.__all__, "Any", "Field", "Iterator", "Path", "Sequence"})
 """Names that the module of a written class imports."""
+
+
+def writable_hooks() -> dict[str, str]:
+    """Return the hooks that `write_plugin` takes, in call order, with what each is for."""
+    documented = {hook: inspect.getdoc(getattr(hookspecs, hook)) or "" for hook in hook_arguments()}
+    return {
+        hook: text.partition("\n\n")[0].replace("\n", " ")
+        for hook, text in documented.items()
+        if hook not in (*REGISTERED, *NOT_WRITTEN)
+    }
 
 
 def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, list[str]]:
