@@ -14,7 +14,7 @@ from accel_bench.interchange.bundle import Bundle
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.runner.bundling import scenario_of_session
-from accel_bench.runner.reproducing import OWN, TAKEN, draft_of, repeats, request_of
+from accel_bench.runner.reproducing import OWN, TAKEN, draft_of, evaluated, repeats, request_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.sessions import SessionRecord
@@ -46,6 +46,14 @@ def asking(made: Bundle, **scenario: Any) -> Bundle:
             {"stacks": {"fast": {"use": [{"use": "x", "folder": "offload"}]}}},
         ),
         ("sweep.data.path", {"sweep": {"data.path": ["a.txt", "/b.txt"]}}),
+        ("data.path", {"data": {"use": "text", "path": ".ssh"}}),
+        ("data.files", {"data": {"use": "text", "files": ["mail"]}}),
+        ("sweep.data.path", {"sweep": {"data.path": [".ssh"]}}),
+        ("zip.data.path", {"zip": {"data.path": [".ssh"], "train.seed": [1]}}),
+        (
+            "stacks.fast.set.data.path",
+            {"stacks": {"fast": {"use": [], "set": {"data.path": ".ssh"}}}},
+        ),
     ],
 )
 def test_a_path_of_this_machine_must_be_named_here(
@@ -56,16 +64,25 @@ def test_a_path_of_this_machine_must_be_named_here(
     draft_of(asking(made, **scenario), [key])
 
 
-def test_a_relative_path_to_a_file_of_this_folder_is_one_too(
+def test_a_name_of_a_file_or_folder_that_is_here_is_one_too(
     made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "notes.txt").write_text("private")
-    (tmp_path / "text").mkdir()  # the name of a folder here may be a word of the scenario
-    asked = asking(made, data={"use": "text", "path": "notes.txt"})
-    assert draft_of(asked, []).get("data.path") == "notes.txt"
+    for name in (".ssh", "text", "cpu"):
+        (tmp_path / name).mkdir()  # that of a folder here may be a word of the scenario
+    asked = [
+        asking(made, **{slot: {"use": "text", "tokenizer": name}}, resources={"device": "cpu"})
+        for slot, name in (("data", "notes.txt"), ("data", ".ssh"), ("engine", "cpu"))
+    ]
+    asked.append(asking(made, sweep={"model.id": ["text"]}))
+    for one in asked:
+        assert draft_of(one, []).get("baseline") == "lora"
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BundleError, match=r"data\.path is 'notes\.txt'"):
-        draft_of(asked, [])
+    keys = ("data.tokenizer", "data.tokenizer", "engine.tokenizer", "sweep.model.id")
+    for one, key in zip(asked, keys, strict=True):
+        with pytest.raises(BundleError, match=rf"{key} is .*, a path; "):
+            draft_of(one, [])
+        draft_of(one, [key])
 
 
 ELSEWHERE = {"use": "openai-endpoint", "url": "http://models.test/v1", "allow_other_hosts": True}
@@ -135,6 +152,31 @@ def test_a_session_without_the_named_baseline_is_compared_with_its_first_stack()
     assert scenario_of_session(session)["baseline"] == "one"
 
 
+@pytest.mark.parametrize(
+    ("scenario", "problem"),
+    [
+        ({"stacks": {}, "baseline": None}, "at least one stack is needed"),
+        ({"stacks": {"other": {"use": []}}, "baseline": "other"}, "'lora' is not in it"),
+        ({"data": {"sequence_length": 111}}, r"has another data\.sequence_length"),
+        ({"train": {"learning_rate": 0.5}}, r"has another train\.learning_rate"),
+        ({"mode": "inference", "data": {"use": "x"}}, "has another mode"),
+        ({"mode": "inference"}, "prompt_tokens is 128"),
+        ({"stacks": SCENARIO["stacks"] | {"lora": {"use": ["y"]}}}, "'lora' uses other plugins"),
+        (
+            {"stacks": SCENARIO["stacks"] | {"fast": {"use": [], "set": {"train.seed": 7}}}},
+            r"'fast' has another train\.seed",
+        ),
+        ({"sweep": {"train.seed": [1, 2]}}, "'lora' is not in it"),
+    ],
+)
+def test_a_scenario_that_is_not_that_of_the_runs_is_not_verified(
+    made: Bundle, scenario: dict[str, Any], problem: str
+) -> None:
+    evaluated(made)
+    with pytest.raises(BundleError, match=rf"bundle\.zip: .* not that of its runs: .*{problem}"):
+        evaluated(asking(made, **scenario))
+
+
 def test_texts_that_lead_nowhere_are_left(made: Bundle) -> None:
     told = {
         "description": "see /etc/passwd at models.test:8000",
@@ -192,6 +234,7 @@ def test_every_key_of_a_scenario_is_taken_left_out_or_refused_on_purpose() -> No
             "an environment runs code of its author's choice; --allow-env",
         ),
         ({"stacks": {"lora": {"set": {"environment.PYTHONPATH": "x"}}}}, "--allow-env"),
+        ({"sweep": {"environment.PYTHONPATH": ["x"]}}, "--allow-env"),
     ],
 )
 def test_code_of_the_bundles_choice_is_not_run(

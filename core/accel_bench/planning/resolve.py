@@ -88,7 +88,7 @@ class ResolvedFile:
         tagged: dict[str, dict[str, Any]] = {}
         idle = [(number, key) for number, rule in enumerate(rules) for key in rule.when]
         for sweep in sweep_points(self.scenario):
-            for point in self._points_at(sweep, device):
+            for point in self.points_at(sweep, device):
                 facts = point.facts() if rules else {}
                 idle = [(number, key) for number, key in idle if not look_up(facts, key)[0]]
                 reasons = tuple(rule.because for rule in rules if applies(rule, facts))
@@ -154,8 +154,9 @@ class ResolvedFile:
             here.set(key, value, "")
         return automatic_keys(here)
 
-    def _points_at(self, sweep: dict[str, Any], device: str) -> Iterator[Point]:
-        """Yield the points of all stacks with these values of the swept keys."""
+    def points_at(self, sweep: dict[str, Any], device: str) -> Iterator[Point]:
+        """Yield the points of all stacks with these values of the swept keys. Raises
+        ScenarioError."""
         here = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
             scenario, provisional = self._work_of(here, name, entry, sweep)

@@ -29,6 +29,7 @@ from accel_bench.report.render_html import render_html
 from accel_bench.report.views.page import page
 from accel_bench.result import Result
 from accel_bench.runner.artifacts import scenario_text
+from accel_bench.runner.reproducing import problem_of_scenario
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.database import SessionRecord, Store
 from accel_bench.store.schema import RUNS
@@ -43,6 +44,8 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
     sessions, results = anonymous(*_collect(store, identifiers))
     scenario = scenario_of_session(sessions[-1])
     baseline = _file(scenario, sessions[-1]).baseline_name()
+    if problem := problem_of_scenario(scenario, results):
+        raise BundleError(f"the scenario of {sessions[-1].id!r} is not that of its runs: {problem}")
     summary = summarize_results(results, baseline)
     machines = {one.model_dump_json(): one for run in results if (one := run.machine)}
     versions = [facts(machine, plugins_of(results)) for machine in machines.values()]

@@ -6,22 +6,26 @@ import contextlib
 import copy
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
-from accel_bench.analysis.reproduction import summarize_results
+from accel_bench.analysis.reproduction import NOT_WORK, summarize_results
 from accel_bench.analysis.schema import Summary
 from accel_bench.documents.anonymity import FOLDER
-from accel_bench.errors import AccelBenchError, BundleError
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import AccelBenchError, BundleError, ScenarioError
 from accel_bench.interchange.bundle import Bundle
 from accel_bench.modeling.hosts import is_ip_address, is_loopback
 from accel_bench.planning.plan import PlanRequest
-from accel_bench.result import Provenance
+from accel_bench.planning.resolve import ResolvedFile, resolve
+from accel_bench.result import Provenance, Result
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.layers import AXES
+from accel_bench.scenario.sweep import Point, swept_by
 
 TAKEN = frozenset(
     """
@@ -37,8 +41,12 @@ OWN = ("launcher", "trackers")
 NOT_RUN = ("name", "description", "exclude", "tag")
 """Keys whose texts lead nowhere."""
 
-FOLDERS = re.compile(r"(^|[._])(folder|directory|dir)$")
-"""Keys whose texts name folders; a relative one that is not there yet is one, too."""
+PLACES = re.compile(r"(^|[._])(folder|directory|dir|path|file)s?$")
+"""Keys whose texts name folders or files; a relative one that is not there yet is one, too."""
+
+WORDS = re.compile(r"[^.]+|(.+\.)?use|(environment|evaluate|inference|measure|resources|train)\..+")
+"""Keys whose texts are names of plugins and words of a scenario, as the names of folders here may
+be."""
 
 USES = re.compile(r"stacks\.[^.]+\.use")
 """Key of the plugins of a stack."""
@@ -75,7 +83,7 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
                 f"{bundle.file}: {key} is {text!r}, an address on another machine; a bundle may "
                 f"not choose whom this one contacts. Name your own: --set {key}=ADDRESS"
             )
-        if _is_folder(key) or _is_path(text):
+        if PLACES.search(key) or _is_path(key, text):
             raise BundleError(
                 f"{bundle.file}: {key} is {text!r}, a path; a bundle may not choose files of this "
                 f"machine. Name your own: --set {key}=PATH"
@@ -131,11 +139,6 @@ def _key_of_use(use: Any, key: str) -> str:
     return f"{key.rpartition('.')[0]}.{named}"
 
 
-def _is_folder(key: str) -> bool:
-    """Return whether a key names a place to write to, wherever a text may lead."""
-    return bool(FOLDERS.search(key))
-
-
 def _is_elsewhere(key: str, text: str) -> bool:
     """Return whether a text holds an address that is not surely this machine's own."""
     if text.startswith("file:"):
@@ -157,21 +160,86 @@ def _is_other_host(text: str, named: bool) -> bool:
     return host is None or not is_loopback(host)
 
 
-def _is_path(text: str) -> bool:
+def _is_path(key: str, text: str) -> bool:
     """Return whether a text leads to a file here, or did before it was made anonymous."""
     if text.startswith(("/", "~", "./", "file:", FOLDER)) or ".." in PurePath(text).parts:
         return True
-    # A word may be the name of a folder that happens to be here.
-    return os.path.isfile(text) or ("/" in text and os.path.exists(text))
+    is_word = "/" not in text and WORDS.fullmatch(_written_key(key))
+    return os.path.isfile(text) if is_word else os.path.exists(text)
+
+
+def _written_key(key: str) -> str:
+    """Return the key of the work that a sweep, or the settings of a stack, change."""
+    return re.sub(r"^(sweep|zip|stacks\.[^.]+\.set)\.", "", key)
 
 
 def evaluated(bundle: Bundle) -> Summary:
     """Return the summary of a bundle's runs.
 
-    Raises BundleError where nothing can be computed with them: their author chose the numbers.
+    Raises BundleError where nothing can be computed with them, since their author chose the
+    numbers, and for a scenario that is not theirs.
     """
     with naming_the_bundle(bundle.file):
+        if problem := problem_of_scenario(bundle.scenario, bundle.results):
+            raise BundleError(
+                f"{bundle.file}: refused, its scenario is not that of its runs: {problem}"
+            )
         return summarize_results(bundle.results, bundle.manifest.baseline)
+
+
+def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) -> str:
+    """Return which experiment of the runs is not in a scenario, and why; empty without one.
+
+    Compared are its stack, its swept values, and the work as far as the file writes it down.
+    """
+    data = {key: copy.deepcopy(one) for key, one in scenario.items() if key not in OWN}
+    experiments = {run.experiment.id: run.experiment for run in results}
+    points: dict[str, dict[str, Point]] = {}
+    try:
+        file = resolve(Draft("scenario.yaml", data), allow_environment=True)
+        for one in experiments.values():
+            place = canonical_json(one.sweep)
+            if place not in points:
+                points[place] = _points_of(file, one)
+            if problem := _difference(file, points[place].get(one.stack.name), one):
+                return f"{one.id} of the stack {one.stack.name!r} {problem}"
+    except ScenarioError as error:
+        return str(error)
+    return ""
+
+
+def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
+    """Return the points at the swept values of an experiment, by stack; none where the file does
+    not sweep them."""
+    if not swept_by(file.scenario, experiment.sweep):
+        return {}
+    device = experiment.scenario.resources.device
+    return {point.stack.name: point for point in file.points_at(experiment.sweep, device)}
+
+
+def _difference(file: ResolvedFile, point: Point | None, experiment: Experiment) -> str:
+    """Return how an experiment differs from the point of the scenario; empty if it does not."""
+    if point is None:
+        return "is not in it"
+    if point.stack.uses != experiment.stack.uses:
+        return "uses other plugins, or the same with other options"
+    written = point.scenario.model_dump(mode="json", exclude_unset=True, exclude=NOT_WORK)
+    found = experiment.scenario.model_dump(mode="json")
+    chosen = {*file.automatic_at(experiment.sweep)}
+    if point.provisional or chosen:  # the sizes of its batches are worked out later
+        written.pop("train", None)
+    other = (key for key in _other_keys(written, found) if key not in chosen)
+    return next((f"has another {key}" for key in other), "")
+
+
+def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iterator[str]:
+    """Yield the dotted keys whose written values are not those that were found."""
+    for name, value in written.items():
+        there = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(value, Mapping) and value:
+            yield from _other_keys(value, there, f"{above}{name}.")
+        elif value != there:
+            yield f"{above}{name}"
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accel_bench.documents.base import Frozen, JsonValue
@@ -51,6 +51,17 @@ def sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
         axes.append([dict(zip(file.zip, row, strict=True)) for row in rows])
     for parts in itertools.product(*axes):
         yield {key: value for part in parts for key, value in part.items()}
+
+
+def swept_by(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
+    """Return whether these are values of one sweep point of the file."""
+    if {*sweep} != {*file.sweep, *file.zip}:
+        return False
+    rows = zip(*file.zip.values(), strict=True)
+    linked = tuple(sweep[key] for key in file.zip)
+    return (not file.zip or linked in rows) and all(
+        sweep[key] in values for key, values in file.sweep.items()
+    )
 
 
 def count_points(file: ScenarioFile) -> int:
