@@ -59,6 +59,22 @@ def test_a_different_loss_comes_before_the_speed_and_before_other_stacks():
     )
 
 
+def test_what_computed_something_else_is_said_and_load_of_the_machine_is_not():
+    other = "28 of 29 linear modules compute in bfloat16, the scenario says float32"
+    attention = "attention is eager, the scenario says sdpa"
+    reasons = ["throttled: hw_slowdown on GPU-1", attention, other]
+    degraded = {"status": Status.DEGRADED}
+    base = make_rounds(LORA, STEADY, reasons=[attention], **degraded)
+    fast = make_rounds(FAST, scaled(0.8), reasons=reasons, **degraded)
+    assert say([LORA, FAST], [*base, *fast]) == (
+        "fast is 1.250 times as fast as lora [1.249, 1.251], with an equivalent loss and update; "
+        f"lora is degraded: {attention}; fast is degraded: {other}."
+    )
+    open_ = make_rounds(FAST, NOISY, reasons=reasons, **degraded)
+    assert f"; fast is degraded: {other}" in f"; {say([LORA, FAST], [*base, *open_])}"
+    assert "degraded" not in say([LORA], make_rounds(LORA, STEADY, reasons=reasons[:1], **degraded))
+
+
 def test_a_slower_stack_is_said_to_be_slower():
     assert "fast is slower, 0.800 times as fast as lora" in say(
         [LORA, FAST], [*BASE, *make_rounds(FAST, scaled(1.25))]

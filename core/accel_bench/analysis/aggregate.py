@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.checks.audit import disowning, with_audit
 from accel_bench.analysis.checks.gradients import gradient_reasons
+from accel_bench.analysis.checks.noise import concerns_work
 from accel_bench.analysis.metrics.offered_load import (
     OfferedLoad,
     compared_seconds,
@@ -65,6 +66,9 @@ class ExperimentRuns:
     repeated: frozenset[int] = frozenset()
     """Rounds that were measured again, whatever became of that."""
 
+    gradient_reasons: tuple[str, ...] = ()
+    """How the gradients of its first step are not the baseline's."""
+
     dropped: str = ""
     """Why it ran no more rounds in a race; empty where it ran all of them."""
 
@@ -78,6 +82,12 @@ class ExperimentRuns:
     def usable(self) -> bool:
         """Whether it may be compared with others."""
         return self.ending.status.completed and bool(self.speeds) and not self.disowned
+
+    @property
+    def other_work(self) -> tuple[str, ...]:
+        """Reasons for `degraded` of completed runs that concern what was computed, each once."""
+        stored = (reason for run in self.completed.values() for reason in run.reasons)
+        return tuple(dict.fromkeys([*filter(concerns_work, stored), *self.gradient_reasons]))
 
     @property
     def how_it_ended(self) -> str:
@@ -274,7 +284,7 @@ def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns
     if not reasons:
         return row
     ending = StopReason(Status.DEGRADED, (*row.ending.reasons, *reasons))
-    return replace(row, ending=ending)
+    return replace(row, ending=ending, gradient_reasons=reasons)
 
 
 def shared_steps(rows: Sequence[ExperimentRuns]) -> int:

@@ -68,6 +68,7 @@ def _compared(summary: Summary) -> list[str]:
         *first,
         *_failed_baseline(summary),
         *(clause for clauses in others for clause in clauses),
+        *_other_work(summary.experiments),
         *_inconclusive(kinds.get("inconclusive", ()), summary.baseline),
         *_slow_runs(kinds.get("inconclusive", ())),
         *_too_few_rounds(kinds.get("not tested", ()), summary.baseline),
@@ -216,7 +217,8 @@ def _uncompared(summary: Summary) -> list[str]:
     if len(others) == len(summary.experiments) and len(others) > 1:
         why = [f"nothing was compared, since the baseline {summary.baseline} was not run"]
     known = [join_names(speeds)] if speeds else []
-    return [*failed, *known, *why, *_disowned(summary.experiments), *_ended(others)]
+    degraded = _other_work(summary.experiments)
+    return [*failed, *known, *why, *degraded, *_disowned(summary.experiments), *_ended(others)]
 
 
 def _failed_baseline(summary: Summary) -> list[str]:
@@ -236,6 +238,15 @@ def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
         f"({join_names(row.disowned, 1)}; `accel-bench audit` names the runs)"
         for row in rows
         if row.disowned
+    ]
+
+
+def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
+    """Return rows that did not compute quite what was asked, each with the first reasons."""
+    return [
+        f"{_name(row)} is degraded: {join_names(row.other_work, 2)}"
+        for row in rows
+        if row.other_work and row.status.completed
     ]
 
 

@@ -242,6 +242,10 @@ class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
     utilization: Utilization | None = None
     """How much of its devices it used: the run of median speed."""
 
+    other_work: tuple[str, ...] = ()
+    """Reasons for `degraded` that concern what was computed, and that the baseline does not share:
+    such a row is not recommended."""
+
     utilization_reason: str = ""
     """Why FLOPs are not known, or why they are those that a plugin declares."""
 

@@ -173,9 +173,12 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             judged = of_same_training(comparison, training)
             judged = of_offered_load(judged, base.load, row.load)
             speed = of_comparable(judged, both)
-            summary = _row(beside_baseline(row, base), speed, training, steps)
+            shown = beside_baseline(row, base)
+            summary = _row(shown, speed, training, steps)
             slow = _slow_runs(base, row) if speed.verdict == "inconclusive" else ()
-            summaries.append(summary.model_copy(update={"slow_runs": slow}))
+            other = tuple(one for one in shown.other_work if one not in base.other_work)
+            more = {"slow_runs": slow, "other_work": other}
+            summaries.append(summary.model_copy(update=more))
         else:
             # The baseline is 1 times as fast as itself, by definition.
             itself = row is base and row.usable
@@ -237,6 +240,7 @@ def _row(
         **dict(figures(row, steps)),
         **dict(comparison),
         **dict(training),
+        other_work=row.other_work,
         tokens_per_second_per_device=speed.median / devices if speed else None,
         memory=memory_figures(completed),
         devices_used=devices_used(last),

@@ -61,6 +61,21 @@ def test_a_loss_that_only_a_declaration_allows_is_said_where_it_is_recommended()
     assert considered(ranked.best, None).loss.startswith("within what nf4 declares (by up to 1.5 %")
 
 
+def test_what_computed_something_else_is_not_recommended_and_a_hot_device_is_no_reason() -> None:
+    degraded: dict[str, Any] = {"status": Status.DEGRADED}
+    hot, other = "throttled: hw_slowdown on GPU-1", "28 of 29 linear modules compute in bfloat16"
+    ranked = ranking(
+        in_turn(
+            runs(experiment("baseline")),
+            runs(experiment("hot"), 1.2, reasons=[hot], **degraded),
+            runs(experiment("cut"), 1.5, reasons=[hot, other], **degraded),
+        )
+    )
+    assert names(ranked) == ["hot", "baseline"]
+    cut = next(one for one in others_of(ranked, None) if one.row.stack == "cut")
+    assert (cut.fate, cut.why) == ("degraded", f"it is degraded: {other}")
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

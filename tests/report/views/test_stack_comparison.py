@@ -226,13 +226,13 @@ def test_control_characters_in_reasons_do_not_reach_the_terminal():
 
 def test_a_reason_that_holds_for_many_rows_is_written_once():
     runs = [
-        make_result(e, round=i, status=Status.DEGRADED, reasons=["the machine was busy"])
+        make_result(e, round=i, status=Status.DEGRADED, reasons=["throttled: hw_slowdown on GPU-1"])
         for e in (LORA, FAST)
         for i in range(5)
     ]
     text = show(make_summary([LORA, FAST], runs))
-    assert text.count("the machine was busy") == 1
-    assert "lora and fast: degraded: the machine was busy" in text
+    assert text.count("throttled: hw_slowdown on GPU-1") == 1
+    assert "lora and fast: degraded: throttled: hw_slowdown on GPU-1" in text
 
 
 def test_each_scenario_has_a_table_of_its_own():

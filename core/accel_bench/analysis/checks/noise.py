@@ -7,6 +7,7 @@ every row would mean nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
@@ -40,6 +41,19 @@ LEVELS = {
     "only",
 }
 """What a level of each kind means, with the median over all runs."""
+
+
+NOT_OF_THE_WORK = re.compile(
+    r"(ecc|nvml|other_process|self-audit|throttled)[:,] |every window was disturbed|"
+    r"plugin '.*' changed .* at its import, which was undone|rank \d+ ended by .* after its result"
+)
+"""How reasons for `degraded` begin that say nothing of what was computed: of the machine, of
+figures, and of what was undone or came later."""
+
+
+def concerns_work(reason: str) -> bool:
+    """Return whether a reason for `degraded` says that something else was computed than asked."""
+    return NOT_OF_THE_WORK.match(reason) is None
 
 
 def device_reasons(

@@ -17,7 +17,7 @@ from accel_bench.analysis.recommendation.schema import Fate
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.wording import label
+from accel_bench.analysis.wording import join_names, label
 from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.machine.devices import HOST, computes_on_host
@@ -245,15 +245,18 @@ def _candidates(
         is_baseline = row.stack == baseline
         runs = collect_runs(plan, block, rounds=0)
         lone = too_large and runs.usable and training_of(plan.experiment) == training
+        lone = lone and not row.other_work
         other_rate = rate_obstacle(base.load, runs.load) if base and runs.usable else ""
+        obstacle = UNCOMPARED if lone else other_rate or _obstacle(runs, row, is_baseline)
         yield Candidate(
             device=device,
             training=training,
             runs=runs,
             row=row,
             is_baseline=is_baseline,
-            obstacle=UNCOMPARED if lone else other_rate or _obstacle(runs, row, is_baseline),
+            obstacle=obstacle,
             lone=lone,
+            fate="degraded" if obstacle and obstacle == _degraded(row) else None,
         )
 
 
@@ -267,7 +270,12 @@ def _obstacle(runs: ExperimentRuns, row: ExperimentSummary, is_baseline: bool) -
         return ""
     if row.verdict_reason.startswith(NOT_COMPARABLE):
         return row.verdict_reason
-    return training_obstacle(row, row.ratio_reason)
+    return training_obstacle(row, row.ratio_reason) or _degraded(row)
+
+
+def _degraded(row: ExperimentSummary) -> str:
+    """Return that something else was computed than was asked; empty where nothing shows it."""
+    return f"it is degraded: {join_names(row.other_work)}" if row.other_work else ""
 
 
 def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:

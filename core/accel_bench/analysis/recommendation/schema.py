@@ -23,6 +23,7 @@ Fate: TypeAlias = Literal[
     "does not pay",
     "changes the training",
     "training not compared",
+    "degraded",
     "does not fit",
     "saturated",
     "over a limit",

@@ -296,7 +296,11 @@ def _reason_notes(summary: Summary, answer: str) -> list[str]:
 def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str]:
     """Yield the reasons of one row that are not in the answer already."""
     degraded = "degraded: " if row.status.completed else ""
-    yield from (f"{degraded}{reason}" for reason in row.reasons)
+
+    def said(reason: str) -> bool:
+        return reason in row.other_work and reason in answer
+
+    yield from (f"{degraded}{reason}" for reason in row.reasons if not said(reason))
     if row.ranks and row.ranks.reason:
         yield f"straggler: {row.ranks.reason}"
     if row.stack == baseline or not row.status.completed:
