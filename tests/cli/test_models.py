@@ -12,6 +12,7 @@ from click.testing import Result
 from imported_modules import imported
 from typer.testing import CliRunner
 
+from accel_bench.analysis.wording import parameters
 from accel_bench.catalog import models as catalog
 from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.cli.models import app
@@ -31,7 +32,7 @@ def test_the_list_has_a_row_for_every_model() -> None:
     for name, card in list_cards().items():
         assert name in printed
         assert card.architecture in printed
-        assert f"{card.parameters:,}" in printed
+        assert f" {parameters(card.parameters)} " in printed
 
 
 def test_the_list_as_json_holds_the_figures_as_numbers() -> None:

@@ -425,7 +425,7 @@ def test_a_verdict_says_how_many_rounds_it_needs() -> None:
     cells = (OperationCell(**{**cell("inductor", Status.OK), "runs": 3}),)
     text = render_report(operations_report(OperationReport(baseline="eager", cells=cells)), "csv")
     assert "not tested" in text
-    text = render_report(operations_report(OperationReport(baseline="eager", cells=cells)), "table")
+    text = render_report(operations_report(OperationReport(baseline="eager", cells=cells)), "wide")
     assert "needs 2" in " ".join(text.split()) and "mean ms" in text
 
 

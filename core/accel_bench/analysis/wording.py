@@ -237,6 +237,14 @@ def flops(value: float) -> str:
     return f"{value:,.0f} FLOP"
 
 
+def parameters(number: float) -> str:
+    """Return `8.03 B`, `124 M` or `26,474`: a model's size, with three digits or more."""
+    for factor, unit in ((1e9, "B"), (1e6, "M")):
+        if number >= factor:
+            return f"{rate(number / factor)} {unit}"
+    return f"{number:,.0f}"
+
+
 def duration(seconds: float) -> str:
     """Format as `45 s`, `3 min 20 s` or `2 h 5 min`."""
     whole = round(seconds)

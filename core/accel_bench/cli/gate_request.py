@@ -13,7 +13,7 @@ from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.gate import GateOptions
 from accel_bench.cli.options import parse_fraction
-from accel_bench.cli.output import print_text
+from accel_bench.cli.output import form_of_output, print_text
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request, print_failures
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
@@ -108,7 +108,7 @@ def _run(
         for path, form in ((options.junit, "junit"), (options.markdown, "markdown")):
             if path is not None:
                 write_atomically(path, render_gate(report, form))
-        print_text(render_gate(report, options.output).rstrip("\n"))
+        print_text(render_gate(report, form_of_output(options.output)).rstrip("\n"))
         if options.output == "table":
             print_failures(store, rounds.sessions)
     return report.exit_code

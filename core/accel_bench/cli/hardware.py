@@ -12,20 +12,18 @@ app = typer.Typer(
     no_args_is_help=True, help="Peak FLOP/s, memory and bandwidth of devices, with their sources."
 )
 
-PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
-COLUMNS = ("name", *PEAKS, "memory_bytes", "memory_bandwidth_bytes_per_second", "date")
-
 
 @app.command("list")
 def list_devices(output: Format = "table") -> None:
     """List the devices whose peaks are known: dense FLOP/s by dtype."""
     from accel_bench.catalog.hardware import list_hardware
+    from accel_bench.report.views.catalog import HARDWARE
 
     rows = [
         {"name": name, **row.model_dump(mode="json"), **row.peak_flops.model_dump()}
         for name, row in list_hardware().items()
     ]
-    print_rows(COLUMNS, rows if output == "json" else list(map(_short, rows)), output)
+    print_rows(HARDWARE, rows, output)
 
 
 @app.command("show")
@@ -38,13 +36,11 @@ def show_device(
 ) -> None:
     """Show which device a name means and what is known of it; exits with 2 when it is none."""
     from accel_bench.catalog.hardware import named_hardware
+    from accel_bench.report.views.catalog import PEAKS, figure_of_device
 
     name, hardware = named_hardware(device_name)
     document = {"name": name, **hardware.model_dump(mode="json")}
     peaks = {f"peak_flops.{key}": document["peak_flops"][key] for key in PEAKS}
     facts = {key: value for key, value in document.items() if key != "peak_flops"}
-    print_fields(document, _short({**facts, **peaks}).items(), output)
-
-
-def _short(row: dict[str, object]) -> dict[str, object]:
-    return {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}
+    shown = [(key, figure_of_device(key, value)) for key, value in {**facts, **peaks}.items()]
+    print_fields(document, shown, output)

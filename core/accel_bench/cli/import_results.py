@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import print_rows
+from accel_bench.cli.output import print_report
+from accel_bench.report.table import Report, Section, keyed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,7 @@ def import_results(
         rows = [_store(store, file, found) for file, found in imports]
     for line in left_out:
         typer.echo(plain(f"left out: {line}"), err=True)
-    print_rows(COLUMNS, rows, "table")
+    print_report(Report([Section(tables=[keyed(COLUMNS, rows)])]), "table")
 
 
 def _import_export(path: Path, set_: options.Names, results: str) -> None:

@@ -45,6 +45,7 @@ from accel_bench.cli import (
     summary,
     tune,
 )
+from accel_bench.cli.output import with_wide
 from accel_bench.cli.streams import prepare_streams
 from accel_bench.documents.shown import printable
 from accel_bench.errors import AccelBenchError
@@ -108,6 +109,13 @@ class _TitledCommands(TyperGroup):
                 formatter.write_dl(list(texts))
 
 
+def _add_wide(group: typer.Typer) -> None:
+    """Give `--wide` to all commands of a group that print tables, and to the group itself."""
+    for one in (*group.registered_commands, group.registered_callback):
+        if one is not None and one.callback is not None:
+            one.callback = with_wide(one.callback)
+
+
 app = typer.Typer(
     name="accel-bench",
     help="Find out which acceleration trains your model fastest with the same loss, or answers "
@@ -119,9 +127,10 @@ app = typer.Typer(
 )
 for _name, _command in (pair for titled in COMMANDS.values() for pair in titled.items()):
     if isinstance(_command, typer.Typer):
+        _add_wide(_command)
         app.add_typer(_command, name=_name)
     else:
-        app.command(_name)(_command)
+        app.command(_name)(with_wide(_command))
 
 
 def _print_version(requested: bool) -> None:

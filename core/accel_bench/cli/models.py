@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accel_bench.cli.output import Format, print_fields, print_report
-from accel_bench.report.table import Column, Report, Section, Table
+from accel_bench.cli.output import Format, print_fields, print_rows
 
 if TYPE_CHECKING:
     from accel_bench.catalog.models import ModelCard
@@ -21,15 +19,10 @@ app = typer.Typer(no_args_is_help=True, help="Models of the catalog, with their 
 def list_models(output: Format = "table") -> None:
     """List the models that `model.id` can name without a download."""
     from accel_bench.catalog.models import list_cards
+    from accel_bench.report.views.catalog import MODELS
 
-    columns = ("name", "family", "task", "architecture", "parameters", "description")
     rows = [{"name": name, **card.model_dump()} for name, card in list_cards().items()]
-    document = [{key: row[key] for key in columns} for row in rows]
-    forms = {"parameters": "{:,}".format}
-    table = Table(
-        [Column(key, itemgetter(key), form=forms.get(key, _text)) for key in columns], rows
-    )
-    print_report(Report([Section(tables=[table])], document), output)
+    print_rows(MODELS, rows, output)
 
 
 @app.command("show")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import wraps
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
-from accel_bench.report.table import Report, Section, keyed, listed
+from accel_bench.report.table import Column, Report, Section, Table, listed
 
 Format = Annotated[
     Literal["table", "json"], typer.Option("--format", help="How to print: for people or programs.")
@@ -16,12 +19,47 @@ AnyFormat = Annotated[
     Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
 ]
 
+_wide: ContextVar[bool] = ContextVar("wide", default=False)
+"""Whether the command that is running was given `--wide`."""
+
+
+def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that prints tables the option `--wide`; return any other as it is."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters = [
+        one.replace(annotation=hints[one.name]) if isinstance(one.annotation, str) else one
+        for one in inspect.signature(command).parameters.values()
+    ]
+    forms = (get_args(one.annotation) for one in parameters if one.name == "output")
+    if not any("table" in get_args(form[0]) for form in forms if form):
+        return command
+
+    @wraps(command)
+    def widened(wide: bool, **values: Any) -> Any:
+        before = _wide.set(wide)
+        try:
+            return command(**values)
+        finally:
+            _wide.reset(before)
+
+    option = typer.Option("--wide", help="Print all columns of tables, whatever fits.")
+    own = inspect.Parameter(
+        "wide", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
+    )
+    widened.__dict__["__signature__"] = inspect.Signature([*parameters, own])
+    return widened
+
+
+def form_of_output(form: str) -> str:
+    """Return the format in which a command prints: `--wide` makes tables wide."""
+    return "wide" if form == "table" and _wide.get() else form
+
 
 def print_report(report: Report, form: str) -> None:
     """Print a report in a format."""
     from accel_bench.report.formats import render_report
 
-    print_text(render_report(report, form).rstrip("\n"))
+    print_text(render_report(report, form_of_output(form)).rstrip("\n"))
 
 
 def print_text(text: str, end: str = "\n") -> None:
@@ -34,10 +72,10 @@ def print_json(value: Any) -> None:
     print_report(Report(document=value), "json")
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], output: str) -> None:
-    """Print a list of objects in a format."""
-    document = [{column: row[column] for column in columns} for row in rows]
-    print_report(Report([Section(tables=[keyed(columns, rows)])], document), output)
+def print_rows(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], output: str) -> None:
+    """Print a list of objects in a format; programs get the values of the columns as they are."""
+    document = [{column.key: row[column.key] for column in columns} for row in rows]
+    print_report(Report([Section(tables=[Table(columns, rows)])], document), output)
 
 
 def print_fields(document: Any, fields: Iterable[tuple[str, Any]], output: str) -> None:

@@ -15,8 +15,6 @@ app = typer.Typer(
     help="Plugins: what they do and need, and which are installed.", invoke_without_command=True
 )
 
-CHECK_COLUMNS = ("name", "distribution", "version", "usable", "reasons")
-
 
 @app.callback()
 def list_plugins(context: typer.Context, output: Format = "table") -> None:
@@ -73,7 +71,9 @@ def check(
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         found = check_all() if name is None else [check_plugin(name)]
     if name is None:
-        print_rows(CHECK_COLUMNS, found, output)
+        from accel_bench.report.views.plugins import CHECKED
+
+        print_rows(CHECKED, found, output)
         return
     (one,) = found
     if output == "json":

@@ -15,11 +15,6 @@ app = typer.Typer(
     no_args_is_help=True, help="Prices of machines by the hour, each with its date and source."
 )
 
-COLUMNS = (
-    "provider instance region device devices usd_per_hour spot_usd_per_hour date stale table source"
-).split()
-"""Columns of `prices list`."""
-
 
 @app.command("list")
 def list_prices(output: Format = "table") -> None:
@@ -27,6 +22,7 @@ def list_prices(output: Format = "table") -> None:
     from datetime import date
 
     from accel_bench.catalog.prices import read_prices
+    from accel_bench.report.views.catalog import PRICES
 
     today = date.today()
     rows = [
@@ -37,7 +33,7 @@ def list_prices(output: Format = "table") -> None:
         }
         for listed in read_prices()
     ]
-    print_rows(COLUMNS, rows, output)
+    print_rows(PRICES, rows, output)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import MeasureOptions, PlanOptions
-from accel_bench.cli.output import print_text
+from accel_bench.cli.output import form_of_output, print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
 from accel_bench.documents.load import parse_value
@@ -103,7 +103,7 @@ def _plan_and_run(
         _refuse_idle_race(plans)
 
     def show(summaries: Sequence[Summary]) -> None:
-        print_text(render(summaries, options.output, options.verbose).rstrip("\n"))
+        print_text(render(summaries, form_of_output(options.output), options.verbose).rstrip("\n"))
 
     session: dict[str, Any] = {"interleave": options.interleave}
     if options.repeat_round:

@@ -14,8 +14,6 @@ app = typer.Typer(no_args_is_help=True, help="Scenario files: list, show, valida
 
 app.command("import")(import_scenarios)
 
-COLUMNS = ("name", "slow", "needs", "stacks", "description")
-
 
 @app.command("list")
 def list_scenarios(output: Format = "table") -> None:
@@ -24,6 +22,7 @@ def list_scenarios(output: Format = "table") -> None:
     from accel_bench.documents.presets import find_presets
     from accel_bench.planning.needs import needs_of
     from accel_bench.planning.resolve import resolve
+    from accel_bench.report.views.catalog import SCENARIOS
     from accel_bench.scenario.draft import read_draft
 
     rows = []
@@ -38,7 +37,7 @@ def list_scenarios(output: Format = "table") -> None:
                 "description": file.description,
             }
         )
-    print_rows(COLUMNS, rows, output)
+    print_rows(SCENARIOS, rows, output)
 
 
 @app.command("show")

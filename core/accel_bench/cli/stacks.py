@@ -18,14 +18,14 @@ app = typer.Typer(no_args_is_help=True, help="Named stacks that a scenario can r
 def list_stacks(output: Format = "table") -> None:
     """List the named stacks: what each is, what it uses and sets, and what is not installed."""
     from accel_bench.documents.presets import find_presets
-    from accel_bench.report.table import Report, Section, listed
+    from accel_bench.report.table import Report, Section, Table, listed
+    from accel_bench.report.views.catalog import STACKS
     from accel_bench.report.views.plugins import NOT_INSTALLED
 
     here = [_row(name, path) for name, path in sorted(find_presets("stacks").items())]
     names = {row["name"] for row in here}
     absent = [row for row in _rows_of_extras() if row["name"] not in names]
-    rows = [(row["name"], row["description"], _uses(row)) for row in here]
-    sections = [Section(tables=[listed(("name", "description", "uses"), rows)])]
+    sections = [Section(tables=[Table(STACKS, here)])]
     if absent:
         extras: dict[str, list[str]] = {}
         for row in absent:
@@ -63,11 +63,6 @@ def _rows_of_extras() -> Iterator[dict[str, Any]]:
         for name in facts.stacks:
             row = {"name": name, "plugins": [plugin], "set": [], "description": facts.does}
             yield {**row, "extra": facts.extra, "installed": False}
-
-
-def _uses(row: dict[str, Any]) -> list[str]:
-    missing = f"pip install 'accel-bench[{row['extra']}]'" if row["extra"] else "not installed"
-    return [*row["plugins"], *row["set"], *([] if row["installed"] else [missing])]
 
 
 @app.command("show")

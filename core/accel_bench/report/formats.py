@@ -34,6 +34,7 @@ def render_list(documents: Iterable[Any]) -> Iterator[str]:
 
 FORMATS: dict[str, Callable[[Report], str]] = {
     "table": lambda report: render_terminal(report.sections, report.width),
+    "wide": lambda report: render_terminal(report.sections, report.width, wide=True),
     "json": lambda report: render_json(report.document),
     "csv": lambda report: render_csv(report.flat),
     "markdown": lambda report: render_markdown(report.sections),
@@ -44,11 +45,11 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> str:
     """Return the comparison of the stacks of each scenario as text.
 
-    Markdown has all columns and notes, the terminal only with `verbose`. Raises AccelBenchError for
-    an unknown format.
+    Markdown has all columns and notes, a wide table all columns, the terminal more of both with
+    `verbose`. Raises AccelBenchError for an unknown format.
     """
-    wide = form == "markdown"
-    return render_report(stacks_report(summaries, verbose or wide, wide), form)
+    wide = form in ("markdown", "wide")
+    return render_report(stacks_report(summaries, verbose or form == "markdown", wide), form)
 
 
 def render_report(report: Report, form: str) -> str:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
-from textwrap import fill
-from typing import NamedTuple
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
-from rich.table import Table as Grid
+from rich.style import Style
 from rich.text import Text
 
 from accel_bench.documents.shown import plain
-from accel_bench.report.table import Column, Section, Table
+from accel_bench.report.table import EMPTY, Column, Section, Table
 from accel_bench.result import Status
+
+UNBROKEN = 100_000
+"""Width at which nothing is wrapped."""
 
 
 class Layout(NamedTuple):
@@ -35,6 +38,7 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = (
+    Layout(UNBROKEN, 2),
     Layout(26, 2),
     Layout(13, 2),
     Layout(13, 2, ("word",)),
@@ -43,14 +47,20 @@ LAYOUTS = (
 )
 """The first that fits is taken."""
 
-LONG_TABLE = 500
-"""Rows of the longest table whose cells are wrapped, folded and coloured."""
+READABLE_TEXT, LEAST_TEXT = 24, 10
+"""Columns that a text keeps as long as there are columns of the table to leave out, and after."""
 
-HEADER_WIDTH = 11
-"""Columns after which the title of a column of names goes on in the next line."""
+EMPTY_RANK = 1000
+"""Added to the rank of a column without any value: it gives way before all others."""
 
-UNBROKEN = 100_000
-"""Width at which nothing is wrapped."""
+WHOLE_WORD = 20
+"""Columns of the longest word in a text that is never broken."""
+
+BREAKS = re.compile(r"(?<=[-_+/=])|(?<=\.)(?!\d)")
+"""Places at which a long word goes on in the next line; none lies within a number."""
+
+HEADER_WIDTH, UNIT_WIDTH = 11, 15
+"""Columns after which the title of a column, and its unit, may go on in the next line."""
 
 STYLES = {
     **{status.value: "red" for status in Status if not status.completed},
@@ -62,16 +72,21 @@ STYLES = {
 """Colours of verdicts, outcomes and statuses."""
 
 
-def render_terminal(sections: Sequence[Section], width: int | None = None) -> str:
+def render_terminal(
+    sections: Sequence[Section], width: int | None = None, wide: bool = False
+) -> str:
     """Return text as wide as the terminal, with its colours.
 
-    Where the output is none there are no colours, and `width` columns; without it nothing is
-    wrapped.
+    Where the output is none there are no colours, and as many columns as the variable COLUMNS or
+    `width` says; without both nothing is wrapped. Tables that are `wide` have all their columns,
+    however many that needs.
     """
     terminal = sys.stdout.isatty()
+    stated = os.environ.get("COLUMNS", "")
+    columns = int(stated) if stated.isdecimal() and int(stated) else width or UNBROKEN
     console = Console(
         file=StringIO(),
-        width=None if terminal else width or UNBROKEN,
+        width=None if terminal else columns,
         force_terminal=terminal,
         color_system="auto" if terminal else None,
         highlight=False,
@@ -79,111 +94,190 @@ def render_terminal(sections: Sequence[Section], width: int | None = None) -> st
     for number, section in enumerate(sections):
         if number:
             console.print()
-        _print(section, console)
+        _print(section, console, UNBROKEN if wide else console.width)
     assert isinstance(console.file, StringIO)
     return "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines())
 
 
-def folded(name: str, width: int) -> str:
-    """Return a name in lines of at most that width, broken behind `-`, `_`, `+` and `.`."""
+def wrapped(text: str, width: int, breaks: bool = True) -> list[str]:
+    """Return a text in lines of that width, broken at blanks.
+
+    With `breaks` a word that is longer is broken behind `-`, `_`, `+`, `/`, `=` and `.`, though
+    never within a number; otherwise it is longer than its line.
+    """
     lines = [""]
-    for part in re.findall(r"[^-_+.]*[-_+.]+|[^-_+.]+", name):
-        if lines[-1] and len(lines[-1]) + len(part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
+    for word in text.split(" "):
+        blank = " " if lines[-1] else ""
+        for piece in _pieces(word, width) if breaks else (word,):
+            if lines[-1] and _width(lines[-1] + blank + piece) > width:
+                lines.append("")
+                blank = ""
+            lines[-1] += blank + piece
+            blank = ""
+    return lines
 
 
-def _print(section: Section, console: Console) -> None:
+def _print(section: Section, console: Console, width: int) -> None:
     """Print one section; all text is `Text`, so that nothing in a name is taken for markup."""
     blocks: list[list[RenderableType]] = [
-        [Text(plain(text), style="bold") for text in (section.title, section.answer) if text],
+        _prose([text for text in (section.title, section.answer) if text], "bold", console),
         [Segments([Segment(f"{plain(line)}\n")]) for line in section.text.splitlines()],
-        *([_fitted(table, console), *_dim(table.notes)] for table in section.tables),
-        _dim(section.notes),
+        *(_table(table, width, console) for table in section.tables),
+        _prose(section.notes, "dim", console),
     ]
     for number, block in enumerate(block for block in blocks if block):
         if number:
             console.print()
         for part in block:
-            console.print(part, crop=False, end="" if isinstance(part, Segments) else "\n")
+            end = "" if isinstance(part, Segments) else "\n"
+            console.print(part, crop=False, overflow="ignore", end=end)
 
 
-def _dim(notes: Sequence[str]) -> list[RenderableType]:
-    return [Text(plain(note), style="dim") for note in notes]
+def _prose(texts: Sequence[str], style: str, console: Console) -> list[RenderableType]:
+    """Return texts in lines that end at blanks; a path that is longer than a line stays whole."""
+    lines = (wrapped(plain(text), console.width, breaks=False) for text in texts)
+    return [Text("\n".join(one), style=style) for one in lines]
 
 
-def _fitted(table: Table, console: Console) -> Segments:
-    """Lay a table out in the width that there is; its numbers are never broken."""
-    if len(table.rows) > LONG_TABLE:
-        return Segments(_long(table))
-    unlimited = console.options.update(width=UNBROKEN)
-    for layout in LAYOUTS:
-        grid = _grid(table, layout)
-        needed = console.measure(grid, options=unlimited).maximum
-        if needed <= console.width:
-            break
-    wraps = any(column.kind == "text" for column in table.columns)
-    width = console.width if wraps else max(console.width, needed)
-    return Segments(console.render(grid, console.options.update(width=width)))
+def _table(table: Table, width: int, console: Console) -> list[RenderableType]:
+    """Return a table in the width that there is, which columns it lacks, and its notes."""
+    drawn = _fitted([_Cells(column, table.rows) for column in table.columns], width)
+    title = _prose([table.title] if table.title else [], "bold", console)
+    shown = {one.column.key for one in drawn.shown}
+    lacking = [one.header for one in table.columns if one.key not in shown]
+    left_out = f"left out for want of room: {', '.join(lacking)}; --wide shows all"
+    notes = [left_out, *table.notes] if lacking else table.notes
+    return [*title, Segments(drawn.segments()), *_prose(notes, "dim", console)]
 
 
-def _long(table: Table) -> list[Segment]:
-    """Lay a long table out by its widest cells, with nothing wrapped: rich takes 2 ms a row."""
-    rows = [[column.text(row) for column in table.columns] for row in table.rows]
-    headers = [[column.header, plain(column.unit)] for column in table.columns]
-    widths = [
-        max(map(_width, (*header, *cells)))
-        for header, cells in zip(headers, zip(*rows, strict=True), strict=True)
-    ]
-    heads = [line for line in zip(*headers, strict=True) if any(line)]
-    rule = ["─" * width for width in widths]
-    right = [column.kind == "number" for column in table.columns]
-    lines = [f"{plain(table.title)}\n"] if table.title else []
-    for cells in (*heads, rule, *rows):
-        padded = [
-            " " * (width - _width(cell)) + cell
-            if to_the_right
-            else cell + " " * (width - _width(cell))
-            for cell, width, to_the_right in zip(cells, widths, right, strict=True)
-        ]
-        lines.append("  ".join(padded).rstrip() + "\n")
-    return list(map(Segment, lines))
+class _Cells:
+    """Cells of a column as people read them, and the room they take in each layout."""
+
+    def __init__(self, column: Column, rows: Sequence[Any]) -> None:
+        self.column = column
+        self.rows = [column.parts(row) for row in rows]
+        empty = all(parts == (EMPTY,) for parts in self.rows)
+        self.rank = column.rank and column.rank + empty * EMPTY_RANK
+        self._widest: dict[int | bool, int] = {}
+
+    def line(self, parts: tuple[str, ...], layout: Layout) -> list[str]:
+        """Return the lines of a cell in a layout; text is not wrapped yet."""
+        if self.column.kind == "name":
+            return wrapped(" ".join(parts), layout.names)
+        if self.column.kind not in layout.stacked:
+            return [" ".join(parts)]
+        # A word may be a phrase; an interval stays on its line.
+        return " ".join(parts).split() if self.column.kind == "word" else list(parts)
+
+    def heads(self, layout: Layout, width: int) -> list[str]:
+        """Return the lines of the header above cells of that width."""
+        narrow = layout.names < UNBROKEN and self.column.kind != "text"
+        unit = wrapped(plain(self.column.unit), max(width, UNIT_WIDTH) if narrow else UNBROKEN)
+        room = max(width, HEADER_WIDTH, *map(_width, unit)) if narrow else UNBROKEN
+        return [*wrapped(self.column.header, room), *(unit if self.column.unit else ())]
+
+    def widest(self, layout: Layout) -> int:
+        """Return the columns that the cells take where no text is wrapped."""
+        key = layout.names if self.column.kind == "name" else self.column.kind in layout.stacked
+        if key not in self._widest:
+            lines = (line for parts in self.rows for line in self.line(parts, layout))
+            self._widest[key] = max(map(_width, lines), default=0)
+        cells = self._widest[key]
+        return max(cells, *map(_width, self.heads(layout, cells)))
+
+    def least(self, widest: int, text: int) -> int:
+        """Return the columns that the cells need at least, a text as many as `text`."""
+        if self.column.kind != "text" or widest <= text:
+            return widest
+        words = {word for parts in self.rows for part in parts for word in part.split(" ")}
+        pieces = (piece for word in words for piece in _pieces(word, WHOLE_WORD))
+        return max(text, *map(_width, pieces), _width(self.column.header))
+
+
+class _Drawing(NamedTuple):
+    """Columns of a table in one layout, each with its width."""
+
+    shown: Sequence[_Cells]
+    layout: Layout
+    widths: Sequence[int]
+
+    def segments(self) -> Iterator[Segment]:
+        """Yield the header, a rule, and the lines of each row."""
+        pairs = list(zip(self.shown, self.widths, strict=True))
+        heads = [one.heads(self.layout, width) for one, width in pairs]
+        yield from self._lines(heads, [Style(bold=True)] * len(heads))
+        yield Segment("─" * (sum(self.widths) + self.layout.gap * (len(heads) - 1)) + "\n")
+        for row in zip(*(one.rows for one in self.shown), strict=True):
+            cells = [self._cell(one, own, n) for (one, n), own in zip(pairs, row, strict=True)]
+            words = (
+                own[0] if one.column.kind == "word" else ""
+                for (one, _), own in zip(pairs, row, strict=True)
+            )
+            yield from self._lines(cells, [_style(word) for word in words])
+
+    def _cell(self, one: _Cells, parts: tuple[str, ...], width: int) -> list[str]:
+        lines = one.line(parts, self.layout)
+        if one.column.kind != "text" or _width(lines[0]) <= width:
+            return lines
+        return wrapped(lines[0], width)
+
+    def _lines(
+        self, cells: Sequence[list[str]], styles: Sequence[Style | None]
+    ) -> Iterator[Segment]:
+        """Yield the lines of one row, each cell padded to the width of its column."""
+        gap = " " * self.layout.gap
+        for texts in zip_longest(*cells, fillvalue=""):
+            before = ""
+            for one, width, text, style in zip(self.shown, self.widths, texts, styles, strict=True):
+                room = " " * (width - _width(text))
+                left, right = (room, "") if one.column.kind == "number" else ("", room)
+                if style and text:
+                    yield Segment(before + left)
+                    yield Segment(text, style)
+                    before = right + gap
+                else:
+                    before += left + text + right + gap
+            yield Segment(before.rstrip() + "\n")
+
+
+def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
+    """Return the first drawing that is not wider than the page, the narrowest if none is.
+
+    No number is ever broken: columns that matter less give way.
+    """
+    ranks = sorted({one.rank for one in cells} - {0}, reverse=True)
+    fewer = [cells, *([one for one in cells if one.rank < rank] for rank in ranks)]
+    tried = [(shown, layout, READABLE_TEXT) for shown in fewer for layout in LAYOUTS]
+    tried += [(fewer[-1], layout, LEAST_TEXT) for layout in LAYOUTS]
+    for shown, layout, text in tried:
+        widths = [one.widest(layout) for one in shown]
+        room = width - layout.gap * (len(shown) - 1)
+        if sum(widths) <= room:
+            return _Drawing(shown, layout, widths)
+        least = [one.least(own, text) for one, own in zip(shown, widths, strict=True)]
+        if sum(least) <= room:
+            return _Drawing(shown, layout, _narrowed(widths, least, room))
+    return _Drawing(shown, layout, least)
+
+
+def _narrowed(widest: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return widths that take no more than the room; the widest text gives way first."""
+    widths = [min(wide, max(room, own)) for wide, own in zip(widest, least, strict=True)]
+    while sum(widths) > room:
+        wider = [place for place, own in enumerate(least) if widths[place] > own]
+        widths[max(wider, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _pieces(word: str, width: int) -> Sequence[str]:
+    """Return a word whole if it is not wider than that, else in pieces."""
+    return (word,) if _width(word) <= width else BREAKS.split(word)
+
+
+def _style(word: str) -> Style | None:
+    return Style.parse(STYLES[word]) if word in STYLES else None
 
 
 def _width(cell: str) -> int:
     """Return the columns of the terminal that a text takes."""
     return len(cell) if cell.isascii() else cell_len(cell)
-
-
-def _grid(table: Table, layout: Layout) -> Grid:
-    grid = Grid(
-        title=Text(plain(table.title), style="bold") if table.title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, layout.gap - 1, 0, 0),
-    )
-    for column in table.columns:
-        title = fill(column.header, HEADER_WIDTH) if column.kind == "name" else column.header
-        grid.add_column(
-            Text(f"{title}\n{plain(column.unit)}".rstrip(), style="bold"),
-            justify="right" if column.kind == "number" else "left",
-            no_wrap=column.kind != "text",
-            overflow="fold",
-        )
-    for row in table.rows:
-        grid.add_row(*(_cell(column, row, layout) for column in table.columns))
-    return grid
-
-
-def _cell(column: Column, row: object, layout: Layout) -> Text:
-    parts = column.parts(row)
-    text = " ".join(parts)
-    if column.kind in layout.stacked:
-        # A word may be a phrase; an interval stays on its line.
-        text = "\n".join(text.split() if column.kind == "word" else parts)
-    if column.kind == "name":
-        text = folded(text, layout.names)
-    return Text(text, style=STYLES.get(parts[0], "") if column.kind == "word" else "")

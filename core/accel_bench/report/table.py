@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +13,9 @@ from accel_bench.documents.shown import plain
 
 EMPTY = "-"
 """Stands for null: there is no number, which is not 0."""
+
+STACKED = re.compile(r" (?=[±\[(]|to )")
+"""Blanks in a number at which an interval, a remark or a range may go on in the next line."""
 
 
 def text_of(value: Any) -> str:
@@ -51,6 +55,9 @@ class Column:
     kind: Literal["text", "name", "word", "number"] = "text"
     """How a narrow terminal treats it: text is wrapped, a name folded; the others stay whole."""
 
+    rank: int = 0
+    """Order in which a narrow terminal gives columns up, the highest first; 0 is always shown."""
+
     @property
     def header(self) -> str:
         """Title for people."""
@@ -60,7 +67,9 @@ class Column:
         """Return the parts of a row's cell, each on one line."""
         value = self.cell(row)
         form = EMPTY if value is None else self.form(value)
-        return tuple(map(plain, (form,) if isinstance(form, str) else form))
+        if isinstance(form, str):
+            form = tuple(STACKED.split(form)) if self.kind == "number" else (form,)
+        return tuple(map(plain, form))
 
     def text(self, row: Any) -> str:
         """Return the cell of a row as people read it, on one line."""
@@ -115,13 +124,24 @@ def one_or_list(documents: Sequence[Any]) -> Any:
 
 def keyed(keys: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of mappings, a column for each key; a key that a row lacks is null."""
-    return Table([Column(key, methodcaller("get", key)) for key in keys], rows)
+    return Table([_column(key, methodcaller("get", key), rows) for key in keys], rows)
+
+
+def entry(key: str, title: str = "", **says: Any) -> Column:
+    """Return a column of mappings: the value of a key, null if a row lacks it."""
+    return Column(key, methodcaller("get", key), title, **says)
 
 
 def listed(headers: Iterable[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Return a table of sequences whose items stand in the order of the headers."""
-    columns = [Column(header, itemgetter(place)) for place, header in enumerate(headers)]
-    return Table(columns, list(rows))
+    rows = list(rows)
+    return Table([_column(key, itemgetter(place), rows) for place, key in enumerate(headers)], rows)
+
+
+def _column(key: str, cell: Callable[[Any], Any], rows: Sequence[Any]) -> Column:
+    """Return a column that is one of numbers if all its cells are."""
+    found = {type(value) for value in map(cell, rows) if value is not None}
+    return Column(key, cell, kind="number" if found and found <= {int, float} else "text")
 
 
 def paths(prefix: str, names: str, key: str = "{}") -> list[Column]:

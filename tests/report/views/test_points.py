@@ -65,7 +65,7 @@ def test_a_sweep_of_devices_shows_how_it_scales() -> None:
         for point, seconds in zip(points, (0.1, 0.125), strict=True)
         for number in range(5)
     ]
-    text = render([summary(points, runs)], "table")
+    text = render([summary(points, runs)], "wide")
     assert "lora: weak scaling, each device's batch stays" in text
     (line,) = [line for line in text.splitlines() if line.startswith("2 ")]
     assert {"1.600", "80", "125", "1.250"} <= set(line.replace("%", " ").split())

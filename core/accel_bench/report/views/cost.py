@@ -70,22 +70,22 @@ def _flat_interval(name: str) -> list[Column]:
     return [Column(name, reader(f"{path}.median")), *paths(path, "low high", f"{name}_{{}}")]
 
 
-def _figure(key: str, title: str, unit: str, form: Callable[[Any], str]) -> Column:
-    return Column(key, reader(key), title, unit, form, kind="number")
+def _figure(key: str, title: str, unit: str, form: Callable[[Any], str], rank: int = 0) -> Column:
+    return Column(key, reader(key), title, unit, form, kind="number", rank=rank)
 
 
 COLUMNS = (
     Column("stack", label, kind="name"),
-    Column("experiment_id", reader("experiment_id"), "experiment", kind="word"),
+    Column("experiment_id", reader("experiment_id"), "experiment", kind="word", rank=2),
     Column("status", reader("status"), kind="word"),
-    _figure("runs", "runs", "", str),
+    _figure("runs", "runs", "", str, rank=3),
     _figure("tokens_per_second", "speed", "tokens/s", _interval(rate)),
-    _figure("instances", "machines", "", str),
-    _figure("usd_per_hour", "price", "USD/hour", lambda price: f"{price:,.4g}"),
+    _figure("instances", "machines", "", str, rank=1),
+    _figure("usd_per_hour", "price", "USD/hour", lambda price: f"{price:,.4g}", rank=1),
     _figure("usd_per_million_tokens", "cost", "USD/1M tokens", _interval(usd)),
     *(
         Column(f"{what} x{factor:g}", _sensitivity(what, factor), "", "USD/1M tokens",
-               usd, "number")
+               usd, "number", rank=4)
         for what in ("throughput", "price")
         for factor in FACTORS
         if factor != 1

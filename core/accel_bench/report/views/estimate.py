@@ -66,15 +66,18 @@ def _memory_columns(rows: list[Estimate]) -> list[Column]:
     used = [part for part in get_args(Part) if any(_part(part)(row) for row in rows)]
     return [
         NAME,
-        *(Column(part, _part(part), form=size, kind="number") for part in used),
+        *(
+            Column(part, _part(part), form=size, kind="number", rank=rank)
+            for rank, part in enumerate(used, start=1)
+        ),
         _number("memory.tensor_bytes", "tensors", "", size),
         _number("memory.needed_bytes", "needed", "", _span(size)),
         Column("fit", reader("memory.fit"), kind="word"),
     ]
 
 
-def _number(path: str, title: str, unit: str, form: Callable[[Any], str]) -> Column:
-    return Column(path, reader(path), title, unit, form, kind="number")
+def _number(path: str, title: str, unit: str, form: Callable[[Any], str], rank: int = 0) -> Column:
+    return Column(path, reader(path), title, unit, form, kind="number", rank=rank)
 
 
 def _usd(value: float) -> str:
@@ -126,8 +129,8 @@ def _speed_columns(rows: list[Estimate]) -> list[Column]:
         _number("largest_micro_batch_size", "largest batch", "samples", _limit),
         _number("longest_sequence_length", "longest context", "tokens", _limit),
         _number("speed.tokens_per_second", "speed", f"{counted}/s", _span(rate)),
-        _number("hours", "time", "hours", _span(lambda hours: significant(hours, 3))),
-        _number("cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", _span(_usd)),
+        _number("hours", "time", "hours", _span(lambda hours: significant(hours, 3)), 1),
+        _number("cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", _span(_usd), 2),
         _number("cost.usd", "in all", "USD", _span(_usd)),
     ]
 

@@ -37,7 +37,7 @@ def _columns(report: FitReport) -> list[Column]:
         *([latency] if at_a_rate else []),
         Column("speed", reader("tokens_per_second"), "", "tokens/s", rate_interval, "number"),
         Column("memory", reader("peak_memory_bytes"), "", "peak", size, "number"),
-        Column("run", _source, kind="name"),
+        Column("run", _source, kind="name", rank=1),
     ]
 
 

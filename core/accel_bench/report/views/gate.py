@@ -44,7 +44,7 @@ COLUMNS = (
     Column("sweep point", lambda point: point_name(point) or "all", kind="name"),
     Column("outcome", reader("outcome"), kind="word"),
     Column("times as fast", reader("ratio"), unit="[95 % interval]",
-           form=lambda value: tuple(ratio_interval(value).split(" ", 1)), kind="number"),
+           form=ratio_interval, kind="number"),
     Column("at least", reader("slower_by_at_most"), form=lambda slower: ratio(1 / (1 + slower)),
            kind="number"),
     Column("rounds", reader("rounds"), kind="number"),

@@ -125,26 +125,26 @@ def _tried(row: BestRate) -> str:
 
 COLUMNS = (
     Column("value", reader("value"), form=plain_value, kind="name"),
-    Column("experiments", reader("experiments"), kind="number"),
+    Column("experiments", reader("experiments"), kind="number", rank=3),
     Column("tokens/s", partial(_range, "slowest", "fastest", rate), kind="number"),
     Column("times as fast", reader("times_as_fast"), unit="[95 % interval]", form=ratio_interval,
            kind="number"),
-    Column("pairs", reader("pairs"), kind="number"),
+    Column("pairs", reader("pairs"), kind="number", rank=4),
     Column("memory", partial(_range, "smallest_peak_bytes", "largest_peak_bytes", mebibytes),
            unit="MiB", kind="number"),
-    Column("lowest loss", _lowest, kind="number"),
-    Column("not measured", _other_words),
+    Column("lowest loss", _lowest, kind="number", rank=2),
+    Column("not measured", _other_words, rank=1),
 )  # fmt: skip
 """Columns of the table of one key."""
 
 BEST = (
     Column("model", reader("model"), kind="name"),
-    Column("device", reader("device"), kind="name"),
+    Column("device", reader("device"), kind="name", rank=2),
     Column("all else", lambda row: settings(row.others) or EMPTY, kind="name"),
     Column("best rate", reader("best.learning_rate"), form=plain_value, kind="number"),
     Column("loss", lambda row: _loss(row.best), kind="number"),
-    Column("steps", reader("steps"), kind="number"),
-    Column("others", _tried),
+    Column("steps", reader("steps"), kind="number", rank=3),
+    Column("others", _tried, rank=1),
 )
 """Columns of the table of learning rates."""
 

@@ -123,11 +123,11 @@ LIST_WIDTH = 100
 """Columns of a list where the output is no terminal."""
 
 LISTED = (
-    Column("benchmark", reader("benchmark")),
+    Column("benchmark", reader("benchmark"), kind="word"),
     Column("sizes", reader("sizes"), form=_few, kind="text"),
     Column("compute types", reader("compute_types"), form=", ".join, kind="text"),
     Column("executors", _names, form=", ".join, kind="text"),
-    Column("from", lambda entry: entry.distribution.partition(" ")[0], kind="text"),
+    Column("from", lambda entry: entry.distribution.partition(" ")[0], kind="word", rank=1),
 )
 """Columns of a list, for people; CSV and JSON have all sizes, and the descriptions."""
 
@@ -144,13 +144,13 @@ CELLS = (
     Column("compute type", reader("compute_type"), kind="word"),
     Column("executor", reader("executor"), kind="name"),
     Column("speed", reader("calls_per_second"), unit="calls/s", kind="number",
-           form=lambda value: tuple(rate_interval(value).split(" ", 1))),
+           form=rate_interval),
     Column("call", reader("seconds_per_call.median"), unit="mean ms", form=milliseconds,
-           kind="number"),
+           kind="number", rank=3),
     Column("times as fast", reader("ratio"), unit="[95 % interval]", kind="number",
-           form=lambda value: tuple(ratio_interval(value).split(" ", 1))),
-    Column("FLOP/s", reader("flops_per_second"), form=_flops, kind="number"),
-    Column("bytes/s", reader("bytes_per_second"), form=_bytes, kind="number"),
+           form=ratio_interval),
+    Column("FLOP/s", reader("flops_per_second"), form=_flops, kind="number", rank=1),
+    Column("bytes/s", reader("bytes_per_second"), form=_bytes, kind="number", rank=2),
     Column("roofline", reader("fraction_of_roofline"), form=percent, kind="number"),
     Column("memory", reader("peak_bytes"), unit="peak", form=size, kind="number"),
     Column("error", reader("check"), unit="allowed", form=_check, kind="number"),

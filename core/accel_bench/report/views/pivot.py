@@ -26,6 +26,9 @@ from accel_bench.report.table import EMPTY, Column, Report, Section, Table, read
 Row = tuple[Values, dict[Values, PivotCell]]
 """A row: the values of its keys, and its cells by the values of their columns."""
 
+LESS = {"samples_per_second": 100, "steps_per_second": 101, "tokens_per_hour": 102}
+"""Ranks of figures that say the same as another; others rank as they are asked for."""
+
 MIB = ("bytes per device", "bytes per process")
 """Units of memory, which people read in MiB."""
 
@@ -41,11 +44,20 @@ def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
     rows = list(made.by_row())
     keys = [_key_column(made, number) for number in range(len(made.row_keys))]
     if not made.column_keys:
-        figures = [_column(one, _title(one), _unit(one), ()) for one in made.values]
+        figures = [
+            _column(one, _title(one), _unit(one), (), LESS.get(one.name, number))
+            for number, one in enumerate(made.values)
+        ]
         return [Table([*keys, *figures], rows, title)] if rows else []
     return [
         Table(
-            [*keys, *(_column(one, _headed(made, values), "", values) for values in made.columns)],
+            [
+                *keys,
+                *(
+                    _column(one, _headed(made, values), "", values, number)
+                    for number, values in enumerate(made.columns)
+                ),
+            ],
             rows,
             f"{_title(one)} [{_unit(one)}]".removesuffix(" []"),
         )
@@ -117,7 +129,7 @@ def _key_column(made: Pivot, number: int) -> Column:
     )
 
 
-def _column(value: PivotValue, title: str, unit: str, column: Values) -> Column:
+def _column(value: PivotValue, title: str, unit: str, column: Values, rank: int) -> Column:
     """Return the column of a figure."""
     return Column(
         f"{value.name} {title}",
@@ -126,6 +138,7 @@ def _column(value: PivotValue, title: str, unit: str, column: Values) -> Column:
         unit,
         form=partial(cell_text, value),
         kind="number",
+        rank=rank,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
-from accel_bench.report.table import Report, Section, keyed, listed
+from accel_bench.report.table import Column, Report, Section, Table, entry, listed
 
 UNDECLARED = {
     "loss_tolerance": "exactly equal",
@@ -24,12 +24,11 @@ def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Return the rows of `overview`: installed plugins, and those that an extra brings."""
     here = [row for row in rows if row["installed"]]
     absent = [row for row in rows if not row["installed"]]
-    rows_here = [(r["name"], r["fills"], _does(r), r["needs"]) for r in here]
-    table = listed(("name", "fills", "does", "needs"), rows_here)
-    sections = [Section(tables=[table], notes=[_problem(r) for r in here if not r["usable"]])]
+    sections = [
+        Section(tables=[Table(HERE, here)], notes=[_problem(r) for r in here if not r["usable"]])
+    ]
     if absent:
-        shipped = keyed(("name", "fills", "extra", "does", "needs"), absent)
-        sections.append(Section(title=NOT_INSTALLED, tables=[shipped]))
+        sections.append(Section(title=NOT_INSTALLED, tables=[Table(ABSENT, absent)]))
     return Report(sections, rows)
 
 
@@ -42,8 +41,7 @@ def plugin_report(described: Mapping[str, Any]) -> Report:
         for option in described["options"]
     ]
     if options:
-        table = keyed(("name", "type", "default", "description"), options)
-        sections.append(Section(title="Options:", tables=[table]))
+        sections.append(Section(title="Options:", tables=[Table(OPTIONS, options)]))
     else:
         sections.append(Section(notes=["No options."]))
     return Report(sections, described)
@@ -67,3 +65,24 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return str(value)
+
+
+NAME, FILLS = entry("name", kind="word"), entry("fills", rank=1)
+
+HERE = (NAME, FILLS, Column("does", _does), entry("needs"))
+"""Columns of installed plugins."""
+
+ABSENT = (NAME, FILLS, entry("extra", kind="word"), entry("does"), entry("needs"))
+"""Columns of those that an extra brings."""
+
+CHECKED = (
+    NAME,
+    entry("distribution", kind="word", rank=2),
+    entry("version", kind="word", rank=1),
+    entry("usable", form=lambda usable: "yes" if usable else "no", kind="word"),
+    entry("reasons"),
+)
+"""Columns of `plugins check`."""
+
+OPTIONS = (NAME, entry("type"), entry("default"), entry("description"))
+"""Columns of a plugin's options."""

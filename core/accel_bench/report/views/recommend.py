@@ -135,9 +135,9 @@ def _span(form: Callable[[float], str]) -> Callable[[Span], str]:
     return text
 
 
-def _memory(value: Any) -> str:
-    left = f" ({percent(value.headroom)} left)" if value.headroom is not None else ""
-    return f"{size(value.peak_bytes)} {value.kind}{left}"
+def _memory(value: Any) -> tuple[str, ...]:
+    left = (f"({percent(value.headroom)} left)",) if value.headroom is not None else ()
+    return size(value.peak_bytes), value.kind, *left
 
 
 def _latency(value: Interval) -> str:
@@ -148,8 +148,15 @@ def _hours(value: float) -> str:
     return significant(value, 3)
 
 
-def _number(path: str, title: str, unit: str, form: Callable[[Any], str]) -> Column:
-    return Column(path, reader(path), title, unit, form, kind="number")
+def _number(
+    path: str, title: str, unit: str, form: Callable[[Any], str | tuple[str, ...]], rank: int = 0
+) -> Column:
+    return Column(path, reader(path), title, unit, form, kind="number", rank=rank)
+
+
+def _without_reason(verdict: str) -> str:
+    """Return the verdict alone: it stands beside others, and reasons are sentences."""
+    return verdict.partition(" (")[0]
 
 
 def _offered(offer: Offer) -> str:
@@ -172,11 +179,12 @@ STACKS = (
     _number("row.request_seconds", "median request", "ms", _latency),
     _number("row.slowest_requests_ms", "99 of 100", "ms at most", _hours),
     _number("of_the_best", "does the job", "times as fast", ratio_interval),
-    Column("row.loss", reader("row.loss"), "loss"),
-    Column("row.update", reader("row.update"), "update"),
-    Column("row.output", reader("row.output"), "output"),
-    _number("row.start_seconds", "start", "s", lambda value: significant(value, 3)),
-    _number("row.memory", "memory", "", _memory),
+    *(
+        Column(f"row.{what}", reader(f"row.{what}"), what, form=_without_reason, kind="word")
+        for what in ("loss", "update", "output")
+    ),
+    _number("row.start_seconds", "start", "s", lambda value: significant(value, 3), rank=2),
+    _number("row.memory", "memory", "", _memory, rank=1),
 )
 """Columns for people."""
 
@@ -185,7 +193,7 @@ OFFERS = (
     Column("kind", reader("kind"), kind="word"),
     Column("stack", _offered, kind="name"),
     _number("tokens_per_second", "speed", "tokens/s", _span(rate)),
-    _number("hours", "time", "hours", _span(_hours)),
+    _number("hours", "time", "hours", _span(_hours), rank=1),
     _number("usd", "in all", "USD", _span(lambda value: f"{value:,.2f}")),
     Column("within_budget", reader("within_budget"), "budget", kind="word"),
     Column("within_deadline", reader("within_deadline"), "deadline", kind="word"),
@@ -196,7 +204,7 @@ MODELS = (
     Column("model", reader("model"), kind="name"),
     _number("parameters", "parameters", "1e9", lambda value: significant(value / 1e9, 3)),
     Column("fit", reader("fit"), kind="word"),
-    Column("settings", lambda one: settings(one.settings) or None, "with"),
+    Column("settings", lambda one: settings(one.settings) or None, "with", rank=1),
     _number("needed_bytes", "needed", "", _span(size)),
     _number("tokens_per_second", "speed", "tokens/s", _span(rate)),
     _number("usd_per_million_tokens", "cost", "USD/1M tokens", _span(_hours)),

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -28,6 +28,24 @@ RUN_KEYS = "run_id session round position attempt status reasons phase started_a
 RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effective", "evidence")
 """What of a rank is printed as it is stored."""
 
+RANKS = {
+    "started_at": 1,
+    "sweep": 2,
+    "experiment_id": 3,
+    "tag": 4,
+    "provenance": 5,
+    "attempt": 6,
+    "steps_per_second": 7,
+    "samples_per_second": 8,
+}
+"""Ranks of the columns of a list of runs, the first to be left out the highest."""
+
+KINDS: dict[str, Literal["word", "name"]] = {
+    **dict.fromkeys(("run_id", "experiment_id", "status", "started_at"), "word"),
+    **dict.fromkeys(("scenario", "stack"), "name"),
+}
+"""Kinds of the columns of a list of runs that are neither text nor numbers."""
+
 PER_SECOND = "_per_second"
 """How the names of rates end, whatever a task counts."""
 
@@ -45,7 +63,15 @@ def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
         **dict.fromkeys(rates, _short),
         "round": lambda number: str(number + 1),
     }
-    shown = [replace(column, form=forms.get(column.key, column.form)) for column in flat.columns]
+    shown = [
+        replace(
+            column,
+            form=forms.get(column.key, column.form),
+            kind=KINDS.get(column.key, column.kind),
+            rank=RANKS.get(column.key, 0),
+        )
+        for column in flat.columns
+    ]
     return Report([Section(tables=[Table(shown, rows)])], rows, flat)
 
 
@@ -53,8 +79,10 @@ def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Return a row for each group of runs with the means of its completed ones."""
     flat = keyed(rows[0] if rows else ("runs",), rows)
     shown = [
-        replace(column, form=_short) if column.key.endswith(("_mean", "_min", "_max")) else column
-        for column in flat.columns
+        replace(column, form=_short, rank=number)
+        if column.key.endswith(("_mean", "_min", "_max"))
+        else column
+        for number, column in enumerate(flat.columns)
     ]
     return Report([Section(tables=[Table(shown, rows)])], rows, flat)
 

@@ -134,15 +134,17 @@ def _ratio(interval: Interval) -> tuple[str, ...]:
 
 COLUMNS = (
     Column("devices", _devices, kind="name"),
-    Column("batch", _batch, unit="each = all", kind="number"),
+    Column("batch", _batch, unit="each = all", kind="number", rank=1),
     Column("speed", reader("figure.tokens_per_second"), unit="tokens/s", form=rate_interval,
            kind="number"),
     Column("per device", reader("figure.tokens_per_second_per_device.median"), form=rate,
-           kind="number"),
+           kind="number", rank=3),
     Column("speed-up", reader("figure.ratio"), unit="[95 %]", form=_ratio, kind="number"),
     Column("efficiency", reader("efficiency"), unit="% [95 %]", form=_percent, kind="number"),
-    Column("step", reader("step_seconds.median"), unit="ms", form=milliseconds, kind="number"),
-    Column("relative", reader("relative_step_seconds"), unit="step", form=_ratio, kind="number"),
+    Column("step", reader("step_seconds.median"), unit="ms", form=milliseconds, kind="number",
+           rank=2),
+    Column("relative", reader("relative_step_seconds"), unit="step", form=_ratio, kind="number",
+           rank=4),
 )  # fmt: skip
 """Columns for people."""
 

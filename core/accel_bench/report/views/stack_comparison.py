@@ -233,10 +233,7 @@ METRICS = (
 
 
 def _figure(title: str, cell: Callable[[Any], Any], unit: str, form: Any) -> Column:
-    """Return a column of numbers; an interval may stand below its estimate."""
-    return Column(
-        title, cell, unit=unit, form=lambda value: tuple(form(value).split(" ", 1)), kind="number"
-    )
+    return Column(title, cell, unit=unit, form=form, kind="number")
 
 
 def _swept(key: str, row: ExperimentSummary) -> Any:

@@ -52,8 +52,8 @@ def _columns(report: TuneReport) -> list[Column]:
         *(_parameter(key) for key in keys),
         *([value] if report.objective.goal != "tokens_per_second" else []),
         Column("speed", reader("tokens_per_second"), "", "tokens/s", rate, "number"),
-        Column("memory", reader("peak_memory_bytes"), "", "peak", size, "number"),
-        Column("last loss", reader("last_loss"), form=_four_digits, kind="number"),
+        Column("memory", reader("peak_memory_bytes"), "", "peak", size, "number", 1),
+        Column("last loss", reader("last_loss"), form=_four_digits, kind="number", rank=2),
         Column("outcome", reader("outcome"), kind="word"),
     ]
 

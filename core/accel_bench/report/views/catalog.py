@@ -1,0 +1,94 @@
+"""Columns of lists of what ships: devices, prices, models, scenarios and stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from accel_bench.analysis.wording import flops, parameters, rate, size
+from accel_bench.report.table import Column, entry, text_of
+
+PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
+"""Compute types whose peaks are listed."""
+
+
+def figure_of_device(key: str, value: Any) -> str:
+    """Return a fact of a device as people read it: `312 TFLOP/s`, `80.0 GiB`, `2,039 GB/s`."""
+    forms: dict[str, Callable[[Any], str]] = {
+        "memory_bytes": size,
+        "memory_bandwidth_bytes_per_second": lambda value: f"{_billions(value)} GB/s",
+        **{f"peak_flops.{name}": lambda value: f"{flops(value)}/s" for name in PEAKS},
+    }
+    return text_of(value) if value is None else forms.get(key, text_of)(value)
+
+
+def _billions(value: float) -> str:
+    return rate(value / 1e9)
+
+
+def _peak(value: float) -> str:
+    return rate(value / 1e12)
+
+
+def _uses(row: Mapping[str, Any]) -> list[str]:
+    missing = f"pip install 'accel-bench[{row['extra']}]'" if row["extra"] else "not installed"
+    return [*row["plugins"], *row["set"], *([] if row["installed"] else [missing])]
+
+
+HARDWARE = (
+    entry("name", kind="word"),
+    *(
+        entry(name, unit="TFLOP/s", form=_peak, kind="number", rank=rank)
+        for name, rank in zip(PEAKS, (0, 0, 0, 2, 3), strict=True)
+    ),
+    entry("memory_bytes", "memory", form=size, kind="number"),
+    entry(
+        "memory_bandwidth_bytes_per_second",
+        "bandwidth",
+        unit="GB/s",
+        form=_billions,
+        kind="number",
+        rank=1,
+    ),
+    entry("date", kind="word", rank=4),
+)
+"""Columns of devices."""
+
+PRICES = (
+    entry("provider", kind="word"),
+    entry("instance", kind="name"),
+    entry("region", kind="word", rank=2),
+    entry("device", kind="word"),
+    entry("devices", kind="number"),
+    entry("usd_per_hour", "price", unit="USD/hour", form="{:,.2f}".format, kind="number"),
+    entry(
+        "spot_usd_per_hour", "spot", unit="USD/hour", form="{:,.2f}".format, kind="number", rank=3
+    ),
+    entry("date", kind="word", rank=1),
+    entry("stale", form=lambda stale: "stale" if stale else "-", kind="word", rank=1),
+    entry("table", kind="word", rank=4),
+    entry("source", rank=5),
+)
+"""Columns of prices."""
+
+MODELS = (
+    entry("name", kind="word"),
+    entry("family", kind="word", rank=3),
+    entry("task", kind="word", rank=1),
+    entry("architecture", kind="word", rank=2),
+    entry("parameters", form=parameters, kind="number"),
+    entry("description"),
+)
+"""Columns of models."""
+
+SCENARIOS = (
+    entry("name", kind="word"),
+    entry("slow", form=lambda slow: "slow" if slow else "-", kind="word", rank=2),
+    entry("needs", rank=1),
+    entry("stacks", form=", ".join, rank=3),
+    entry("description"),
+)
+"""Columns of scenarios."""
+
+STACKS = (entry("name", kind="name"), entry("description"), Column("uses", _uses, rank=1))
+"""Columns of named stacks."""

@@ -1,0 +1,316 @@
+"""Tables on a narrow terminal: every command's, with all its cells whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from analysis_factory import make_experiment, make_ranks, make_result, make_summary
+from cli.program import call
+from recommendation_factory import experiment, in_turn, runs
+from serving_factory import serving
+from typer.main import get_command
+
+from accel_bench.analysis.estimates.schema import (
+    BatchShape,
+    CostEstimate,
+    Estimate,
+    EstimateDocument,
+    Limit,
+    MemoryEstimate,
+    Part,
+    Span,
+    SpeedEstimate,
+)
+from accel_bench.analysis.searches.fitting import FitPoint, SearchRange, fit_report
+from accel_bench.analysis.searches.tuning import with_answer
+from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, TuneTrial
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.cli.main import app
+from accel_bench.report.formats import FORMATS
+from accel_bench.report.render_terminal import BREAKS, render_terminal
+from accel_bench.report.table import Column, Report, Section, Table
+from accel_bench.report.views.catalog import PRICES
+from accel_bench.report.views.estimate import estimate_report
+from accel_bench.report.views.fit import fit_view
+from accel_bench.report.views.scaling import scaling_report
+from accel_bench.report.views.stack_comparison import stacks_report
+from accel_bench.report.views.tune import tune_view
+from accel_bench.result import Metric, Result
+from accel_bench.store.database import open_store
+from accel_bench.store.sessions import SessionRecord
+
+STACKS = ("baseline", "activation-checkpointing-selective", "torch-compile-max-autotune")
+LEFT_OUT = "left out for want of room: "
+PEAK = 19_876_543_210
+SPEED = Interval(median=123_456.7, low=120_000.0, high=126_000.0)
+
+
+def with_peak(run: Result, peak: int) -> Result:
+    """The same run with a peak of memory."""
+    (rank,) = run.ranks
+    metrics = [one.model_copy(update={"value": peak}) for one in rank.metrics]
+    return run.model_copy(update={"ranks": (rank.model_copy(update={"metrics": tuple(metrics)}),)})
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stacks with long names on an L4, at two batches and rates, in two sessions."""
+    folder = tmp_path_factory.mktemp("results")
+    with open_store(folder, write=True) as store:
+        for session in ("monday", "tuesday"):
+            store.add_session(
+                SessionRecord(
+                    id=session,
+                    started_at="2026-01-01T00:00:00Z",
+                    scenario="unnamed",
+                )
+            )
+            stacks = [
+                runs(experiment(name, micro, learning_rate=rate), factor * micro, session=session)
+                for name, factor in zip(STACKS, (1.0, 1.254321, 0.8), strict=True)
+                for micro, rate in ((1, 1e-4), (4, 1e-4), (4, 3e-4))
+            ]
+            for run in in_turn(*stacks):
+                store.add(with_peak(run, PEAK))
+    return folder
+
+
+def estimated() -> Report:
+    """Estimates of two stacks, with money."""
+    shape = BatchShape(micro_batch_size=4, sequence_length=2048)
+    span = Span(low=19_876_543_210, high=23_456_789_012)
+    rows = [
+        Estimate(
+            scenario="some",
+            experiment_id="0123456789ab",
+            stack=stack,
+            sweep={},
+            gpu="h100-sxm",
+            devices=8,
+            shape=shape,
+            memory=MemoryEstimate(
+                parts=dict.fromkeys(get_args(Part), 1_234_567_890.0),
+                tensor_bytes=8_641_975_230,
+                phase="backward",
+                needed_bytes=span,
+                device_bytes=2**36,
+                fit="does not fit",
+            ),
+            largest_micro_batch_size=Limit(value=128, bounded_by="model"),
+            longest_sequence_length=Limit(value=131_072, bounded_by="search"),
+            speed=SpeedEstimate(
+                tokens_per_second=Span(low=123_456, high=234_567),
+                step_seconds=Span(low=0.1234, high=0.2345),
+                basis="the roofline",
+            ),
+            for_tokens=1e9,
+            hours=Span(low=1.234, high=2.345),
+            cost=CostEstimate(
+                usd_per_hour=55.04,
+                price="aws",
+                usd_per_million_tokens=Span(low=0.01234, high=0.02345),
+                usd=Span(low=1234.5, high=2345.6),
+            ),
+        )
+        for stack in ("baseline", "activation-checkpointing-selective")
+    ]
+    return estimate_report(EstimateDocument(for_tokens=1e9, lengths=None, estimates=tuple(rows)))
+
+
+def scaled() -> Report:
+    """A weak scaling of one stack."""
+    points = [
+        make_experiment(
+            sweep={"resources.devices": size},
+            scenario={"resources": {"devices": size}, "train": {"micro_batch_size": 4}},
+        )
+        for size in (1, 2, 4)
+    ]
+    found = [
+        make_result(point, round=number, ranks=make_ranks(point, 1e-4 * noise * (1 + place / 10)))
+        for place, point in enumerate(points)
+        for number, noise in enumerate((1.0, 1.004, 0.997, 1.002, 0.998))
+    ]
+    return scaling_report([make_summary(points, found)])
+
+
+def answered() -> Report:
+    """Stacks that answer requests, with all their latencies and rates."""
+    latencies = ("time_to_first_token", "inter_token_latency", "queueing")
+    extra = [
+        Metric(name=f"{name}_p{at}", value=1234.5 * at, unit="ms", scope="rank", plugin="generate")
+        for name in latencies
+        for at in (50, 90, 99)
+    ]
+    extra += [
+        Metric(name=name, value=123_456.0, unit="1/s", scope="rank", plugin="generate")
+        for name in ("prefill_tokens_per_second", "decode_tokens_per_second", "kv_cache_bytes")
+    ]
+    found = []
+    stacks = (serving("base", 12.5), serving("prompt-lookup-decoding", 10.25))
+    for run in (run for stack in stacks for run in stack):
+        (rank,) = run.ranks
+        rank = rank.model_copy(update={"metrics": (*rank.metrics, *extra)})
+        found.append(run.model_copy(update={"ranks": (rank,)}))
+    experiments = list({run.experiment.id: run.experiment for run in found}.values())
+    return stacks_report([make_summary(experiments, found, baseline="base")])
+
+
+def fitted() -> Report:
+    """The largest batch that fits."""
+    points = [
+        FitPoint(
+            value=1000 * size,
+            outcome="fits",
+            run_id=f"20260101-120000-0123456789ab-{size}",
+            stored=True,
+            tokens_per_second=SPEED,
+            peak_memory_bytes=PEAK,
+        )
+        for size in (1, 2)
+    ]
+    return fit_view(
+        fit_report("some", "lora", "train.micro_batch_size", SearchRange(start=1000), points)
+    )
+
+
+def tuned() -> Report:
+    """A study of three keys."""
+    trials = [
+        TuneTrial(
+            number=number,
+            parameters={
+                "train.micro_batch_size": 16,
+                "train.learning_rate": 0.000123456,
+                "data.packing": True,
+            },
+            outcome="ok",
+            value=1.23456,
+            tokens_per_second=123_456.7,
+            peak_memory_bytes=PEAK,
+            last_loss=2.34567,
+        )
+        for number in (None, 1, 2)
+    ]
+    return tune_view(
+        with_answer(
+            TuneReport(
+                scenario="some",
+                stack="lora",
+                study="s",
+                objective=Objective(goal="loss", unit="seconds", amount=60.0),
+                baseline=trials[0],
+                trials=tuple(trials[1:]),
+                best=None,
+                check=None,
+                answer="",
+            )
+        )
+    )
+
+
+VIEWS: dict[str, Callable[[], Report]] = {
+    "estimate": estimated,
+    "scaling": scaled,
+    "run inference": answered,
+    "fit": fitted,
+    "tune": tuned,
+}
+"""Tables of commands that measure, by what they are made of."""
+
+COMMANDS = (
+    "hardware list",
+    "hardware show h100-sxm",
+    "prices list",
+    "models list",
+    "scenarios list",
+    "stacks list",
+    "op list",
+    "plugins",
+    "plugins show lora",
+    "doctor --no-noise",
+    "results list",
+    "results list --group-by stack",
+    "pivot",
+    "pivot --columns stack",
+    "summary",
+    "cost --price 1.2345 --for-tokens 1e9",
+    "history unnamed",
+    "recommend --no-estimates --model tiny-llama-cpu --tokens 1e12",
+    f"compare {experiment(STACKS[0], 1, learning_rate=1e-4).id} "
+    f"{experiment(STACKS[1], 1, learning_rate=1e-4).id}",
+)
+
+
+@pytest.mark.parametrize("what", [*COMMANDS, *VIEWS])
+def test_a_table_fits_80_and_120_columns_and_all_its_cells_are_whole(
+    what: str, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(results))
+    for table in tables(what, monkeypatch):
+        for width in (80, 120):
+            text = render_terminal([Section(tables=[replace(table, title="", notes=())])], width)
+            head, rest = text.split("──\n", 1)
+            body, _, note = rest.partition(LEFT_OUT)
+            assert max(map(len, head.splitlines() + body.splitlines())) <= width
+            lacking = " ".join(note.partition(";")[0].split()).split(", ") if note else ()
+            shown = [column for column in table.columns if column.header not in lacking]
+            assert pieces(body) == pieces(" ".join(cells(shown, table.rows)))
+            whole = [column for column in shown if column.kind in ("number", "word")]
+            assert set(" ".join(cells(whole, table.rows)).split()) <= set(body.split())
+
+
+def tables(what: str, monkeypatch: pytest.MonkeyPatch) -> list[Table]:
+    """The tables that a command prints."""
+    reports = [VIEWS[what]()] if what in VIEWS else []
+    table = FORMATS["table"]
+
+    def keep(report: Report) -> str:
+        reports.append(report)
+        return table(report)
+
+    if not reports:
+        monkeypatch.setitem(FORMATS, "table", keep)
+        done = call(*what.split())
+        assert done.code == 0, done.err
+    found = [one for report in reports for section in report.sections for one in section.tables]
+    assert found
+    return found
+
+
+def cells(columns: Sequence[Column], rows: Sequence[Any]) -> Iterator[str]:
+    """The cells of a table as people read them."""
+    return (column.text(row) for row in rows for column in columns)
+
+
+def pieces(text: str) -> Counter[str]:
+    """What stands between blanks, and between places where long names may be broken."""
+    return Counter(piece for word in text.split() for piece in BREAKS.split(word) if piece)
+
+
+def test_a_wide_table_has_all_columns_and_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow, wide = call("prices", "list").out, call("prices", "list", "--wide").out
+    assert "\nleft out for want of room: region, spot,\ndate, stale, table, source;" in narrow
+    assert "left out" not in wide
+    assert wide.split("\n")[0].split() == [column.header for column in PRICES]
+    monkeypatch.delenv("COLUMNS")
+    assert call("prices", "list").out == wide
+
+
+def test_every_command_that_prints_tables_can_print_them_wide() -> None:
+    def options(command: Any) -> Iterator[set[str]]:
+        yield {name for parameter in command.params for name in parameter.opts}
+        for inner in getattr(command, "commands", {}).values():
+            yield from options(inner)
+
+    found = [one for one in options(get_command(app)) if "--format" in one]
+    without = [one for one in found if "--wide" not in one]
+    assert len(found) > 25
+    # `results export` writes files, and the format of `import` is that of what it reads.
+    assert len(without) == 2 and all({"--output", "--set"} & one for one in without)
