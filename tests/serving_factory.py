@@ -1,8 +1,13 @@
-"""Runs that answer requests, made up for tests: chosen latencies, and what their engine says."""
+"""Runs that answer requests, made up for tests, and a server of completions that remembers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from analysis_factory import make_experiment, make_rank, make_result
@@ -77,3 +82,80 @@ def _answering(
             "evidence": evidence,
         }
     )
+
+
+LETTERS = "abcdefghijklmnop"
+
+
+class RememberingServer(ThreadingHTTPServer):
+    """Speaks OpenAI's completions over HTTP, and remembers prompts as vLLM and SGLang do.
+
+    Tokens of a prompt that began an earlier one cost nothing; each other one takes its time, one
+    prompt after the other, as on one device. It answers a prompt always with the same letters.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, says: bool, seconds_of_a_token: float = 0.0, forgets: bool = False) -> None:
+        """Listen on a port of its own; `says` is whether `usage` has `cached_tokens`."""
+        super().__init__(("127.0.0.1", 0), _Completions)
+        self.says, self.seconds_of_a_token, self.forgets = says, seconds_of_a_token, forgets
+        self.asked: list[list[int]] = []
+        self.cached: list[int] = []
+        self._device = threading.Lock()
+        self._beginnings: set[tuple[int, ...]] = set()
+
+    @property
+    def url(self) -> str:
+        """Address of its API."""
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def take_in(self, prompt: list[int]) -> int:
+        """Compute a prompt; return how many of its first tokens were known."""
+        beginnings = [tuple(prompt[: n + 1]) for n in range(len(prompt))]
+        with self._device:
+            known = sum(one in self._beginnings for one in beginnings)
+            time.sleep(self.seconds_of_a_token * (len(prompt) - known))
+            if not self.forgets:
+                self._beginnings.update(beginnings)
+            self.asked.append(prompt)
+            self.cached.append(known)
+        return known
+
+
+class _Completions(BaseHTTPRequestHandler):
+    server: RememberingServer
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        known = self.server.take_in(asked["prompt"])
+        self.send_response(200)
+        self.end_headers()
+        for number in range(asked["max_tokens"]):
+            letter = LETTERS[(sum(asked["prompt"]) + number) % len(LETTERS)]
+            self._send({"choices": [{"text": letter}], "model": "remembering"})
+        details = {"prompt_tokens_details": {"cached_tokens": known}} if self.server.says else {}
+        self._send({"choices": [], "usage": {"completion_tokens": asked["max_tokens"], **details}})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _send(self, event: dict[str, Any]) -> None:
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.wfile.flush()
+
+
+@contextlib.contextmanager
+def remembering_server(
+    says: bool = True, seconds_of_a_token: float = 0.0, forgets: bool = False
+) -> Iterator[RememberingServer]:
+    """Yield a server that answers while the block lasts."""
+    with RememberingServer(says, seconds_of_a_token, forgets) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

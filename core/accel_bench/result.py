@@ -289,7 +289,7 @@ class WeightUpdate(Frozen):
 class Answers(Frozen):
     """What a rank has generated for its requests, in their order, warm-up included.
 
-    The k-th request is the same in every run of a scenario.
+    The k-th request is the same in every run of a round of a scenario.
     """
 
     tokens: tuple[tuple[int, ...], ...] = ()
@@ -302,6 +302,9 @@ class Answers(Frozen):
     near_ties: tuple[tuple[int, ...], ...] | None = None
     """For each of the first requests, the positions (from 0) where the two likeliest tokens are
     closer than rounding can resolve; null where unknown."""
+
+    first_prompt: str = ""
+    """Digest of the first prompt: other requests were answered if it differs; empty if unknown."""
 
     unit: Literal["tokens", "letters"] = "tokens"
     """What the ids are: those of tokens, or code points where a server told its text alone."""

@@ -54,6 +54,9 @@ class Run:
     world_size: int = 1
     """Ranks in all."""
 
+    round: int = 0
+    """Round, from 0: what is drawn anew in each round is the same for all stacks of it."""
+
     trust_remote_code: bool = False
     """Whether a model may bring code of its own."""
 
@@ -114,6 +117,9 @@ class Run:
     """Prompts of those answers, tensors of shape (length,) on the host, by which core finds where
     rounding alone may choose another token: one for each answer, in the same order. An engine whose
     model core cannot call adds none."""
+
+    first_prompt: str = ""
+    """Digest of the first prompt, which seeds and round decide; empty before it is taken."""
 
     answer_unit: Literal["tokens", "letters"] = "tokens"
     """What the numbers in `answers` are: token ids, or code points where only text is known."""

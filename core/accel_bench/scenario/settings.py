@@ -207,7 +207,8 @@ class Inference(Described):
     """`greedy` takes the likeliest token; `sampling` draws from the whole distribution."""
 
     seed: int = Field(0, ge=0, lt=2**63)
-    """Seed of what sampling draws, and of the times at which requests arrive."""
+    """Seed of what sampling draws, of the times at which requests arrive, and of the tokens with
+    which prompts begin."""
 
     cache: Literal["dynamic", "static"] = "dynamic"
     """Whether the key-value cache grows by each token, or has its whole size from the start."""

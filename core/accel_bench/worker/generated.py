@@ -1,10 +1,12 @@
-"""Keep what was generated: ids of the first requests, digests of the others."""
+"""Prompts of a round, and what was generated: ids of the first requests, digests of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
+from accel_bench.engine import Batch
 from accel_bench.errors import HookError
 from accel_bench.plugins.active import ActivePlugins, refuse_unreadable
 from accel_bench.result import Answers, digest_of
@@ -13,6 +15,33 @@ from accel_bench.worker.heartbeat import Heartbeat
 
 MOST_IDS = 65_536
 """Token ids of one rank that are kept as they are."""
+
+OWN_TOKENS = 8
+"""First tokens of a prompt that are drawn for it alone."""
+
+
+def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
+    """Yield batches whose prompts begin with tokens drawn from each prompt itself.
+
+    Servers remember how prompts began, from an earlier round or from the warm-up, and answer those
+    without work. What is drawn depends on `inference.seed`, the round and the place of the request
+    alone: all stacks of a round are asked the same.
+    """
+    import numpy as np
+
+    drawn = np.random.default_rng((run.scenario.inference.seed, run.round, run.data_rank))
+    for batch in batches:
+        if "input_ids" not in batch.inputs:
+            yield batch
+            continue
+        ids, mask = batch.inputs["input_ids"].clone(), batch.inputs.get("attention_mask")
+        for number, row in enumerate(ids):
+            places = np.arange(len(row)) if mask is None else mask[number].numpy().nonzero()[0]
+            chosen = (drawn.random(OWN_TOKENS) * len(places)).astype(np.int64)
+            own = places[:OWN_TOKENS]
+            row[own] = row[places[chosen[: len(own)]]]
+            run.first_prompt = run.first_prompt or digest_of(row[places].tolist())
+        yield replace(batch, inputs={**batch.inputs, "input_ids": ids})
 
 
 def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers:
@@ -38,7 +67,8 @@ def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers
 
         heartbeat.phase = "near_ties"
         near_ties = find_near_ties(run, heartbeat.end_pass)
-    return kept_answers(run.answers, run.answer_unit, near_ties)
+    kept = kept_answers(run.answers, run.answer_unit, near_ties)
+    return kept.model_copy(update={"first_prompt": run.first_prompt})
 
 
 def kept_answers(

@@ -37,7 +37,7 @@ from accel_bench.worker.after_window import Stage
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.evaluation import make_evaluator
-from accel_bench.worker.generated import answers_of
+from accel_bench.worker.generated import answers_of, own_prompts
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.learning import LearningSteps
 from accel_bench.worker.observed_steps import ObservedSteps
@@ -104,6 +104,7 @@ def make_run(job: Job, rank: int, local_rank: int) -> Run:
         rank=rank,
         local_rank=local_rank,
         world_size=job.world_size,
+        round=job.round,
         trust_remote_code=job.trust_remote_code,
         logger=logging.getLogger("accel_bench"),
     )
@@ -191,6 +192,8 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
         run.optimizer = require(active, "build_optimizer", run)
     heartbeat.phase = "build_batches"
     run.batches = require(active, "build_batches", run)
+    if run.scenario.generates:
+        run.batches = own_prompts(run.batches, run)
     run.batches = read_ahead(run, active.answers("build_batches"))
     if run.scenario.evaluates:
         heartbeat.phase = "build_evaluation_batches"

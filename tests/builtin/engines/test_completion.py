@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from accel_bench.builtin.engines.completion_impl import Completion, ask
+from accel_bench.builtin.engines.completion_impl import ask
+from accel_bench.builtin.engines.completion_stream_impl import Completion
 from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
 from accel_bench.errors import InvalidRunError
 

@@ -11,11 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from accel_bench import Batch
-from accel_bench.builtin.engines.completion_impl import (
+from accel_bench.builtin.engines.completion_impl import ask
+from accel_bench.builtin.engines.completion_stream_impl import (
     MOST_BYTES_OF_A_LINE,
     Completion,
     Limits,
-    ask,
     counted_tokens,
     read_stream,
 )

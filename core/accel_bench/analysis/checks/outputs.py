@@ -203,3 +203,8 @@ def _other_requests(before: Result, after: Result) -> Iterator[str]:
         ours, theirs = (getattr(work.inference, key) for work in works)
         if ours != theirs:
             yield f"inference.{key}"
+    asked = [
+        [one.answers.first_prompt for one in run.ranks if one.answers] for run in (before, after)
+    ]
+    if any(ours and theirs and ours != theirs for ours, theirs in zip(*asked, strict=False)):
+        yield "the first prompt"

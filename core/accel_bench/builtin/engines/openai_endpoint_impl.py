@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
-from accel_bench.builtin.engines.completion_impl import Completion, ask, counted_tokens
+from accel_bench.builtin.engines.completion_impl import ask
+from accel_bench.builtin.engines.completion_stream_impl import Completion, counted_tokens
 from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.latencies import (
@@ -25,6 +28,25 @@ ENDING_SECONDS = 10.0
 
 POLL_SECONDS = 0.1
 """How often a full server is looked at for its end."""
+
+
+REMEMBERED_TOKENS = 8
+"""Tokens of a prompt that may come from a cache by chance: prompts may begin alike, but not for
+long."""
+
+NEW_LAPS = 3
+"""Laps of prompts that nobody has asked before, behind the window."""
+
+FROM_A_CACHE = 3.0
+"""How many times as long new prompts must wait for their first token as those that were measured
+for a cache to be the reason. The least wait of the new ones counts."""
+
+WAY_OUT = (
+    "switch the server's cache of prompts off (vLLM: --no-enable-prefix-caching, SGLang: "
+    "--disable-radix-cache, llama.cpp: engine.extra: {cache_prompt: false}), start it anew, or "
+    "set another inference.seed"
+)
+"""What helps against a server that was asked the same before."""
 
 
 class EndpointEngine:
@@ -44,6 +66,8 @@ class EndpointEngine:
         self._room = threading.Semaphore(options.most_waiting)
         self._sent = 0
         self._window: list[Completion] = []
+        self._last_prompt: Sequence[int] = ()
+        self._new: list[Completion] = []
 
     def run(self, stopwatch: Stopwatch) -> None:
         """Lap until the window is full."""
@@ -85,6 +109,74 @@ class EndpointEngine:
         served = [one.served for one in self._window]
         yield from latency_metrics(served, self._load(), window.seconds)
         yield self._whole_answers()
+        if any(one.cached_tokens is None for one in self._window):
+            self._ask_new_prompts()
+        yield self._from_a_cache()
+
+    def _ask_new_prompts(self) -> None:
+        """Ask prompts whose tokens stand in an order that nobody has asked before.
+
+        Most servers do not say what they take from a cache: that they answer these later shows it.
+        At a rate they come one by one among the others, unless all wait longer and longer.
+        """
+        if (load := self._load()) and load.saturated:
+            return
+        longest = max(max(one.served.request_seconds) for one in self._window)
+        seconds = min(max(ENDING_SECONDS, 2 * longest), self._options.answer_seconds)
+        options = self._options.model_copy(update={"answer_seconds": seconds})
+        at_once = self._asked.batch_size if self._asked.rate is None else 1
+        for _ in range(NEW_LAPS):
+            prompts = [_shuffled(self._last_prompt) for _ in range(at_once)]
+            asking = [
+                threading.Thread(target=self._ask_new, args=(options, one)) for one in prompts
+            ]
+            for thread in asking:
+                thread.start()
+            for thread in asking:
+                thread.join()
+
+    def _ask_new(self, options: OpenAIEndpointOptions, prompt: Sequence[int]) -> None:
+        try:
+            self._new.append(ask(options, self._body(prompt), len(prompt), None))
+        except Exception as error:
+            self._run.logger.warning("a new prompt was not answered: %s", error)
+
+    def _from_a_cache(self) -> Metric:
+        """Return the share of the prompts' tokens that the server took from a cache, if it says."""
+        said = [one for one in self._window if one.cached_tokens is not None]
+        cached = sum(one.cached_tokens or 0 for one in said)
+        share = cached / sum(one.served.prompt_tokens for one in said) if said else None
+        reason, degrades = (
+            "" if said else "the server does not say what it takes from a cache",
+            True,
+        )
+        if any(_is_remembered(one) for one in said):
+            reason = f"the server took {share:.0%} of the prompts' tokens from a cache: {WAY_OUT}"
+        elif waits := self._waits_apart():
+            measured, new = (1000 * one for one in waits)
+            reason = (
+                f"the first token came after {measured:.3g} ms, and after {new:.3g} ms or more for "
+                f"prompts that the server was never asked: it answers from a cache; {WAY_OUT}"
+            )
+        else:
+            degrades = False
+        return Metric(
+            name="cached_prompt_tokens",
+            value=share,
+            unit="1",
+            scope="rank",
+            reason=reason,
+            degrades=degrades,
+        )
+
+    def _waits_apart(self) -> tuple[float, float] | None:
+        """Return the median wait for a first token and the least one of new prompts, in seconds;
+        None unless a cache alone explains the difference."""
+        new = [wait for one in self._new for wait in one.served.first_token_seconds]
+        waits = [wait for one in self._window for wait in one.served.first_token_seconds]
+        if not new or not waits or min(new) < FROM_A_CACHE * statistics.median(waits):
+            return None
+        return statistics.median(waits), min(new)
 
     def _whole_answers(self) -> Metric:
         """Return the share of requests with as many tokens as were asked for; others are no
@@ -154,6 +246,7 @@ class EndpointEngine:
             self._send(prompt.tolist(), began + due[0])
 
     def _send(self, prompt: Sequence[int], arrival: float | None) -> None:
+        self._last_prompt = prompt
         self._start(self._ask, self._sent, prompt, arrival)
         self._sent += 1
 
@@ -211,3 +304,14 @@ class EndpointEngine:
         new = counted_tokens(answer, self._asked.new_tokens)
         counts = TokenCounts(answer.served.prompt_tokens + new, new, 0)
         return Batch({}, 1, counts, 0)
+
+
+def _shuffled(prompt: Sequence[int]) -> list[int]:
+    """Return the tokens of a prompt in an order that no other run draws."""
+    return random.SystemRandom().sample(prompt, len(prompt))
+
+
+def _is_remembered(answer: Completion) -> bool:
+    """Return whether more of a prompt came from a cache than prompts have in common by chance."""
+    by_chance = min(REMEMBERED_TOKENS, answer.served.prompt_tokens // 2)
+    return (answer.cached_tokens or 0) > by_chance
