@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from accel_bench.analysis.checks.training import TOLERANCE
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.testing import make_experiment
 from benchmarks import support
@@ -191,3 +192,23 @@ def test_the_page_is_that_of_the_rows_that_are_published() -> None:
     assert not [one for one in rows if one.outcome == "failed"]
     assert all(one.reason for one in rows if one.outcome not in ("trained", "equivalent"))
     assert (here.parent / "docs/support.md").read_text(encoding="utf8") == table(rows)
+
+
+DECLARED = (
+    *("nf4", "fp4", "int8", "intx4", "float8", "bnb-baseline", "gptq"),  # few bits
+    *("master-weights", "adamw-8bit"),  # products in bfloat16, an optimizer's state in 8 bits
+)
+"""Beginnings of the names of stacks that may be farther apart than others in float32."""
+
+
+def test_stacks_that_declare_nothing_are_within_what_float32_allows() -> None:
+    published = Path(support.__file__).parent / "published/cpu-support.json"
+    rows = Support.model_validate_json(published.read_bytes()).rows
+    plain = [
+        one.update_difference
+        for one in rows
+        if one.outcome == "equivalent" and not one.stack.startswith(DECLARED)
+    ]
+    found = [apart for apart in plain if apart is not None]
+    assert len(found) > 250
+    assert max(found) <= TOLERANCE

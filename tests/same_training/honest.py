@@ -61,6 +61,7 @@ class Bfloat16Linears(Plugin[Options]):
     """Compute each matmul in bfloat16, with weights that stay in float32."""
 
     loss_tolerance = 2e-2
+    update_tolerance = 0.1
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
