@@ -104,6 +104,12 @@ class OptimizerProgress(Frozen):
     weight_decays: dict[str, int] = Field(default_factory=dict)
     """Trained tensors by the weight decay in force."""
 
+    hyperparameters: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """Trained tensors by each other number of the optimizer in force, such as `betas`."""
+
+    state_dtypes: dict[str, int] = Field(default_factory=dict)
+    """Elements of the optimizer's state by the dtype in which they are stored."""
+
 
 class EffectiveConfiguration(Frozen):
     """What really held on one rank. Null or empty for what is not known, as without torch."""

@@ -98,6 +98,11 @@ class Plugin(Generic[OptionsT]):
     10 %. None means the distance of equal work in another order. `allowed_update_difference` may
     let it depend on the options; the task's `update_sensitivity` multiplies it."""
 
+    other_optimizer: ClassVar[bool] = False
+    """Whether its optimizer has, by design, other numbers (`betas`, `weight_decay`) or other dtypes
+    of its state than the scenario's optimizer has in the baseline; anything else with them trains
+    something else."""
+
     output_tolerance: ClassVar[float | None] = None
     """Share of generated tokens that may differ from the baseline's by design, each counted where
     all tokens before it are equal; 0.05 is 5 %. None means that of equal work in this dtype.

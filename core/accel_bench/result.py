@@ -620,6 +620,9 @@ class Result(Frozen):
     """Distance of the weights' change from the baseline's that each plugin allows by design, of
     those that declare one."""
 
+    other_optimizers: tuple[str, ...] = ()
+    """Plugins whose optimizer differs from the scenario's by design."""
+
     output_tolerances: dict[str, float] = Field(default_factory=dict)
     """Share of generated tokens that may differ from the baseline's by each plugin's design, of
     those that declare one."""

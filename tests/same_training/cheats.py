@@ -97,6 +97,8 @@ class DecayInTheGradient(Plugin[Options]):
 class LargeEpsilon(Plugin[Options]):
     """The epsilon with which float16 trains, in float32."""
 
+    _caught: ClassVar[str] = "its optimizer has eps 0.001, the baseline's 1e-08"
+
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
         import torch
@@ -108,12 +110,60 @@ class LargeEpsilon(Plugin[Options]):
 class NoMomentum(Plugin[Options]):
     """An optimizer that saves its first moment."""
 
+    _caught: ClassVar[str] = "its optimizer has betas 0, 0.999, the baseline's 0.9, 0.999"
+
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
         import torch
 
         rate = run.scenario.train.learning_rate
         return torch.optim.AdamW(trained(run), lr=rate, weight_decay=0.01, betas=(0.0, 0.999))
+
+
+class OtherBetas(Plugin[Options]):
+    """The betas of another recipe."""
+
+    _caught: ClassVar[str] = "its optimizer has betas 0.9, 0.95, the baseline's 0.9, 0.999"
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        rate = run.scenario.train.learning_rate
+        return torch.optim.AdamW(trained(run), lr=rate, weight_decay=0.01, betas=(0.9, 0.95))
+
+
+class DecaysHalfOfTheTensors(Plugin[Options]):
+    """A list of names that are not to decay holds too many."""
+
+    _caught: ClassVar[str] = r"its optimizer has weight_decay 0.01 \(\d+ tensors\) and 0 \("
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        import torch
+
+        rate, tensors = run.scenario.train.learning_rate, trained(run)
+        groups = [
+            {"params": tensors[::2], "weight_decay": 0.01},
+            {"params": tensors[1::2], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=rate)
+
+
+class Bfloat16Moments(PlainLoop):
+    """Moments are kept in bfloat16, for their memory."""
+
+    _caught: ClassVar[str] = "its optimizer keeps its state in bfloat16, the baseline's in float32"
+
+    def change(self, run: Run) -> None:
+        import torch
+
+        def store(dtype: Any) -> None:
+            for state in run.optimizer.state.values():
+                state |= {k: v.to(dtype) for k, v in state.items() if k.startswith("exp_avg")}
+
+        step = run.optimizer.step
+        run.optimizer.step = lambda: (store(torch.float32), step(), store(torch.bfloat16))[1]
 
 
 class StepsHalfOfTheTensors(Plugin[Options]):

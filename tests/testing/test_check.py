@@ -251,7 +251,8 @@ def test_a_claim_to_be_deterministic_is_tried(tmp_path: Path) -> None:
         "import torch; g = torch.Generator(); g.seed(); "
         "w = run.model.lm_head.weight; w.data += 1e-4 * torch.randn(w.shape, generator=g)"
     )
-    text = source(declared="deterministic = True; loss_tolerance = 1.0; update_tolerance = 0.3", acting=acting)
+    declared = "deterministic = True; loss_tolerance = 1.0; update_tolerance = 0.3"
+    text = source(declared=declared, acting=acting)
     (found,) = violations(tmp_path, text)
     assert re.search(r"the loss of step 0 was [\d.]+ and then [\d.]+; draw random numbers", found)
 

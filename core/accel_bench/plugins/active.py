@@ -88,6 +88,9 @@ class ActivePlugins:
             name: max(tolerance, min(of_update * tolerance, MOST_BY_SENSITIVITY))
             for name, tolerance in declared.items()
         }
+        self.other_optimizers = tuple(
+            plugin.name for plugin in self.plugins if plugin.instance.other_optimizer
+        )
         self.output_tolerances = _tolerances(self.plugins, OUTPUT_TOLERANCE)
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:

@@ -239,6 +239,7 @@ def _result(
         plugins=active.versions(),
         loss_tolerances=active.loss_tolerances,
         update_tolerances=active.update_tolerances,
+        other_optimizers=active.other_optimizers,
         output_tolerances=active.output_tolerances,
         metrics=observed.metrics,
         machine=attempt.machine,

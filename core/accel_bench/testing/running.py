@@ -151,5 +151,6 @@ def _skipped(planned: Planned) -> Result:
         plugins=planned.active.versions(),
         loss_tolerances=planned.active.loss_tolerances,
         update_tolerances=planned.active.update_tolerances,
+        other_optimizers=planned.active.other_optimizers,
         output_tolerances=planned.active.output_tolerances,
     )

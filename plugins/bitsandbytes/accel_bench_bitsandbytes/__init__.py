@@ -115,6 +115,8 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
             # Its optimizers train whole models as well. Core asks the instance before a run, and
             # the class only for what `--plugin` adds to a scenario that has no adapter.
             vars(self)["needs_adapter"] = False
+        if options.optimizer is not None:
+            vars(self)["other_optimizer"] = True
 
     def allowed_update_difference(self) -> float | None:
         """Return by how much few bits may move trained weights otherwise.

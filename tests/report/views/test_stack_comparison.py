@@ -134,14 +134,14 @@ def test_a_verdict_of_several_words_has_the_colour_of_all_of_them(width, monkeyp
 def test_a_row_shows_speed_ratio_memory_loss_and_verdict():
     line = words(line_of(show(full_summary(), width=120), "fast"))
     figures = "fast 1,250 ±0.3 % 1.250 [1.249, 1.251] 0.0"
-    assert line == f"{figures} equivalent 0/0.1 equivalent 0/10 faster"
+    assert line == f"{figures} equivalent 0/0.1 equivalent 0/1 faster"
 
 
 def test_the_distance_and_what_is_allowed_stand_below_the_loss_on_a_narrow_page():
     lines = show(quickstart()).splitlines()
     place = max(i for i, line in enumerate(lines) if line.startswith("padding-free "))
     column = lines[place].index("equivalent")
-    assert lines[place + 1][column:].split() == ["0/0.1", "0/10"]
+    assert lines[place + 1][column:].split() == ["0/0.1", "0/1"]
     assert any(line[column:].split()[:4] == ["%", "of", "max", "%"] for line in lines)
 
 

@@ -125,6 +125,9 @@ def test_every_optimizer_that_takes_all_steps_passes(train: Any, name: str) -> N
     assert witnesses <= {WARMUP + STEPS} == {found.steps}
     assert bool(witnesses) is (name != "fused-sgd")
     assert set(found.learning_rates) == {"0.01"}
+    assert set(found.state_dtypes) <= {"float32"}
+    rules = {*found.hyperparameters} - {"maximize"}
+    assert rules and not rules & {"foreach", "fused", "capturable", "lr", "weight_decay"}
 
 
 @pytest.mark.parametrize("name", ["adamw", "fused", "sgd", "momentum", "adafactor", "in-backward"])
@@ -237,6 +240,22 @@ def test_what_an_engine_writes_before_its_first_step_makes_no_step_larger(
         if step < warmup:
             counter.see_step()
     assert counter.steps() == steps
+
+
+def test_numbers_are_read_of_every_group_and_states_as_they_are_stored() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(4)) for _ in range(3)]
+    groups = [{"params": parameters[:1], "betas": (0.9, 0.95)}, {"params": parameters[1:]}]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, maximize=True)
+    for parameter in parameters:
+        parameter.grad = torch.ones(4)
+    optimizer.step()
+    state = optimizer.state[parameters[0]]
+    state["exp_avg"] = state["exp_avg"].bfloat16()
+    found = read_progress([optimizer, optimizer], 1, StepCounter([]))
+    assert found.hyperparameters["betas"] == {"0.9, 0.999": 2, "0.9, 0.95": 1}
+    assert found.hyperparameters["maximize"] == {"true": 3}
+    assert found.hyperparameters["eps"] == {"1e-08": 3}
+    assert found.state_dtypes == {"float32": 20, "bfloat16": 4}
 
 
 def set_rate(rate: float, groups: slice = slice(None)) -> Callable[[Run], Any]:

@@ -119,8 +119,13 @@ def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:
 
 def _of_one_side(run: Result, other: Result, limits: Limits) -> dict[str, float]:
     """Return the tolerances of a run's plugins that the other one does not use alike."""
-    alone = {name for name, _ in _uses(run) - _uses(other)} | {OF_EARLIER_ROWS}
+    alone = plugins_of_one_side(run, other) | {OF_EARLIER_ROWS}
     return {name: value for name, value in limits.declared(run).items() if name in alone}
+
+
+def plugins_of_one_side(run: Result, other: Result) -> set[str]:
+    """Return the names of a run's plugins that the other one does not use alike."""
+    return {name for name, _ in _uses(run) - _uses(other)}
 
 
 def _uses(run: Result) -> set[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Did a stack train what its baseline trained? Tensors, weights, FLOPs, dropout and rates."""
+"""Did a stack train what its baseline trained? Tensors, weights, FLOPs, dropout, optimizer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from math import isclose
 
-from accel_bench.analysis.wording import percent
+from accel_bench.analysis.checks.allowance import plugins_of_one_side
+from accel_bench.analysis.wording import join_names, percent
 from accel_bench.effective import EffectiveConfiguration, plain_name
 from accel_bench.flops.formulas import forward_flops, model_flops
 from accel_bench.flops.workload import Workload
@@ -35,6 +36,8 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     before, after = baseline.ranks[0], stack.ranks[0]
     works = baseline.experiment.scenario, stack.experiment.scenario
     found = [*_rates(works, before.effective, after.effective)]
+    if not _declare_optimizer(baseline, stack):
+        found += optimizer_differences(baseline, stack)
     if not explained(baseline, stack):
         length = works[0].data.sequence_length
         found += [
@@ -43,6 +46,35 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
             *_dropout(before.effective, after.effective),
         ]
     return tuple(found)
+
+
+def optimizer_by_design(baseline: Result, stack: Result) -> str:
+    """Return how the optimizer differs, and which plugin of one side declares it; else nothing."""
+    names = _declare_optimizer(baseline, stack)
+    found = list(optimizer_differences(baseline, stack)) if names else []
+    return f"{'; '.join(found)}, as {join_names(names)} declares" if found else ""
+
+
+def optimizer_differences(baseline: Result, stack: Result) -> Iterator[str]:
+    """Yield how the numbers of the optimizers in force, and the dtypes of their states, differ.
+
+    What only one of them has is not compared, nor what the two scenarios ask for differently.
+    """
+    ranks = [run.ranks[0].effective for run in (baseline, stack) if run.ranks]
+    progress = [one.optimizer_progress for one in ranks if one.optimizer_progress]
+    slots = [run.experiment.scenario.optimizer for run in (baseline, stack)]
+    if len(progress) < len(slots) or slots[0].use != slots[1].use:
+        return
+    old, new = ({**p.hyperparameters, "weight_decay": p.weight_decays} for p in progress)
+    for name in (name for name in old if new.get(name) and old[name]):
+        asked = [slot.options.get(name) for slot in slots]
+        if asked[0] == asked[1] and not _same_numbers(old[name], new[name]):
+            now, then = _by_tensors(new[name]), _by_tensors(old[name])
+            yield f"its optimizer has {name} {now}, the baseline's {then}"
+    smaller = _smaller_dtypes(progress[0].state_dtypes, progress[1].state_dtypes)
+    if lower := [dtype for dtype in smaller if dtype not in ranks[1].trained_dtypes]:
+        kept = " and ".join(progress[0].state_dtypes)
+        yield f"its optimizer keeps its state in {' and '.join(lower)}, the baseline's in {kept}"
 
 
 def trained_tensors(effective: EffectiveConfiguration) -> set[str]:
@@ -118,6 +150,42 @@ def _rates(
     same = works[0].train.learning_rate == works[1].train.learning_rate
     if same and old and new and not _same_rates(old, new):
         yield f"learning rate {', '.join(new)} in force, the baseline's {', '.join(old)}"
+
+
+def _declare_optimizer(baseline: Result, stack: Result) -> list[str]:
+    """Return the plugins of one side alone that declare another optimizer."""
+    pairs = ((baseline, stack), (stack, baseline))
+    return [
+        name
+        for run, other in pairs
+        for name in run.other_optimizers
+        if name in plugins_of_one_side(run, other)
+    ]
+
+
+def _same_numbers(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
+    """Return whether tensors have the same numbers; of as many tensors, as many have each."""
+    alike = sum(old.values()) == sum(new.values())
+    return old == new if alike else old.keys() == new.keys()
+
+
+def _by_tensors(values: Mapping[str, int]) -> str:
+    """Return `0.01`, or `0.01 (20 tensors) and 0 (4)` where not all tensors have the same."""
+    if len(values) == 1:
+        return next(iter(values))
+    return " and ".join(f"{value} ({tensors} tensors)" for value, tensors in values.items())
+
+
+def _smaller_dtypes(old: Mapping[str, int], new: Mapping[str, int]) -> list[str]:
+    """Return dtypes of fewer bits than any of the baseline's."""
+    least = min(map(_bits, old), default=0)
+    return [dtype for dtype in new if _bits(dtype) < least]
+
+
+def _bits(dtype: str) -> int:
+    """Return the bits of a dtype by its name, such as `bfloat16` or `float8_e4m3fn`."""
+    found = re.search(r"\d+", dtype)
+    return int(found[0]) if found else 8
 
 
 def _same_rates(old: Mapping[str, int], new: Mapping[str, int]) -> bool:

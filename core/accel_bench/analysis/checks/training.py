@@ -23,7 +23,7 @@ from accel_bench.analysis.checks.mixtures import (
 from accel_bench.analysis.checks.outputs import compare_outputs
 from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.checks.tokens import token_differences
-from accel_bench.analysis.checks.trained import trained_differences
+from accel_bench.analysis.checks.trained import optimizer_by_design, trained_differences
 from accel_bench.analysis.checks.training_verdict import (
     NO_TRAINING,
     ONLY_GENERATED,
@@ -119,8 +119,11 @@ def compare_training(
         for differences in (trained_differences, token_differences, exact_gradient_reasons)
         for reason in differences(baseline[key], stack[key])
     )
-    losses = dict(compare_losses(baseline, stack))
-    return found.model_copy(update=losses | {"training_reasons": tuple(dict.fromkeys(others))})
+    changes = dict(compare_losses(baseline, stack))
+    changes["training_reasons"] = tuple(dict.fromkeys(others))
+    designs = (optimizer_by_design(baseline[key], stack[key]) for key in keys)
+    changes["optimizer_by_design"] = next(filter(None, designs), "")
+    return found.model_copy(update=changes)
 
 
 def _compare_round(before: Result, after: Result, allowed: Allowance) -> TrainingComparison:

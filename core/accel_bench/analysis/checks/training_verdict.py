@@ -65,6 +65,9 @@ class TrainingComparison(OutputComparison, LossComparison):
     update_reason: str = ""
     """Why the verdict on the update is not `equivalent`."""
 
+    optimizer_by_design: str = ""
+    """How its optimizer differs from the baseline's as a plugin declares; empty if it does not."""
+
     @property
     def update_word(self) -> str:
         """The verdict as people read it."""
@@ -95,7 +98,7 @@ class TrainingComparison(OutputComparison, LossComparison):
             return {"output": (self.output_word, self.output_reason)}
         return {
             "loss": (self.loss_word, self.loss_reason or self.loss_allowance),
-            "update": (self.update_word, self.update_reason),
+            "update": (self.update_word, self.update_reason or self.optimizer_by_design),
         }
 
     @property

@@ -343,7 +343,7 @@ def details(summary: Summary) -> list[str]:
     for row in summary.experiments:
         allowed = f"loss equivalent: {row.loss_allowance}" if row.loss_allowance else ""
         parts = [row.differs, _phases(row), _communication(row), _rate(row), _start(row)]
-        parts += [_visible(row), allowed, update_cost_text(row)]
+        parts += [_visible(row), allowed, row.optimizer_by_design, update_cost_text(row)]
         notes.append(f"{label(row)}: {'; '.join(filter(None, parts))}")
     kinds = dict.fromkeys(row.peak_memory_kind or "" for row in summary.experiments)
     if measured := ", ".join(filter(None, kinds)):

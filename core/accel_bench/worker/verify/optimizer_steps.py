@@ -12,12 +12,28 @@ import torch
 
 from accel_bench.analysis.checks.trained import RATE_TOLERANCE
 from accel_bench.effective import OptimizerProgress
-from accel_bench.modeling.tensors import has_values, plain_tensors
+from accel_bench.modeling.tensors import elements_by_dtype, has_values, plain_tensors
 from accel_bench.scenario.models import Scenario
 
 SAMPLED_TENSORS = 8
 SAMPLED_ELEMENTS = 64
 """What is compared after each warm-up step, to know a kernel that moves no version counter."""
+
+
+NO_UPDATE_RULE = frozenset(
+    {
+        *("foreach", "fused", "capturable", "differentiable"),  # implementations of one rule
+        *(
+            "params",
+            "lr",
+            "initial_lr",
+            "max_lr",
+            "min_lr",
+            "weight_decay",
+        ),  # rates have their own fields
+    }
+)
+"""Keys of an optimizer's groups that are no number of its update rule, or are read elsewhere."""
 
 
 class StepCounter:
@@ -78,6 +94,12 @@ def read_progress(optimizers: Iterable[Any], steps: int, counter: StepCounter) -
         observed_steps=counter.steps(),
         learning_rates=_rates(optimizers, "lr"),
         weight_decays=_rates(optimizers, "weight_decay"),
+        hyperparameters={
+            key: values
+            for key in dict.fromkeys(key for group in _groups(optimizers) for key in group)
+            if key not in NO_UPDATE_RULE and (values := _rates(optimizers, key))
+        },
+        state_dtypes=elements_by_dtype(_state_tensors(optimizers)),
     )
 
 
@@ -136,9 +158,13 @@ def scaler_skips(steps: int) -> int:
 
 def _own_counter(optimizer: Any) -> int | None:
     """Return the most steps that an optimizer has counted for a tensor; None without a counter."""
-    states = getattr(optimizer, "state", {}).values()
-    counts: list[Any] = [state.get("step") for state in states if isinstance(state, dict)]
+    counts: list[Any] = [state.get("step") for state in _states(optimizer)]
     return max((int(count) for count in counts if _is_number(count)), default=None)
+
+
+def _states(optimizer: Any) -> list[dict[str, Any]]:
+    states = getattr(optimizer, "state", {}).values()
+    return [state for state in states if isinstance(state, dict)]
 
 
 def _is_number(count: Any) -> bool:
@@ -147,14 +173,36 @@ def _is_number(count: Any) -> bool:
     return tensor or isinstance(count, (int, float))
 
 
-def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
-    """Count tensors by a rate of their group; one that two optimizers hold counts at each rate."""
-    found: dict[tuple[str, int], None] = {}
+def _groups(optimizers: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for optimizer in optimizers:
-        for group in getattr(optimizer, "param_groups", ()):
-            if group.get(key) is not None:
-                found |= {(f"{float(group[key]):.6g}", id(one)): None for one in group["params"]}
+        yield from getattr(optimizer, "param_groups", ())
+
+
+def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
+    """Count tensors by a number of their group; one that two optimizers hold counts at each."""
+    found: dict[tuple[str, int], None] = {}
+    for group in _groups(optimizers):
+        if rate := _number_words(group.get(key)):
+            found |= {(rate, id(one)): None for one in group["params"]}
     return dict(Counter(rate for rate, _ in found).most_common())
+
+
+def _number_words(value: Any) -> str:
+    """Return a number, or several of which some may be None, as text; empty for anything else."""
+    if isinstance(value, tuple | list):
+        words = ["none" if one is None else _number_words(one) for one in value]
+        return ", ".join(words) if all(words) else ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{float(value):.6g}" if _is_number(value) else ""
+
+
+def _state_tensors(optimizers: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yield each tensor that optimizers keep for parameters, as it is stored; counters left out."""
+    states = {id(state): state for one in optimizers for state in _states(one)}
+    for value in (value for state in states.values() for value in state.values()):
+        if isinstance(value, torch.Tensor):
+            yield from (one for one in plain_tensors(value) if one.dim())
 
 
 def _is(rate: str, asked: float) -> bool:
