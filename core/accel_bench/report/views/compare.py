@@ -224,7 +224,7 @@ FLAT = (
     *paths("", "update_cosine update_tolerance update_tolerance_by update_reason"),
     *paths("", "output_verdict output_difference output_tolerance output_tolerance_by"),
     *paths("", "output_requests output_reason"),
-    *paths("", "loss_excused update_excused output_excused"),
+    *paths("", "loss_excused update_excused output_excused optimizer_by_design"),
     *interval_paths("ratio", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),

@@ -71,7 +71,7 @@ FLAT = (
     *paths("point", "update_cosine update_tolerance update_tolerance_by update_reason"),
     *paths("point", "output_verdict output_difference output_tolerance output_tolerance_by"),
     *paths("point", "output_requests output_reason"),
-    *paths("point", "loss_excused update_excused output_excused"),
+    *paths("point", "loss_excused update_excused output_excused optimizer_by_design"),
     *paths("point", "loss_reason status against_status seconds"),
     *interval_paths("point.ratio", "ratio"),
     *paths("point", "confirmed confirmation_rounds error_rate"),

@@ -456,7 +456,7 @@ FLAT = (
     *paths("row", "update_cosine update_tolerance update_tolerance_by update_reason"),
     *paths("row", "mode output_verdict output_difference output_tolerance output_tolerance_by"),
     *paths("row", "output_requests output_reason"),
-    *paths("row", "loss_excused update_excused output_excused"),
+    *paths("row", "loss_excused update_excused output_excused optimizer_by_design"),
     *paths("step", "item", "ladder_{}"),
     *ladder_columns("adds"),
     *ladder_columns("left_out"),
