@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Connection, create_engine, func, make_url, select, text
 from store.postgresql_server import running_server
 from store.store_factory import make_result, make_session
 from store.test_queries import CONDITIONS, RESULTS, fill
@@ -21,11 +21,12 @@ from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
 from accel_bench.runner.study import open_study
 from accel_bench.runner.tune_space import Axis
-from accel_bench.store import schema
+from accel_bench.store import database, postgresql, schema
 from accel_bench.store.audit import audit_store
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.queries import condition_of, group_runs
+from accel_bench.store.records import RunRecord, insert_run
 from accel_bench.store.selection import select_pairs
 
 CHILD = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
@@ -159,6 +160,97 @@ def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path
             with open_store(place, write=False):
                 pass
         assert "canary" not in str(refused.value)
+
+
+@pytest.fixture
+def other_database(server: str) -> Iterator[Connection]:
+    """A connection to another database of the server, from which the first one is governed."""
+    engine = create_engine(make_url(server).set(database="template1"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+        allow(connection, True)
+    engine.dispose()
+
+
+def allow(connection: Connection, may_connect: bool) -> None:
+    """Let programs connect to the first database, or to none of it any more."""
+    connection.execute(text(f"ALTER DATABASE postgres ALLOW_CONNECTIONS {may_connect}"))
+    if not may_connect:
+        lose_all(connection)
+
+
+def lose_all(connection: Connection) -> None:
+    """End all connections to the first database, as a server does that is started anew."""
+    connection.execute(
+        text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'")
+    )
+
+
+def test_a_connection_that_was_lost_is_made_again_until_the_server_is_back(
+    address: str, other_database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        allow(other_database, len(waits) == 2)
+
+    monkeypatch.setattr(postgresql.time, "sleep", wait)
+    with open_store(address, write=True) as store:
+        store.add_session(make_session())
+        lose_all(other_database)
+        store.add(make_result("first"))
+        assert waits == []
+        allow(other_database, False)
+        store.add(make_result("second"))
+        assert len(waits) == 2
+        assert [*store.present(["first", "second"])] == ["first", "second"]
+
+
+def test_a_server_that_stays_away_is_named_after_the_time_of_a_lock(
+    address: str, other_database: Connection
+) -> None:
+    with open_store(address, write=True, timeout_seconds=0) as store:
+        store.add_session(make_session())
+        allow(other_database, False)
+        with pytest.raises(StoreUnavailableError, match="not currently accepting connections"):
+            store.add(make_result("first"))
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
+def test_a_row_is_there_once_whenever_in_its_transaction_the_server_is_lost(
+    address: str, other_database: Connection, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    written: list[str] = []
+
+    def insert_and_lose(connection: Connection, record: RunRecord) -> None:
+        insert_run(connection, record)
+        written.append(record.columns["run_id"])
+        if len(written) == 1:
+            if committed:  # and what says so never arrives
+                connection.exec_driver_sql("COMMIT")
+            lose_all(other_database)
+
+    monkeypatch.setattr(database, "insert_run", insert_and_lose)
+    with open_store(address, write=True) as store:
+        store.add_session(make_session())
+        store.add(make_result("row"))
+        assert written == (["row"] if committed else ["row", "row"])
+        assert store.count() == 1
+        with pytest.raises(StoreError, match="'row' is already in postgresql"):
+            store.add(make_result("row"))
+
+
+def test_settings_of_the_address_hold_beside_those_of_the_store(address: str) -> None:
+    chosen = "-c lock_timeout=7s -c default_transaction_read_only=off -c work_mem=5MB"
+    url = make_url(address).update_query_dict({"options": chosen})
+    names = ("lock_timeout", "default_transaction_read_only", "work_mem")
+    query = select(*(func.current_setting(name).label(name) for name in names))
+    found = []
+    for write in (True, False):
+        with open_store(url.render_as_string(hide_password=False), write=write) as store:
+            found += [tuple(row.values()) for row in store.fetch(query)]
+    assert found == [("7s", "off", "5MB"), ("7s", "on", "5MB")]  # a reader never writes
 
 
 def test_commands_take_the_address(address: str) -> None:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, Connection, Select, and_, func, insert, or_, select
+from sqlalchemy import (
+    URL,
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    func,
+    insert,
+    or_,
+    select,
+)
 
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store import sqlite
 from accel_bench.store.checksums import Columns
 from accel_bench.store.opening import Opened, opened_database
+from accel_bench.store.postgresql import ConnectionLostError
 from accel_bench.store.records import (
     RunRecord,
     insert_run,
@@ -62,7 +74,7 @@ class Store:
         """The resolved results folder, where runs leave their files."""
         self.place = opened.place
         """The database, as messages name it."""
-        self._faults = opened.faults
+        self._faults, self._connect = opened.faults, opened.connect
         self._engine = opened.engine
         self._writing = sqlite.writing(opened.engine)
         self.on_sqlite = opened.engine.dialect.name == "sqlite"
@@ -77,8 +89,11 @@ class Store:
 
     def add_session(self, session: SessionRecord) -> None:
         """Store a session; its runs can be added from now on."""
-        with self.changing() as connection:
-            self._add_session(connection, session)
+        columns = session_columns(session)
+        self._write(
+            lambda connection: self._add_session(connection, session.id, columns),
+            lambda connection: self._is_stored(connection, SESSIONS.c.id, columns),
+        )
 
     def add(self, result: Result) -> Result:
         """Store one result in one transaction: when this returns, the row is on the disk.
@@ -88,9 +103,28 @@ class Store:
         """
         stored = redact_result(result)
         record = run_record(stored)
-        with self.changing() as connection:
-            self._add(connection, record)
+        self._write(
+            lambda connection: self._add(connection, record),
+            lambda connection: self._is_stored(connection, RUNS.c.run_id, record.columns),
+        )
         return stored
+
+    def _write(
+        self, write: Callable[[Connection], None], is_written: Callable[[Connection], bool]
+    ) -> None:
+        """Write in one transaction; once more where the server was lost in the middle of it, unless
+        it has committed it."""
+        try:
+            with self.changing() as connection:
+                write(connection)
+        except ConnectionLostError:
+            with self.changing() as connection:
+                if not is_written(connection):
+                    write(connection)
+
+    def _is_stored(self, connection: Connection, key: Column[str], columns: Columns) -> bool:
+        same = key.table.c.checksum == columns["checksum"]
+        return connection.scalar(select(key).where(key == columns[key.name], same)) is not None
 
     def add_together(self, records: Iterable[SessionRecord | Result], tag: str = "") -> None:
         """Store sessions and results in one transaction: all of them, or none.
@@ -104,16 +138,16 @@ class Store:
                     if tag:
                         connection.execute(insert(LABELS), label_columns(one.run_id, "tag", tag))
                 elif not self._has_session(connection, one.id):
-                    self._add_session(connection, one)
+                    self._add_session(connection, one.id, session_columns(one))
 
     def _has_session(self, connection: Connection, session: str) -> bool:
         same = select(SESSIONS.c.id).where(SESSIONS.c.id == session)
         return connection.scalar(same) is not None
 
-    def _add_session(self, connection: Connection, session: SessionRecord) -> None:
-        if self._has_session(connection, session.id):
-            raise StoreError(f"the session {session.id!r} is already in {self.place}")
-        connection.execute(insert(SESSIONS), session_columns(session))
+    def _add_session(self, connection: Connection, session: str, columns: Columns) -> None:
+        if self._has_session(connection, session):
+            raise StoreError(f"the session {session!r} is already in {self.place}")
+        connection.execute(insert(SESSIONS), columns)
 
     def _add(self, connection: Connection, record: RunRecord) -> None:
         run_id, session = record.columns["run_id"], record.columns["session"]
@@ -221,7 +255,7 @@ class Store:
     @contextmanager
     def changing(self) -> Iterator[Connection]:
         """Open a transaction that writes."""
-        with self._faults(), self._writing.begin() as connection:
+        with self._faults(), self._connect(self._writing) as connection, connection.begin():
             yield connection
 
     def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
@@ -249,7 +283,7 @@ class Store:
         self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS, **parameters: Any
     ) -> Iterator[Columns]:
         """Yield the rows of a query on tables of `schema`, fetching so many at once."""
-        with self._faults(), self._engine.connect() as connection:
+        with self._faults(), self._connect(self._engine) as connection:
             reading = connection.execution_options(yield_per=at_once)
             found = reading.execute(query, parameters)
             names = list(found.keys())

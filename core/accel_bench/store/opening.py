@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from accel_bench.errors import NoResultsError, StoreError, StoreUnavailableError
 from accel_bench.store import postgresql, sqlite
@@ -30,6 +30,9 @@ class Opened(NamedTuple):
     """The database, as messages name it."""
 
     faults: Faults
+
+    connect: Callable[[Engine], Connection]
+    """Makes a connection, or takes one that is open."""
 
 
 @contextmanager
@@ -60,7 +63,8 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
                     f"there are no results of this version in {address.shown}; "
                     "`accel-bench run SCENARIO --results ADDRESS` makes some"
                 )
-        yield Opened(root, engine, address.shown, partial(_bound, faults))
+        again = partial(postgresql.connect_again, seconds=timeout_seconds)
+        yield Opened(root, engine, address.shown, partial(_bound, faults), again)
     finally:
         engine.dispose()
 
@@ -79,7 +83,7 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
     try:
         with _current(engine, path, write, timeout_seconds) as current:
             faults = partial(sqlite.named_faults, path)
-            yield Opened(root, current, str(path), partial(_bound, faults))
+            yield Opened(root, current, str(path), partial(_bound, faults), Engine.connect)
     finally:
         engine.dispose()
 

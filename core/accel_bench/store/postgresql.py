@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sqlalchemy import URL, Engine, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
 from accel_bench.documents.redaction import looks_secret
 from accel_bench.errors import StoreError, StoreUnavailableError
@@ -18,6 +19,14 @@ DRIVER = "postgresql+psycopg"
 
 DEFAULT_FOLDER = "accel_bench_results"
 """Where runs leave their logs and files when the address names no `folder`."""
+
+
+RETRY_SECONDS = 0.5
+"""Time between two attempts to reach a server that went away."""
+
+
+class ConnectionLostError(StoreUnavailableError):
+    """The server went away in the middle of a transaction, which it may have committed."""
 
 
 class Address(NamedTuple):
@@ -62,18 +71,35 @@ def parse_address(place: str) -> Address:
 
 
 def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
-    """Make an engine; nothing is opened yet. Raises StoreError without the driver."""
-    milliseconds = int(timeout_seconds * 1000)
-    settings = f"-c lock_timeout={milliseconds}"
-    if not write:
-        settings += " -c default_transaction_read_only=on"
-    connecting = {"connect_timeout": max(2, int(timeout_seconds)), "options": settings}
+    """Make an engine; nothing is opened yet. Raises StoreError without the driver.
+
+    `options` of the address are the server's settings, and hold beside those of the store.
+    """
+    query = {"connect_timeout": str(max(2, int(timeout_seconds))), **address.url.query}
+    given = query.get("options", ())
+    # Of a setting that is given twice the last one holds.
+    settings = [f"-c lock_timeout={int(timeout_seconds * 1000)}"]
+    settings += [given] if isinstance(given, str) else given
+    settings += [] if write else ["-c default_transaction_read_only=on"]
+    url = address.url.update_query_dict({**query, "options": " ".join(settings)})
     try:
-        return create_engine(address.url, connect_args=connecting, pool_size=1, max_overflow=1)
+        return create_engine(url, pool_size=1, max_overflow=1, pool_pre_ping=True)
     except ModuleNotFoundError as error:
         raise StoreError(
             f"{address.shown} needs psycopg: pip install 'accel-bench[postgresql]'"
         ) from error
+
+
+def connect_again(engine: Engine, seconds: float) -> Connection:
+    """Return a connection; where the server went away, it is tried again for so many seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return engine.connect()
+        except OperationalError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(RETRY_SECONDS)
 
 
 @contextlib.contextmanager
@@ -87,7 +113,8 @@ def named_faults(place: str) -> Iterator[None]:
         ) from error
     except DBAPIError as error:
         problem = " ".join(str(error.orig).split())
-        raise StoreUnavailableError(
+        kind = ConnectionLostError if error.connection_invalidated else StoreUnavailableError
+        raise kind(
             f"{place} cannot be used: {problem}; check that the server runs and lets you in. What "
             "was stored before is kept"
         ) from error
