@@ -18,6 +18,8 @@ from analysis_factory import (
     with_threads,
 )
 
+from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.summary import exit_code
 from accel_bench.analysis.wording import differs
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Status
@@ -143,6 +145,29 @@ def test_failed_runs_lend_no_numbers_to_a_degraded_experiment():
     row = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *fast]).experiments[1]
     assert (row.status, row.runs, row.rounds) == (Status.DEGRADED, 4, 4)
     assert row.verdict_reason == "4 of the 5 rounds that a verdict needs; 1 missing"
+
+
+@pytest.mark.parametrize("status", [Status.KILLED, Status.HUNG, Status.OOM])
+@pytest.mark.parametrize("failing", [LORA, FAST])
+def test_a_round_that_failed_among_others_is_an_exit_code_of_1(status, failing):
+    runs = {one.stack.name: make_rounds(one, scaled(0.8)) for one in (LORA, FAST)}
+    whole = make_summary([LORA, FAST], [*runs["lora"], *runs["fast"]])
+    assert exit_code([whole]) == 0
+    runs[failing.stack.name][2] = make_result(failing, round=2, status=status)
+    found = make_summary([LORA, FAST], [*runs["lora"], *runs["fast"]])
+    assert all(row.status.completed for row in found.experiments)
+    assert exit_code([whole, found]) == 1
+    said = f"; 1 of {len(STEADY)} rounds of {failing.stack.name} ended as {status.value}"
+    assert conclusion(found).count(said) == 1
+
+
+def test_a_round_that_a_retry_completed_is_an_exit_code_of_0():
+    fast = [*make_rounds(FAST, scaled(0.8))]
+    again = fast[1].model_copy(update={"attempt": 1})
+    fast[1] = make_result(FAST, round=1, status=Status.KILLED)
+    found = make_summary([LORA, FAST], [*make_rounds(LORA, STEADY), *fast, again])
+    assert exit_code([found]) == 0
+    assert "killed" not in conclusion(found)
 
 
 def test_a_retry_replaces_the_attempt_before():

@@ -130,6 +130,11 @@ def kill(options: FaultyOptions) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def interrupt(options: FaultyOptions) -> None:
+    """What `kill -INT` does."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def sleep(options: FaultyOptions) -> None:
     """Hang."""
     time.sleep(3600)

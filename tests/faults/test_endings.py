@@ -67,6 +67,7 @@ CASES = {
     "abort": Case({"fault": "abort"}, "crashed", "ended by SIGABRT in window after 3 steps"),
     "segfault": Case({"fault": "segfault"}, "crashed", "ended by SIGSEGV"),
     "kill": Case({"fault": "kill"}, "killed", "ended by SIGKILL in window after 3 steps"),
+    "sigint": Case({"fault": "interrupt"}, "killed", "ended by SIGINT from outside in window"),
     "kill-warm-up": Case(
         {"fault": "kill", "at_step": 1}, "killed", "in warm-up after 1 steps", "warm-up"
     ),

@@ -15,6 +15,7 @@ from accel_bench.result import PhaseSplit, RankResult, Sample, Status, Window
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.outcome import describe_exit, judge, read_ranks
 from accel_bench.runner.supervise import ProcessOutcome
+from accel_bench.worker.failure import failure_of
 
 
 def test_results_that_are_missing_or_cut_short_count_as_not_written(tmp_path: Path) -> None:
@@ -146,12 +147,23 @@ def test_a_rank_that_knows_what_went_wrong_comes_before_one_that_a_signal_ended(
     assert judge(job, outcome, read_ranks(job)).status is Status.OOM
 
 
-def test_a_sigterm_from_outside_is_not_called_an_interruption(tmp_path: Path) -> None:
-    job = make_job(tmp_path)
-    write_rank(job, 0, Status.INTERRUPTED, "KeyboardInterrupt: signal 15")
-    verdict = judge(job, ProcessOutcome(exits={0: 0}, first_failed=0), read_ranks(job))
+@pytest.mark.parametrize(
+    ("raised", "end"),
+    [
+        ("SIGTERM", "SIGTERM from outside"),
+        ("SIGINT", "SIGINT from outside"),
+        ("", "a KeyboardInterrupt"),  # of a plugin
+    ],
+)
+def test_a_signal_from_outside_is_named_and_not_called_an_interruption(
+    tmp_path: Path, raised: str, end: str
+) -> None:
+    error = failure_of(KeyboardInterrupt(raised))
+    rank = RankResult(rank=0, status=Status.INTERRUPTED, phase="window", error=error)
+    outcome = ProcessOutcome(exits={0: 0}, first_failed=0)
+    verdict = judge(make_job(tmp_path), outcome, {0: rank})
     assert verdict.status is Status.KILLED
-    assert verdict.reasons == ("ended by SIGTERM from outside in window",)
+    assert verdict.reasons == (f"ended by {end} in window",)
 
 
 def test_ranks_that_wait_for_one_another_are_blamed_together(tmp_path: Path) -> None:

@@ -203,6 +203,30 @@ def test_a_view_in_the_place_of_a_table_is_refused(folder: Path, table: str) -> 
             pass
 
 
+DELETING = "CREATE TRIGGER tidy AFTER INSERT ON runs BEGIN DELETE FROM runs; END"
+
+
+def test_a_trigger_is_named_before_anything_is_measured_and_the_rows_are_read(folder: Path) -> None:
+    execute(folder, DELETING)
+    with pytest.raises(StoreError, match=r"'tidy' on runs.*DROP TRIGGER.*another results") as said:
+        with open_store(folder, write=True):
+            pass
+    assert "free space" not in str(said.value)
+    with open_store(folder, write=False) as store:
+        assert len(store.results()) == 2
+    execute(folder, "DROP TRIGGER tidy")
+    with open_store(folder, write=True) as store:
+        store.add(make_result("run-2"))
+
+
+def test_a_trigger_that_is_made_meanwhile_is_what_refuses_a_row(folder: Path) -> None:
+    with open_store(folder, write=True) as store:
+        execute(folder, DELETING)
+        with pytest.raises(StoreError, match=r"refused a row.*trigger") as said:
+            store.add(make_result("run-2"))
+    assert "free space" not in str(said.value)
+
+
 def test_a_session_that_cannot_be_read_is_left_out(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "results.sqlite")) as connection, connection:
         connection.row_factory = sqlite3.Row

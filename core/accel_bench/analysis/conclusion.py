@@ -50,9 +50,9 @@ def conclusions(summary: Summary) -> list[str]:
         return ["nothing was run", *_ended(summary.experiments)]
     if not any(row.status.completed for row in summary.experiments):
         return ["no experiment completed", *_ended(summary.experiments)]
-    if all(row.ratio is None or row.stack == summary.baseline for row in summary.experiments):
-        return _uncompared(summary)
-    return _compared(summary)
+    alone = all(row.ratio is None or row.stack == summary.baseline for row in summary.experiments)
+    clauses = _uncompared(summary) if alone else _compared(summary)
+    return [*clauses, *_failed_rounds(summary.experiments)]
 
 
 def _compared(summary: Summary) -> list[str]:
@@ -257,6 +257,17 @@ def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
         if not row.status.completed:
             ends.setdefault(row.status, []).append(row)
     return [f"{join_names([_name(row) for row in same])} {_how(same)}" for same in ends.values()]
+
+
+def _failed_rounds(rows: Sequence[ExperimentSummary]) -> list[str]:
+    """Return how many rounds failed of stacks whose others completed, and how."""
+    return [
+        f"{failed} of {count(row.runs + sum(row.failed_rounds.values()), 'round')} of {_name(row)} "
+        f"ended as {status.value}"
+        for row in rows
+        if row.status.completed
+        for status, failed in row.failed_rounds.items()
+    ]
 
 
 def _others(summary: Summary) -> list[ExperimentSummary]:

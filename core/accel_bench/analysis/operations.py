@@ -179,7 +179,8 @@ def operation_report(
 
 def exit_code_of_cells(summaries: Sequence[Summary]) -> int:
     """Return 0 where each cell has an answer, 1 where one failed or is invalid, 3 if none ran."""
-    statuses = [row.status for summary in summaries for row in summary.experiments]
+    rows = [row for summary in summaries for row in summary.experiments]
+    statuses = [status for row in rows for status in (row.status, *row.failed_rounds)]
     if all(status is Status.SKIPPED for status in statuses):
         return 3
     return 0 if all(status in FINE for status in statuses) else 1

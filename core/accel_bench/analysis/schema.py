@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, TypeAlias
 
+from pydantic import Field
+
 from accel_bench.analysis.checks.convergence import LossWord
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
@@ -260,6 +262,9 @@ class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
 
     repeated_rounds: tuple[int, ...] = ()
     """Rounds, from 0, that were measured again; what they measured before does not count."""
+
+    failed_rounds: dict[Status, int] = Field(default_factory=dict)
+    """Number of rounds by how they ended; without those that completed."""
 
 
 class MemoryChange(Frozen):

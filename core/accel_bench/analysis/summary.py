@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -149,12 +150,12 @@ def _as_dropped(
 
 
 def exit_code(summaries: Sequence[Summary]) -> int:
-    """Return 0 if all is ok, degraded or partly skipped, 1 if one failed, 3 if nothing ran."""
-    statuses = [row.status for summary in summaries for row in summary.experiments]
-    ran = [status for status in statuses if status is not Status.SKIPPED]
+    """Return 0 if all is ok, degraded or partly skipped, 1 if a round failed, 3 if none ran."""
+    rows = [row for summary in summaries for row in summary.experiments]
+    ran = [row for row in rows if row.status is not Status.SKIPPED]
     if not ran:
         return 3
-    return 0 if all(status.completed for status in ran) else 1
+    return 0 if all(row.status.completed and not row.failed_rounds for row in ran) else 1
 
 
 def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[ExperimentSummary]:
@@ -257,4 +258,5 @@ def _row(
         ratio_reason="" if comparison.ratio else comparison.verdict_reason,
         dropped=row.dropped,
         repeated_rounds=tuple(sorted(row.repeated)),
+        failed_rounds=dict(Counter(run.status for run in counted if not run.status.completed)),
     )

@@ -115,6 +115,12 @@ def describe_exit(code: int | None) -> str:
         return f"signal {-code}"
 
 
+def _interruption(found: RankResult) -> str:
+    """Return which signal interrupted a rank; what it raised, where no signal did."""
+    name = found.error.message if found.error else ""
+    return f"{name} from outside" if name in signal.Signals.__members__ else "a KeyboardInterrupt"
+
+
 def _where(progress: Progress, active: ActivePlugins | None) -> str:
     """Return the phase, with the plugin whose hook was called; in a step any may be at work."""
     plugins = active.plugins if active else ()
@@ -189,7 +195,7 @@ def _judge_rank(
         found = ranks[rank]
         if found.status is Status.INTERRUPTED:
             # Ctrl-C is handled by the parent: another process terminated this rank.
-            reason = f"{prefix}ended by SIGTERM from outside in {found.phase}"
+            reason = f"{prefix}ended by {_interruption(found)} in {found.phase}"
             return Verdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
         return Verdict(found.status, reasons, found.phase, rank)

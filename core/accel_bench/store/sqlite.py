@@ -136,6 +136,20 @@ def check_file(path: Path) -> None:
         )
 
 
+def refuse_triggers(connection: Connection, place: str) -> None:
+    """Raise StoreError for a database with triggers: they may delete or change what is stored."""
+    found = connection.execute(
+        text("SELECT name, tbl_name FROM sqlite_master WHERE type = 'trigger' ORDER BY name")
+    ).all()
+    if found:
+        listed = ", ".join(f"{name!r} on {table}" for name, table in found)
+        raise StoreError(
+            f"{place} has triggers that accel-bench has not made ({listed}), which may delete or "
+            "change what is stored; remove them with DROP TRIGGER, or choose another results "
+            "folder. Nothing was changed, and it can be read as it is"
+        )
+
+
 def set_aside(path: Path) -> Path:
     """Rename a broken database and its log; nothing is deleted, no other file overwritten."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
@@ -156,6 +170,12 @@ def _named(path: Path, reason: BaseException) -> StoreError:
     problem = str(reason)
     if _is(reason, _BROKEN):
         return BrokenDatabaseError(f"{path} cannot be read as a results database: {problem}")
+    if isinstance(reason, sqlite3.IntegrityError):
+        return StoreError(
+            f"{path} refused a row ({problem}), and nothing of it is stored: the database has a "
+            "trigger or a constraint that accel-bench has not made, which its schema shows; remove "
+            "it, or choose another results folder"
+        )
     if _is(reason, _LOCKED):
         return StoreUnavailableError(
             f"{path} is locked by another process ({problem}); wait until it has finished, or "

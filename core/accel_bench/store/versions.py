@@ -56,6 +56,8 @@ def make_tables(writing: Engine, place: str) -> None:
             )
         elif found.schema_version != STORE_VERSION:
             _migrate(connection, found.schema_version, place)
+        if connection.dialect.name == "sqlite":
+            sqlite.refuse_triggers(connection, place)
 
 
 def migrate(writing: Engine, place: str) -> None:

@@ -29,6 +29,8 @@ def main(arguments: list[str]) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
     )
@@ -63,8 +65,8 @@ def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Let SIGTERM unwind the stack, so that plugins get their `close_run`."""
-    raise KeyboardInterrupt(f"signal {number}")
+    """Let a signal unwind the stack, so that plugins get their `close_run`."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 if __name__ == "__main__":
