@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+RELEASED = False
+"""Whether there is a release of accel-bench and its plugins that an index has."""
+
 
 class AccelBenchError(Exception):
     """Base of all errors raised for users; the message is complete as it stands.
@@ -97,6 +100,30 @@ class InvalidRunError(WorkerError):
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)
         super().__init__("; ".join(self.reasons))
+
+
+def install_command(extra: str) -> str:
+    """Return the command that brings an extra of accel-bench, as it works today."""
+    package = install_package(extra)
+    where = " in a checkout of accel-bench" if package.startswith("./") else ""
+    return f"pip install {package}{where}"
+
+
+def install_package(extra: str) -> str:
+    """Return what pip installs for an extra of accel-bench: the folder of a plugin of ours, or the
+    extra itself where it brings libraries alone.
+
+    No index has the distributions of plugins before there is a release.
+    """
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    required = () if RELEASED else map(Requirement, metadata.requires("accel-bench") or ())
+    ours = (one for one in required if one.name.startswith("accel-bench-") and one.marker)
+    names = [one.name for one in ours if one.marker and one.marker.evaluate({"extra": extra})]
+    folders = [f"./plugins/{name.removeprefix('accel-bench-')}" for name in names]
+    return " ".join(folders) or f"'accel-bench[{extra}]'"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

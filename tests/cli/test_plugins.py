@@ -16,6 +16,7 @@ from accel_bench.cli.plugins import print_installed
 from accel_bench.plugins import describe, registry
 from accel_bench.plugins.registry import Installed, installed
 from accel_bench.plugins.shipped import extras, shipped
+from accel_bench.report.views.plugins import NOT_INSTALLED
 
 GOOD = """\
 from pydantic import Field
@@ -161,7 +162,7 @@ def test_what_is_shipped_and_not_installed_is_listed_with_what_it_does_and_needs
     assert rows["activation-offload"]["needs"] == ["cuda"]
     assert rows["lora"]["installed"] is rows["lora"]["usable"] is True
     printed = call("plugins").out
-    installed_ones, _, absent = printed.partition("Not installed; pip install 'accel-bench[EXTRA]'")
+    installed_ones, _, absent = printed.partition(NOT_INSTALLED)
     assert "\nlora " in installed_ones
     assert "\nautogptq " in absent
     in_the_box = {plugin.name for plugin in registry.installed()}

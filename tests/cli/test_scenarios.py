@@ -31,8 +31,8 @@ def test_the_list_says_what_each_scenario_asks() -> None:
 def test_the_list_says_what_each_scenario_needs() -> None:
     rows = {r["name"]: r for r in json.loads(call("scenarios", "list", "--format", "json").out)}
     assert rows["lora-8b-24gb"]["needs"] == ["1 GPU of 24 GB"]
-    assert rows["quickstart"]["needs"] == ["accel-bench[compile]", "accel-bench[padding-free]"]
-    assert rows["distributed-cpu"]["needs"] == ["2 processes", "accel-bench[distributed]"]
+    assert rows["quickstart"]["needs"] == ["extra compile", "extra padding-free"]
+    assert rows["distributed-cpu"]["needs"] == ["2 processes", "extra distributed"]
     assert rows["noise-floor"]["needs"] == []
 
 

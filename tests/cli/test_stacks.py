@@ -11,6 +11,7 @@ from cli.program import call
 
 from accel_bench.documents import presets
 from accel_bench.plugins import registry
+from accel_bench.report.views.plugins import NOT_INSTALLED
 
 
 def test_the_list_names_shipped_stacks_and_those_of_installed_plugins() -> None:
@@ -28,9 +29,9 @@ def test_stacks_of_extras_that_are_not_installed_are_listed_with_the_extra(
     rows = {row["name"]: row for row in json.loads(call("stacks", "list", "--format", "json").out)}
     assert (rows["nf4"]["extra"], rows["nf4"]["plugins"]) == ("bnb", ["bitsandbytes"])
     assert not rows["nf4"]["installed"]
-    here, _, absent = call("stacks", "list").out.partition("Not installed; pip install")
+    here, _, absent = call("stacks", "list").out.partition(NOT_INSTALLED)
     assert "\nactivation-checkpointing " in here
-    assert "\ngptq " in absent
+    assert "\n./plugins/gptq " in absent
 
 
 def test_a_stack_whose_plugin_is_not_installed_says_how_to_install_it(
@@ -41,7 +42,7 @@ def test_a_stack_whose_plugin_is_not_installed_says_how_to_install_it(
     monkeypatch.setattr(presets, "preset_roots", lambda: [tmp_path])
     monkeypatch.setattr(registry, "installed", lambda: ())
     (line,) = [line for line in call("stacks", "list").out.splitlines() if line.startswith("mine ")]
-    assert "autogptq; pip install 'accel-bench[gptq]'" in line
+    assert "autogptq; pip install ./plugins/gptq" in line
 
 
 def test_the_table_says_what_a_stack_is_and_what_it_uses_and_sets() -> None:

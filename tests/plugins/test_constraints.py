@@ -210,7 +210,7 @@ def test_a_missing_library_of_an_extra_s_plugin_names_the_extra(
     assert done.code == 2
     assert done.err == (
         "error: stack 'autogptq' cannot run here: autogptq: absent-quantizer>=7.6 is not "
-        "installed; pip install 'accel-bench[gptq]'\n"
+        "installed; pip install ./plugins/gptq in a checkout of accel-bench\n"
     )
 
 

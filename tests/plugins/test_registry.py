@@ -10,7 +10,8 @@ import pytest
 from fault_plugins.bare import lay_out
 from fault_plugins.distribution import install
 
-from accel_bench.errors import PluginError
+from accel_bench import errors
+from accel_bench.errors import PluginError, install_command
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed, unmet_requirement
 from accel_bench.plugins.shipped import extras, plugin_meant_by
@@ -70,7 +71,7 @@ def test_everything_that_is_missing_is_listed_and_the_last_names_the_extra(site:
     first, second = find("autogptq").unmet()
     assert first == "absent>=7.6 is not installed"
     assert second.startswith("pydantic>=999 is needed, ")
-    assert second.endswith(" is installed; pip install 'accel-bench[gptq]'")
+    assert second.endswith(f" is installed; {install_command('gptq')}")
 
 
 def test_what_a_class_and_its_distribution_both_require_is_said_once(site: Path) -> None:
@@ -159,7 +160,7 @@ def test_a_plugin_that_is_not_installed_names_its_extra(
 ) -> None:
     with pytest.raises(PluginError) as caught:
         find(name)
-    how = f"pip install 'accel-bench[{extra}]'"
+    how = install_command(extra)
     assert str(caught.value) == f"the plugin {name!r} is not installed; {how}"
 
 
@@ -182,7 +183,24 @@ def test_a_word_that_people_use_for_a_plugin_is_answered_with_its_name(
         find(word)
     said = str(caught.value)
     assert said.startswith(f"no plugin is called {word!r}; did you mean {name!r}?")
-    assert said.endswith(f"It is not installed: pip install 'accel-bench[{extra}]'")
+    assert said.endswith(f"It is not installed: {install_command(extra)}")
+
+
+LIBRARIES = ("mlflow", "tensorboard", "vision", "wandb")
+"""Extras of plugins in the box."""
+
+
+def test_every_extra_is_installed_by_a_command_that_works_today(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = Path(__file__).parents[2]
+    for extra in {plugin.extra for plugin in extras().values()}:
+        _, _, package, *_ = install_command(extra).split()
+        of_libraries = package in [f"'accel-bench[{one}]'" for one in LIBRARIES]
+        assert of_libraries or (root / package / "pyproject.toml").exists()
+    assert install_command("tune") == "pip install 'accel-bench[tune]'"  # A library's, no plugin's.
+    monkeypatch.setattr(errors, "RELEASED", True)
+    assert install_command("gptq") == "pip install 'accel-bench[gptq]'"
 
 
 def test_a_plugin_that_is_installed_is_meant_without_a_word_on_installing(site: Path) -> None:

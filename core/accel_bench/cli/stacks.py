@@ -10,6 +10,7 @@ import typer
 
 from accel_bench.cli.output import Format, print_report
 from accel_bench.documents.shown import printable
+from accel_bench.errors import install_package
 
 app = typer.Typer(no_args_is_help=True, help="Named stacks that a scenario can refer to.")
 
@@ -30,10 +31,9 @@ def list_stacks(output: Format = "table") -> None:
         extras: dict[str, list[str]] = {}
         for row in absent:
             extras.setdefault(row["extra"], []).append(row["name"])
-        by_extra = [(extra, ", ".join(stacks)) for extra, stacks in extras.items()]
-        sections.append(
-            Section(title=NOT_INSTALLED, tables=[listed(("extra", "stacks"), by_extra)])
-        )
+        found = [(install_package(extra), ", ".join(names)) for extra, names in extras.items()]
+        table = listed(("package", "stacks"), found)
+        sections.append(Section(title=NOT_INSTALLED, tables=[table]))
     print_report(Report(sections, [*here, *absent]), output)
 
 

@@ -13,7 +13,7 @@ def needs_of(file: ScenarioFile) -> list[str]:
 
     Extras are those of the plugins that its slots and stacks name.
     """
-    return [*_devices(file), *(f"accel-bench[{extra}]" for extra in _extras(file))]
+    return [*_devices(file), *(f"extra {extra}" for extra in _extras(file))]
 
 
 def _devices(file: ScenarioFile) -> Iterator[str]:

@@ -14,7 +14,7 @@ from accel_bench.documents.base import Frozen
 from accel_bench.documents.load import Document, load_file
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import ScenarioError, install_command
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 
 
@@ -48,7 +48,7 @@ class ShippedPlugin(Frozen):
     @property
     def command(self) -> str:
         """What installs it."""
-        return f"pip install 'accel-bench[{self.extra}]'"
+        return install_command(self.extra)
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from accel_bench import Run, load_base_model, read_machine
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import ScenarioError, install_command
 from accel_bench.modeling import loading
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
@@ -104,7 +104,7 @@ def test_a_quantized_checkpoint_says_what_reads_it(
     (planned,) = make_plan(read_draft(scenario), read_machine(), PlanRequest()).planned
     (reason,) = planned.skipped
     assert f"is a checkpoint that is quantized by {method}; the plugin" in reason
-    assert f"pip install 'accel-bench[{extra}]'" in reason
+    assert install_command(extra) in reason
 
 
 def test_a_checkpoint_whose_library_is_missing_ends_in_a_sentence(

@@ -14,7 +14,7 @@ import torch
 import torch.nn.attention.varlen as varlen_module
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from accel_bench.errors import AccelBenchError
+from accel_bench.errors import AccelBenchError, install_command
 from accel_bench.micro import Benchmark, ComputeType, find_benchmarks, find_executors
 from accel_bench.micro.benchmarks.attention import attention_flops
 from accel_bench.micro.benchmarks.impl.attention import one_by_one, varlen
@@ -258,7 +258,7 @@ def test_a_missing_library_is_a_reason_with_its_command(name: str, monkeypatch: 
     monkeypatch.setattr("accel_bench.micro.benchmarks.lora.find_spec", lambda module: None)
     module, extra = BENCHMARKS[name].needs
     library = module.partition(".")[0]
-    expected = f"benchmark {name} needs {library}: pip install 'accel-bench[{extra}]'"
+    expected = f"benchmark {name} needs {library}: {install_command(extra)}"
     assert EAGER.supports(tiny(name)) == expected
 
 

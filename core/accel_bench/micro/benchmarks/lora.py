@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from accel_bench.errors import install_command
 from accel_bench.micro.benchmark import BenchmarkArg
 from accel_bench.micro.benchmarks.parts import TOLERANCE, PartBenchmark
 from accel_bench.micro.benchmarks.shapes import sizes_of
@@ -54,7 +55,7 @@ class LoraLinear(PartBenchmark):
         library = module.partition(".")[0]
         if not library or find_spec(library):
             return ""
-        return f"benchmark {self.name} needs {library}: pip install 'accel-bench[{extra}]'"
+        return f"benchmark {self.name} needs {library}: {install_command(extra)}"
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return hidden states of shape (batch, tokens, hidden)."""

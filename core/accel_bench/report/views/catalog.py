@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from accel_bench.analysis.wording import flops, parameters, rate, size
+from accel_bench.errors import install_command
 from accel_bench.report.table import Column, entry, text_of
 
 PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
@@ -31,7 +32,7 @@ def _peak(value: float) -> str:
 
 
 def _uses(row: Mapping[str, Any]) -> list[str]:
-    missing = f"pip install 'accel-bench[{row['extra']}]'" if row["extra"] else "not installed"
+    missing = install_command(row["extra"]) if row["extra"] else "not installed"
     return [*row["plugins"], *row["set"], *([] if row["installed"] else [missing])]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accel_bench.errors import install_package
 from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
 from accel_bench.report.table import Column, Report, Section, Table, entry, listed
 
@@ -16,7 +17,7 @@ UNDECLARED = {
 }
 """What a declaration without a value means, where that is not `any`."""
 
-NOT_INSTALLED = "Not installed; pip install 'accel-bench[EXTRA]' brings:"
+NOT_INSTALLED = "Not installed, with what `pip install` brings it from:"
 """Title above what extras bring."""
 
 
@@ -72,7 +73,13 @@ NAME, FILLS = entry("name", kind="word"), entry("fills", rank=1)
 HERE = (NAME, FILLS, Column("does", _does), entry("needs"))
 """Columns of installed plugins."""
 
-ABSENT = (NAME, FILLS, entry("extra", kind="word"), entry("does"), entry("needs"))
+ABSENT = (
+    NAME,
+    FILLS,
+    Column("package", lambda row: install_package(row["extra"]), kind="word"),
+    entry("does"),
+    entry("needs"),
+)
 """Columns of those that an extra brings."""
 
 CHECKED = (
