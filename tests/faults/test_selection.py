@@ -156,6 +156,11 @@ MISPLACED: dict[str, tuple[list[Any], str]] = {
         ["same"],
         "the plugin 'same' is brought by bench-first and bench-second; write 'bench-first:same' or",
     ),
+    "two-in-one-distribution": (
+        ["doubled"],
+        "the plugin 'doubled' is brought twice by bench-twins 1.0, as bench_twins:Sound and "
+        "bench_twins:Other: one of them needs another name",
+    ),
     "two-claims": (["one", "two"], "'one' and 'two' both claim build_optimizer"),
     "unknown": (["soundd"], "no plugin is called 'soundd'; did you mean 'sound'?"),
     "option": (
@@ -227,6 +232,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Program:
     words += "unmade unclaimed unprinted unchecked"
     plugins = {word: word.title() for word in words.split()} | {"endless-claims": "Endless"}
     install(program.site, "bench-first", {"same": "Sound"}, SOUND)
+    install(program.site, "bench-twins", {"doubled": "Sound"}, SOUND)
+    (twins,) = program.site.glob("bench_twins-*/entry_points.txt")
+    twins.write_text(f"{twins.read_text()}doubled = bench_twins:Other\n", encoding="utf8")
     install(program.site, "bench-double", {"double": "Sound"}, ENDS_WORKERS + SOUND)
     both = {**plugins, "two": "One", "same": "Sound"}
     install(program.site, "bench-second", both, MISPLACED_SOURCE)

@@ -195,6 +195,25 @@ def test_doubled_names_are_known_with_their_distributions(installing: Callable[.
     assert find("Bench_Second:same").distribution == "bench-second"
 
 
+def test_two_of_one_name_in_one_distribution_are_both_named(
+    installing: Callable[..., None], tmp_path: Path
+) -> None:
+    installing("bench-first", {"same": "One", "adamw": "One", "other": "One"})
+    (entries,) = tmp_path.glob("bench_first-*/entry_points.txt")
+    more = ["same = bench_first:Two", "adamw = bench_first:Two", "other = bench_first:One"]
+    entries.write_text("\n".join([entries.read_text(), *more]))
+    installed.cache_clear()
+    for name in ("same", "bench-first:same", "bench-first:adamw"):
+        with pytest.raises(PluginError) as caught:
+            find(name)
+        assert f"{name!r} is brought twice by bench-first 1.0" in str(caught.value)
+        assert "as bench_first:One and bench_first:Two: one of them needs" in str(caught.value)
+    assert find("adamw").distribution == "accel-bench"
+    assert find("other").entry.value == "bench_first:One"  # the same line twice is one plugin
+    doubled = [row["name"] for row in overview() if "bench-first" in row["duplicates"]]
+    assert doubled == ["adamw", *["bench-first:adamw"] * 2, *["bench-first:same"] * 2]
+
+
 def test_a_shipped_name_means_the_shipped_plugin_and_the_other_is_reached_by_its_distribution(
     installing: Callable[..., None],
 ) -> None:

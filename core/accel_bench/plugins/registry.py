@@ -69,7 +69,7 @@ class Installed:
 @lru_cache(maxsize=1)
 def installed() -> tuple[Installed, ...]:
     """Return all installed plugins by name."""
-    entries = metadata.entry_points(group=PROJECT)
+    entries = dict.fromkeys(metadata.entry_points(group=PROJECT))  # a line may stand twice
     found = [
         Installed(entry.name, entry, *_described(entry.dist))
         for entry in entries
@@ -100,8 +100,8 @@ def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
     """Describe a plugin, by the shipped list where that has it; None is one not installed."""
     known = shipped().get(name)
     unmet = list(plugin.unmet()) if plugin else []
-    same = {one.distribution for one in installed() if plugin and one.name == plugin.name}
-    rivals = sorted(same - {plugin.distribution}) if plugin else []
+    same = [one for one in installed() if plugin and one.name == plugin.name and one != plugin]
+    rivals = sorted({one.distribution for one in same})
     return {
         "name": name,
         "fills": list(known.fills or ("stack",)) if known else [],
@@ -124,6 +124,13 @@ def find(name: str) -> Installed:
     """
     found = [plugin for plugin in installed() if plugin.address == _address(name)]
     found = found or _meant_by(name)
+    if len({plugin.distribution for plugin in found}) == 1 < len(found):
+        classes = " and ".join(plugin.entry.value for plugin in found)
+        brings = f"{found[0].distribution} {found[0].version}"
+        raise PluginError(
+            f"the plugin {name!r} is brought twice by {brings}, as {classes}: one of them needs "
+            "another name in the entry points of that distribution"
+        )
     if len(found) > 1:
         brings = " and ".join(plugin.distribution for plugin in found)
         choice = " or ".join(repr(plugin.address) for plugin in found)
