@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from faults.program import null_scenario, write_scenario
 from runner.places import Divided, OnePlace
 from several_ranks.scenarios import forking
 
-from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench.errors import AccelBenchError, ScenarioError, StoreUnavailableError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.session import Session
+from accel_bench.runner.unfinished import open_results
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store import records
@@ -245,6 +247,41 @@ def test_a_run_too_large_for_a_row_is_stored_without_its_samples(
     assert (row.status, row.ranks) == (Status.INVALID, ())
     assert f"stays in their files in {row.folder}" in row.reasons[-1]
     assert (tmp_path / "results" / row.folder / "rank0.json").stat().st_size > 40_000
+
+
+def test_a_result_that_the_database_did_not_take_in_time_is_stored_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "results"
+    scenario = null_scenario({"baseline": [], "other": []}, **FORKED)
+    plan = make_plan(
+        read_draft(write_scenario(tmp_path / "s.yaml", scenario)), MACHINE, PlanRequest()
+    )
+    with closing(sqlite3.connect(place.with_name("unused"), isolation_level=None)) as other:
+
+        class Locking(Notes):
+            def on_start(self, planned: Planned, what: str) -> None:
+                super().on_start(planned, what)
+                other.execute("ATTACH ? AS results", (str(place / "results.sqlite"),))
+                other.execute("BEGIN IMMEDIATE")
+                other.execute("DELETE FROM results.labels")
+
+        notes = Locking()
+        with open_store(place, write=True, timeout_seconds=0) as store:
+            with pytest.raises(StoreUnavailableError, match=r"locked.* is kept in .*/kept\.json"):
+                Session(store, MACHINE, notes).run_plan(plan)
+        other.execute("ROLLBACK")
+    assert len(notes.starts) == 1
+    assert stored(tmp_path) == []
+    with open_results(place) as store:  # reading changes nothing
+        assert store.count() == 0
+    for _ in range(2):
+        with open_results(place, write=True) as store:
+            (row,) = store.results()
+    assert row.status.completed
+    folder = place / row.folder
+    assert (folder / "result.json").exists()
+    assert not (folder / "kept.json").exists()
 
 
 def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:

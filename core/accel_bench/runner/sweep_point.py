@@ -14,14 +14,14 @@ from accel_bench.analysis.aggregate import collect_runs, replaced_rounds
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.searches.race import ENDS_A_STACK, race_point
 from accel_bench.documents.redaction import Redactor
-from accel_bench.errors import UnreadableResultError
+from accel_bench.errors import StoreUnavailableError, UnreadableResultError
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
 from accel_bench.runner.at_once import PlaceLostError, first_place
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.kept_updates import KeptUpdates
-from accel_bench.runner.unfinished import attempt_in_progress
+from accel_bench.runner.unfinished import attempt_in_progress, kept_for_later
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.records import redact_result
@@ -250,7 +250,10 @@ class SweepPoint:
             own = {"replaces": self._replaces.get(result.round, "")}
             result = result.model_copy(update={**own, "provenance": self._session.repeats})
         if purpose == "measure" or not result.status.completed:
-            stored = self._add(result)
+            try:
+                stored = self._add(result)
+            except StoreUnavailableError as error:
+                raise kept_for_later(folder, result, error) from error
             added.append(stored)
         else:
             stored = redact_result(result)

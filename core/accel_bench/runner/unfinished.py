@@ -16,11 +16,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from accel_bench.documents.files import write_atomically
+from accel_bench.documents.files import PRIVATE, read_text, write_atomically
 from accel_bench.documents.redaction import Redactor
+from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.job import UPDATE_FILE
-from accel_bench.runner.artifacts import RESULT_FILE, RUNS_FOLDER, redact_file
+from accel_bench.result import Result
+from accel_bench.runner.artifacts import RESULT_FILE, RUNS_FOLDER, record_result, redact_file
 from accel_bench.store.database import Store, open_store
+from accel_bench.store.records import parse_result, redact_result
+from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
+
+KEPT_FILE = "kept.json"
+"""Result of an attempt in its folder that is still to be stored."""
 
 HOST_FILE = "host"
 """What names the host of an attempt in its folder until the attempt has ended."""
@@ -42,10 +49,41 @@ def attempt_in_progress(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
-    """Open results as `open_store` does, after `redact_unfinished`."""
+    """Open results as `open_store` does, after `redact_unfinished`; with `write`, results that
+    were kept for later are stored."""
     with open_store(place, write=write) as store:
         redact_unfinished(store.folder)
+        if write:
+            _store_kept(store)
         yield store
+
+
+def kept_for_later(
+    folder: Path, result: Result, error: StoreUnavailableError
+) -> StoreUnavailableError:
+    """Keep the result of an attempt that the database did not take in time, in its folder.
+
+    Returns the error with where it is.
+    """
+    path = folder / KEPT_FILE
+    write_atomically(path, redact_result(result).model_dump_json(), mode=PRIVATE)
+    return StoreUnavailableError(
+        f"{error}. The result of the run that has just ended is kept in {path}, and the next "
+        "`accel-bench run` with these results stores it"
+    )
+
+
+def _store_kept(store: Store) -> None:
+    """Store results that were kept for later; one that is not of this database stays."""
+    for folder in unfinished_attempts(store.folder):
+        kept = folder / KEPT_FILE
+        if not kept.is_file() or kept.is_symlink():
+            continue
+        with contextlib.suppress(StoreError, ValueError):
+            text = read_text(kept, MAXIMUM_PAYLOAD_BYTES, StoreError, "")
+            record_result(folder, store.add(parse_result(text)))
+            kept.unlink()
+            _open_to_others(folder)
 
 
 def unfinished_attempts(root: Path) -> Iterator[Path]:
