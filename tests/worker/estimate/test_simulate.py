@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testing.faults import plugin, source
 from worker.estimate.real_steps import experiment_of, measured_peak
 
 from accel_bench.analysis.estimates.schema import BatchShape, Footprint, SimulationRequest
 from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Stack
+from accel_bench.scenario.uses import Use
+from accel_bench.worker.estimate.__main__ import Answers
 from accel_bench.worker.estimate.simulate import SimulatedRun
 
 CLOSE = 0.001
@@ -138,3 +142,18 @@ def test_so_is_that_of_the_rest_of_thirty_configurations(name: str, tmp_path: Pa
 
 def test_there_are_thirty_configurations() -> None:
     assert len({**DEFAULT, **MORE}) == 30
+
+
+def test_a_plugin_that_reads_values_is_named_in_a_sentence(tmp_path: Path) -> None:
+    text = source(acting="float(next(run.model.parameters()).sum())")
+    with plugin(tmp_path, text) as name:
+        experiment = experiment_of({"model": {"id": "tiny-llama-cpu"}})
+        stack = Stack(name=name, uses=(Use(use=name),))
+        experiment = experiment.model_copy(update={"stack": stack})
+        shapes = (BatchShape(micro_batch_size=1, sequence_length=8),)
+        request = SimulationRequest(experiment=experiment, shapes=shapes, device="cpu")
+        problem = Answers()(request.model_dump_json()).problem
+    assert "plugin 'it' (accel-bench-" in problem
+    assert "in accelerate_model, reads values of tensors" in problem
+    assert problem.endswith("measure it with `accel-bench run`")
+    assert "Exception" not in problem

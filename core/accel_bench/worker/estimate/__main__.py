@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from accel_bench.analysis.estimates.schema import Simulation, SimulationRequest
-from accel_bench.errors import AccelBenchError
+from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.machine.parent import die_with_parent
 from accel_bench.worker import settings
 from accel_bench.worker.estimate.simulate import SimulatedRun
@@ -41,14 +41,8 @@ class Answers:
         try:
             request = SimulationRequest.model_validate_json(line)
             return self._run(request).simulate(request.shapes)
-        except AccelBenchError as error:
-            return Simulation(problem=str(error))
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            reads = f"the step reads values of tensors ({error}), which a simulation has not"
-            return Simulation(problem=f"{reads}; measure it with `accel-bench run`")
         except Exception as error:
-            logging.getLogger("accel_bench.estimate").exception("not simulated")
-            return Simulation(problem=f"{type(error).__name__}: {' '.join(str(error).split())}")
+            return Simulation(problem=_problem_of(error))
 
     def _run(self, request: SimulationRequest) -> SimulatedRun:
         key = request.model_dump_json(exclude={"shapes"})
@@ -56,6 +50,23 @@ class Answers:
             self._last = None  # the one before is not needed beside it
             self._last = key, SimulatedRun(request)
         return self._last[1]
+
+
+def _problem_of(error: Exception) -> str:
+    """Return in a sentence why a step could not be simulated."""
+    cause = error.__cause__ if isinstance(error, HookError) else error
+    if isinstance(cause, (DataDependentOutputException, DynamicOutputShapeException)):
+        who = "the step"
+        if isinstance(error, HookError):
+            who = f"plugin {error.plugin!r} ({error.distribution}), in {error.hook},"
+        return (
+            f"{who} reads values of tensors ({cause}), which a simulation does not have; measure "
+            "it with `accel-bench run`"
+        )
+    if isinstance(error, AccelBenchError):
+        return str(error)
+    logging.getLogger("accel_bench.estimate").error("not simulated", exc_info=error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 if __name__ == "__main__":
