@@ -23,7 +23,9 @@ from accel_bench.analysis.operations import (
     exit_code_of_cells,
 )
 from accel_bench.analysis.schema import Summary
+from accel_bench.builtin.engines import op_impl
 from accel_bench.builtin.engines.op import Op, OpOptions
+from accel_bench.catalog.hardware import named_hardware
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.operations import CellChoice, _scenario_name, cell_scenarios
@@ -291,6 +293,20 @@ def test_a_wrong_kernel_is_invalid_however_fast(
     result = measured(acme, executor, compute_type)
     assert result.status is Status.INVALID
     assert what in result.reasons[0]
+
+
+def test_a_rate_above_the_peak_of_its_device_is_invalid_with_both_numbers(
+    acme: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a device of this table: there is none of processors."""
+    slow = named_hardware("t4")
+    peaks = slow.hardware.peak_flops.model_copy(update={"fp32": 1.0})
+    row = slow._replace(hardware=slow.hardware.model_copy(update={"peak_flops": peaks}))
+    assert measured(acme, "eager", "inference").status is Status.OK
+    monkeypatch.setattr(op_impl, "declared_hardware", lambda device: row)
+    result = measured(acme, "eager", "inference")
+    assert result.status is Status.INVALID
+    assert "FLOP/s in float32 is more than t4 can do, 1 FLOP/s" in result.reasons[0]
 
 
 def test_a_wrong_gradient_does_not_matter_to_inference(acme: Path) -> None:

@@ -131,6 +131,73 @@ def test_gradients_are_compared_in_both_halves_of_training_and_not_in_inference(
         assert "gradient of input 0 is off by 0.01" in checked(wrong, compute_type).reason
 
 
+class Kept(Executor):
+    """Computes once for the values at an address, and then returns the tensor that it has kept."""
+
+    name = "kept"
+
+    def build(self, benchmark: Benchmark) -> Callable[..., Any]:
+        fn, kept = benchmark.fn(), {}
+
+        def call(x: torch.Tensor) -> torch.Tensor:
+            key = x.data_ptr(), x._version, torch.is_grad_enabled()
+            if key not in kept:
+                kept.clear()
+                kept[key] = fn(x)
+            return kept[key]
+
+        return call
+
+
+@pytest.mark.parametrize("compute_type", [ComputeType.INFERENCE, FORWARD])
+def test_a_kernel_that_returns_an_output_which_it_has_kept_is_wrong(
+    compute_type: ComputeType,
+) -> None:
+    found = build_cell(Normalised(), Kept(), compute_type).check()
+    assert found.reason.startswith("invalid: output is off by inf of its size")
+
+
+class Weighted(Normalised):
+    """A layer that is as large as its inputs, as norms are not."""
+
+    def fn(self) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Identity()).to(self.dtype)
+
+
+@pytest.mark.parametrize(
+    ("computed", "scale"),
+    [
+        (lambda linear, _, x: linear(x / x.std()), "0.125"),
+        (lambda linear, _, x: linear(x.clamp(-5, 5)), "4"),
+    ],
+)
+def test_a_kernel_that_is_right_at_one_scale_of_the_inputs_alone_is_wrong(
+    computed: Callable[..., Any], scale: str
+) -> None:
+    executor = Fake(computed)
+    found = build_cell(AtUnitScale(), executor, ComputeType.INFERENCE).check()
+    assert f"output of inputs x {scale} is off by" in found.reason
+    declared = build_cell(AtUnitScaleAlone(), executor, ComputeType.INFERENCE).check()
+    assert declared.reason == ""
+
+
+class AtUnitScale(Weighted):
+    """Inputs whose standard deviation is 1."""
+
+    name = "at_unit_scale"
+
+    def make_batch(self) -> Any:
+        x = torch.randn(16, 8, dtype=self.dtype).clamp(-4, 4)
+        return ((x / x.std()).requires_grad_(),), {}
+
+
+class AtUnitScaleAlone(AtUnitScale):
+    """Inputs that have a meaning at their own scale alone."""
+
+    name = "at_unit_scale_alone"
+    scales = ()
+
+
 class Counting(Benchmark):
     """How often each number occurs: whole numbers, which no tolerance applies to."""
 

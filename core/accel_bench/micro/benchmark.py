@@ -63,6 +63,10 @@ class Benchmark(ABC):
     tolerance: Mapping[str, float] = TOLERANCE
     """Largest relative distance of outputs and gradients from float64, by dtype."""
 
+    scales: tuple[float, ...] = (0.125, 4.0)
+    """Factors of the inputs at which outputs and gradients are compared too; empty where only the
+    values of the batch have a meaning."""
+
     requires_grad: bool = True
     """Whether there is a backward pass."""
 

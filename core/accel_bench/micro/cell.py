@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import gc
 import sys
 import traceback
@@ -19,10 +19,15 @@ from accel_bench.micro.compute import ComputeType, TimedCall
 from accel_bench.micro.devices import torch_name
 from accel_bench.micro.executors import Executor
 from accel_bench.micro.memory import peak_memory_bytes
+from accel_bench.micro.other_values import holding, plain_tensors, scaled, write, write_over
 from accel_bench.micro.roofline import roofline_figures
 
 SEED = 0
 """Seed of weights and batches, for benchmarks that set none themselves."""
+
+ALLOWED_AT_SCALES = 4.0
+"""How many times the tolerance is allowed at other scales of the inputs, at which kernels round
+otherwise; one that takes no notice of the scale is off by 0.75 at least."""
 
 SMALLEST = "tiny"
 """Size at which a benchmark is compared where float64 does not fit at its own."""
@@ -68,8 +73,41 @@ class Cell:
             return check_against_float64(self.benchmark, self.fn, self.batch, gradients)
         # What has remembered the results of another batch is wrong for this one.
         called(self.fn, self.batch, gradients)
-        with _holding(self.batch, _batch(self.benchmark, SEED + 1)) as other:
-            return check_against_float64(self.benchmark, self.fn, other, gradients)
+        found = self._compared(_batch(self.benchmark, SEED + 1), gradients)
+        if found.reason or found.undecided:
+            return found
+        at_scales = (self._at_scale(scale, gradients) for scale in self.benchmark.scales)
+        return next((one for one in at_scales if one.reason), found)
+
+    def _compared(self, values: Any, gradients: bool) -> Check:
+        """Compare on other values, after a call on the same ones whose output is written over.
+
+        What returns the output of an earlier call without computing it again returns NaN.
+        """
+        with holding(self.batch, values) as batch:
+            kept = None if self.benchmark.keeps_inputs else copy.deepcopy(plain_tensors(batch))
+            write_over(called(self.fn, batch, gradients), [batch, *self._weights()])
+            if kept is not None:
+                write(plain_tensors(batch), kept)
+            return check_against_float64(self.benchmark, self.fn, batch, gradients)
+
+    def _at_scale(self, scale: float, gradients: bool) -> Check:
+        """Compare on scaled inputs; undecided where float64 is of no help there."""
+        values = scaled(_batch(self.benchmark, SEED + 1), scale)
+        try:
+            found = self._compared(values, gradients)
+        except PluginError as error:  # The reference cannot compute there: probabilities, say.
+            return Check({}, self.dtype, 0.0, undecided=str(error))
+        named = {f"{name} of inputs x {scale:g}": one for name, one in found.distances.items()}
+        return replace(found, distances=named, tolerance=ALLOWED_AT_SCALES * found.tolerance)
+
+    def _weights(self) -> Iterator[Any]:
+        """Yield parameters and buffers, ours and the benchmark's own."""
+        import torch
+
+        for fn in (self.fn, self.benchmark.returned_fn):
+            if isinstance(fn, torch.nn.Module):
+                yield from (*fn.parameters(), *fn.buffers())
 
     def _at_smallest_size(self) -> Cell | None:
         kind = type(self.benchmark)
@@ -181,49 +219,6 @@ def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str,
     torch.manual_seed(seed)
     args, kwargs = benchmark.make_batch()
     return args, kwargs
-
-
-@contextlib.contextmanager
-def _holding(batch: Any, other: Any) -> Iterator[Any]:
-    """Let the tensors of a batch hold the values of another one, at the same addresses.
-
-    Yield the other batch itself where its tensors are not alike.
-    """
-    import torch
-    from torch.utils._pytree import tree_flatten
-
-    (ours, our_tree), (theirs, their_tree) = tree_flatten(batch), tree_flatten(other)
-    if our_tree != their_tree or not all(map(_alike, ours, theirs)):
-        yield other
-        return
-    tensors = [one for one in ours if torch.is_tensor(one)]
-    saved = [one.detach().clone() for one in tensors]
-    _write(tensors, [one for one in theirs if torch.is_tensor(one)])
-    try:
-        yield batch
-    finally:
-        _write(tensors, saved)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Return whether a value may hold another one: tensors of a shape, or the same plain value."""
-    import torch
-
-    if not (torch.is_tensor(one) and torch.is_tensor(other)):
-        return one is other or (isinstance(one, bool | int | float | str) and one == other)
-    kinds = [(each.shape, each.dtype, each.device, each.layout) for each in (one, other)]
-    if kinds[0] != kinds[1] or one.layout is not torch.strided or one.is_nested:
-        return False
-    # An expanded tensor has several elements at one address.
-    return all(size < 2 or step for size, step in zip(one.shape, one.stride(), strict=True))
-
-
-def _write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    import torch
-
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
 
 
 def _no_backward(_: Any) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from accel_bench.machine.device_type import DeviceType
+from accel_bench.micro.roofline import cache_bytes
 
 
 class Clock(NamedTuple):
@@ -59,12 +60,8 @@ class CacheFlush:
     def __init__(self, device: str) -> None:
         import torch
 
-        from accel_bench.modeling.tensors import device_index
-
-        place = torch.device(device)
-        ask = getattr(torch.get_device_module(place), "get_device_properties", None)
-        size = 0 if ask is None else int(getattr(ask(device_index(place)), "L2_cache_size", 0))
-        self._buffer = torch.empty(max(4 * size, 2**26), dtype=torch.int8, device=place)
+        size = max(4 * (cache_bytes(device) or 0), 2**26)
+        self._buffer = torch.empty(size, dtype=torch.int8, device=device)
 
     def __call__(self) -> None:
         """Enqueue the writing; what is timed afterwards begins when it has ended."""
