@@ -37,9 +37,6 @@ from benchmarks.goals import GOALS, UNITS, Goal, Metric
 ROUNDS = 5
 """Least number of rounds for a goal to count as met."""
 
-STEPS = 20
-"""Least number of steps of a window for a goal to count as met."""
-
 UNPUBLISHED = frozenset({"command", "folder", "log_tail"})
 """Fields of a run that name places on the machine."""
 
@@ -89,6 +86,9 @@ class Claim(Frozen):
 
     date: str
     """Day of the first run."""
+
+    anchor: str = ""
+    """Source of the goal; empty for a ratio, which is measured on both sides."""
 
     reason: str = ""
     """Why there is no value, why it is not judged, or why a figure that is reached is not met."""
@@ -195,6 +195,7 @@ def claim_of(goal: Goal, results: Sequence[Result]) -> Claim:
         status=row.status.value if row else "",
         device=", ".join(_devices(runs)),
         date=min((run.started_at for run in runs), default="")[:10],
+        anchor=goal.anchor,
         reason=reason,
     )
 
@@ -215,17 +216,26 @@ def summary_of(work: str, baseline: str, runs: Sequence[Result]) -> Summary:
 def report_of(
     baseline: str, results: Sequence[Result], claims: Sequence[Claim], rates: Rates | None
 ) -> str:
-    """Return Markdown: claims, floors, differences between runs, the program's comparison."""
+    """Return Markdown: claims, what they are held against, floors, differences between runs, the
+    program's comparison."""
     work = results[0].experiment.scenario.name
     summary = summary_of(work, baseline, results)
     head = "| stack | metric | over | value | low to high | goal | met | loss | |\n" + "| --- " * 9
     floors = [floor_line(row, rates) for row in summary.experiments] if rates else ["No floor."]
-    parts = ["\n".join([f"{head}|", *map(_row, claims)]), "\n".join(floors)]
+    told = [f"Table of {' and '.join(_devices(results)) or 'no device'}."]
+    told += dict.fromkeys(map(anchor_line, (claim for claim in claims if claim.anchor)))
+    parts = ["\n".join(told), "\n".join([f"{head}|", *map(_row, claims)]), "\n".join(floors)]
     by_experiment: dict[str, list[Result]] = {}
     for run in results:
         by_experiment.setdefault(run.experiment.id, []).append(run)
     parts.append("\n".join(map(repeat_line, by_experiment.values())))
     return "\n\n".join([f"# {work}", *parts, render([summary], "markdown")])
+
+
+def anchor_line(claim: Claim) -> str:
+    """Return a Markdown line that quotes the source of a goal, with what it leaves open."""
+    left = f" (open: {claim.reason})" if claim.met is None and claim.value is not None else ""
+    return f"- {claim.metric} {_number(claim.goal)}: {claim.anchor}{left}"
 
 
 def repeat_line(runs: Sequence[Result]) -> str:
@@ -291,7 +301,7 @@ def _unjudged(goal: Goal, row: ExperimentSummary | None, runs: Sequence[Result])
         return "the goal is for a GPU"
     if rounds < ROUNDS:
         return f"{rounds} of {ROUNDS} rounds"
-    return f"{steps} of {STEPS} steps" if steps < STEPS else ""
+    return f"{steps} of {goal.steps} steps" if steps < goal.steps else ""
 
 
 def _reaches(goal: Goal, value: float) -> bool:

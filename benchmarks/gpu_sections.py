@@ -24,6 +24,7 @@ WORKS = (
     "single-gpu-full",
     "single-gpu-qlora",
     "single-gpu-lora",
+    "single-gpu-lora-8b",
     "llama-3-8b-qlora",
     "padding-free",
 )

@@ -67,7 +67,22 @@ def test_the_work_of_the_headline_is_that_of_the_published_figure() -> None:
     assert (asked.optimizer.use, asked.optimizer.options) == ("adamw", adamw)
 
 
-@pytest.mark.parametrize("name", ["single-gpu-full", "single-gpu-lora"])
+def test_lora_on_8b_is_the_work_of_the_published_figure() -> None:
+    asked = resolve(read_draft(find_presets("scenarios")["single-gpu-lora-8b"])).scenario
+    assert (asked.model.id, asked.model.dtype) == ("llama-3.1-8b", "bfloat16")
+    adapter = asked.adapter.options
+    assert (asked.adapter.use, adapter["r"], adapter["alpha"], adapter["dropout"]) == (
+        *("lora", 16, 32, 0.1),
+    )
+    assert {name.removesuffix("_proj") for name in adapter["target_modules"]} == {
+        *("q", "k", "v", "o", "gate", "up", "down")
+    }
+    assert (asked.train.micro_batch_size, asked.train.gradient_accumulation) == (2, 16)
+    assert (asked.data.sequence_length, asked.data.options["maximum_token"]) == (4096, 100)
+    assert (asked.measure.warmup, asked.measure.steps) == (5, 5)
+
+
+@pytest.mark.parametrize("name", ["single-gpu-full", "single-gpu-lora", "single-gpu-lora-8b"])
 def test_a_compiled_stack_fuses_nothing_inside_the_blocks(name: str) -> None:
     stacks = resolve(read_draft(find_presets("scenarios")[name])).stacks
     fused, compiled = stacks["fused-loss-compiled"].use
