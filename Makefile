@@ -34,7 +34,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The oldest torch and transformers that pyproject.toml promises; the index has that torch with CUDA's
 # libraries alone, 5 GB. What goes with the pinned torch gives way. Thunder works with that torch.
 OLDEST := $(VENV)-oldest
-OLDEST_TESTS := plugins/compile plugins/fused-kernels plugins/padding-free
+OLDEST_PLUGINS := plugins/compile plugins/fused-kernels plugins/padding-free
+OLDEST_TESTS := $(OLDEST_PLUGINS) tests/micro tests/worker/count tests/worker/profile
 OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.17.0/' \
 	-e '/^(huggingface_hub|setuptools|tokenizers|torchao|triton)==/d'
 
@@ -133,11 +134,11 @@ $(VLLM)/.done: $(VENV)/.test
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	touch $@
 
-$(OLDEST)/.done: constraints.txt pyproject.toml $(OLDEST_TESTS:=/pyproject.toml)
+$(OLDEST)/.done: constraints.txt pyproject.toml $(OLDEST_PLUGINS:=/pyproject.toml)
 	$(PYTHON) -m venv --clear $(OLDEST)
 	sed -E $(OLD) constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python $(INSTALL:constraints.txt=$(OLDEST)/constraints.txt) -e '.[test]' \
-		$(OLDEST_TESTS:%=-e %) lightning-thunder
+		$(OLDEST_PLUGINS:%=-e %) lightning-thunder
 	touch $@
 
 # The pictures of the README; RESULTS holds a run of the quickstart, a browser is Debian's.

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from micro.distribution import install
 
 STRANGER = """
@@ -67,6 +69,7 @@ def outputs(folder: Path, *commands: list[str]) -> list[str]:
     return done.stdout.split(SEPARATOR)[1:]
 
 
+@pytest.mark.skipif(find_spec("thunder") is not None, reason="counts cells without Thunder's")
 def test_pytest_collects_selects_groups_saves_and_compares_them(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     entries = {

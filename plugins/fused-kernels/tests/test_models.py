@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from peft import LoraConfig, get_peft_model
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -14,6 +16,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 FAMILIES = (
     "GPTBigCode Gemma Gemma2 Gemma3 Granite GraniteMoe Llama Mistral Mixtral Qwen2 Qwen3".split()
+)
+
+GRANITE_MOE = pytest.param(
+    "GraniteMoe",
+    marks=pytest.mark.skipif(
+        Version(transformers.__version__) < Version("5.18"),
+        reason="this transformers takes the loss of its router for a tensor, which it has not",
+    ),
 )
 
 CLOSE = 1e-5
@@ -39,7 +49,7 @@ def adapted(bench: Any, family: str, targets: Any = "all-linear", **changes: Any
 
 
 @pytest.mark.parametrize("items", [None, 17, torch.tensor(17)])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*(one for one in FAMILIES if one != "GraniteMoe"), GRANITE_MOE])
 def test_loss_and_gradients_are_the_model_s_own(family: str, items: Any, bench: Any) -> None:
     """Granite's multipliers, Mixtral's router loss and the number of items are in them."""
     model = bench.build(family)
@@ -95,7 +105,7 @@ def test_weights_and_names_stay_where_they_are(bench: Any) -> None:
     assert [(name, type(module)) for name, module in model.named_modules()] == modules
 
 
-@pytest.mark.parametrize("family", ["Llama", "Gemma2", "GraniteMoe"])
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", GRANITE_MOE])
 def test_gradients_are_right_under_checkpointing(family: str, bench: Any) -> None:
     model = bench.build(family)
     expected = bench.step(model)

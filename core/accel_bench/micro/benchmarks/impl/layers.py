@@ -10,6 +10,11 @@ EPSILON = 1e-5
 """What norms add to a variance."""
 
 
+def at_least_float32(given: torch.dtype) -> torch.dtype:
+    """Return the dtype that sums are computed in; Thunder knows no `torch.promote_types`."""
+    return torch.float64 if given == torch.float64 else torch.float32
+
+
 class RMSNorm(nn.Module):
     """RMS norm in operations of torch, as models compute it: at least in float32."""
 
@@ -21,7 +26,7 @@ class RMSNorm(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scale the last dimension to a root mean square of one, and multiply with the weight."""
         given = hidden_states.dtype
-        wide = hidden_states.to(torch.promote_types(given, torch.float32))
+        wide = hidden_states.to(at_least_float32(given))
         mean = wide.pow(2).mean(-1, keepdim=True)
         return self.weight * (wide * torch.rsqrt(mean + self.variance_epsilon)).to(given)
 
@@ -70,7 +75,7 @@ class LinearCrossEntropy(nn.Module):
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of logits (tokens, vocabulary), computed at least in float32."""
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    wide = logits.to(at_least_float32(logits.dtype))
     return functional.cross_entropy(wide, target)
 
 
