@@ -19,6 +19,9 @@ CHOSEN = "(rms_norm or llama_mlp or linear_cross_entropy or sdpa) and llama-2-7b
 SMALL = "rms_norm and tiny and eager"
 """Targets that show that it works."""
 
+DTYPE = "bfloat16"
+"""What models are trained in on a GPU."""
+
 TARGETS = ("--pyargs", "accel_bench.micro.targets", "-q", "-p", "no:cacheprovider")
 
 
@@ -49,13 +52,21 @@ def main() -> None:
     # Interrupted by its limit, it says what it knows.
     with contextlib.suppress(KeyboardInterrupt), contextlib.redirect_stdout(sys.stderr):
         for flush in (False, True):
-            cells += run_targets(asked.device, chosen, flush, asked.small)
-    print(json.dumps({"device": asked.device, "chosen": chosen, "cells": cells}, indent=1))
+            code, found = run_targets(asked.device, chosen, flush, asked.small)
+            cells += found
+            if code == pytest.ExitCode.INTERRUPTED:
+                break
+    document = {"device": asked.device, "dtype": DTYPE, "chosen": chosen, "cells": cells}
+    print(json.dumps(document, indent=1))
 
 
-def run_targets(device: str, chosen: str, flush: bool, small: bool) -> list[dict[str, Any]]:
-    """Return the cells of the chosen targets, each with its median and what stands beside it."""
+def run_targets(
+    device: str, chosen: str, flush: bool, small: bool
+) -> tuple[int, list[dict[str, Any]]]:
+    """Run the chosen targets; return the exit code of pytest, which an interrupt only ends, and
+    the cells that have ended, each with its median and what stands beside it."""
     os.environ["ACCEL_BENCH_MICRO_DEVICE"] = device
+    os.environ["ACCEL_BENCH_MICRO_DTYPE"] = DTYPE
     os.environ["ACCEL_BENCH_MICRO_FLUSH_CACHE"] = str(int(flush))
     endings = Endings()
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +74,7 @@ def run_targets(device: str, chosen: str, flush: bool, small: bool) -> list[dict
         alone = ("--noconftest", "-c", os.devnull, "--rootdir", folder)
         saved = Path(folder) / "benchmarks.json"
         times = [f"--benchmark-json={saved}", *(["--benchmark-max-time=0"] if small else [])]
-        pytest.main([*TARGETS, *alone, *times, "-k", chosen], plugins=[endings])
+        code = pytest.main([*TARGETS, *alone, *times, "-k", chosen], plugins=[endings])
         timed = json.loads(saved.read_text("utf8"))["benchmarks"] if saved.is_file() else []
     for one in timed:
         endings.cells[one["name"].removeprefix("test_")] |= {
@@ -72,7 +83,8 @@ def run_targets(device: str, chosen: str, flush: bool, small: bool) -> list[dict
             **one["extra_info"],
             "outcome": "passed",
         }
-    return [{"name": name, "flush": flush, **cell} for name, cell in endings.cells.items()]
+    cells = [{"name": name, "flush": flush, **cell} for name, cell in endings.cells.items()]
+    return int(code), cells
 
 
 if __name__ == "__main__":
