@@ -459,6 +459,6 @@ def test_out_of_memory_is_a_cell_and_a_failure_is_an_error() -> None:
         ("oom failed", 1),
         ("skipped skipped", 3),
     ):
-        rows = [SimpleNamespace(status=Status(one)) for one in statuses.split()]
+        rows = [SimpleNamespace(status=Status(one), failed_rounds=()) for one in statuses.split()]
         summaries: Any = [SimpleNamespace(experiments=rows)]
         assert exit_code_of_cells(summaries) == code
