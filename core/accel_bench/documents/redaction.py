@@ -34,8 +34,8 @@ MINIMUM_LINE_LENGTH = 16
 
 _SECRET_WORDS = re.compile(
     r"pass(w(or)?ds?|phrases?|codes?)$|(^|_)(\w*secrets?|credentials?|creds?)(_|$)"
-    r"|(api|access|private|secret|account|deploy|encryption|fernet|license|master|service|shared"
-    r"|signing|ssh|storage)_?keys?(_id)?$"
+    r"|(api|access|private|secret|account|deploy|encryption|fernet|license|master|service"
+    r"|signing|ssh)_?keys?(_id)?$"
     r"|(^|_)(auth|bearer|connection_?string|conn_?str(ing)?|cookies?|dsn|jwt|netrc|pw"
     r"|webhooks?(_ur[il])?)$"
 )

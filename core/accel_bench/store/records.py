@@ -38,6 +38,9 @@ SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
 """What stands in a JSON text with a number beyond these limits, and seldom in another, where all
 digits are written as 1, all exponents as e, and no plus sign."""
 
+SURROGATE = r"\ud"
+"""How canonical JSON begins half a character, and each half of a letter beyond 16 bits."""
+
 COMPRESSION = 6
 """Level of zlib."""
 
@@ -65,17 +68,24 @@ def redact_result(result: Result) -> Result:
     would spoil that, so it is reported here and not when the row is read.
     """
     redactor = Redactor.of_this_process(result.experiment.scenario.environment)
-    plain = result.model_dump(mode="json")
-    if fault := unreadable_part(plain):
-        raise UnreadableResultError(f"run {result.run_id!r} cannot be stored: its {fault}")
-    payload = redactor.redact_value(plain)
+    payload = redactor.redact_value(result.model_dump(mode="json"))
     payload["command"] = redactor.redact_arguments(result.command)
+    text = canonical_json(payload)
+    if _is_suspicious(text) or SURROGATE in text:
+        _refuse_unreadable(result.run_id, payload)
     try:
-        return Result.model_validate_json(canonical_json(payload))
+        return Result.model_validate_json(text)
     except ValueError as error:
+        _refuse_unreadable(result.run_id, payload)  # it is nested too deeply
         raise StoreError(
             f"run {result.run_id!r} cannot be stored, since {SPOILED}: {error}"
         ) from error
+
+
+def _refuse_unreadable(run_id: str, payload: dict[str, Any]) -> None:
+    """Raise UnreadableResultError for a part that could not be read back, with its place."""
+    if fault := unreadable_part(payload):
+        raise UnreadableResultError(f"run {run_id!r} cannot be stored: its {fault}")
 
 
 class RunRecord(NamedTuple):
@@ -229,10 +239,13 @@ def _check_numbers(payload: str) -> None:
 
     Free-form parts of a result, such as evidence and sweeps, can hold any number that JSON has.
     """
+    if _is_suspicious(payload):
+        json.loads(payload, parse_int=_limited, parse_float=_limited, parse_constant=_limited)
+
+
+def _is_suspicious(payload: str) -> bool:
     shape = payload.encode().translate(NUMBER_SHAPES, b"+")
-    if not any(sign in shape for sign in SUSPICIOUS):
-        return
-    json.loads(payload, parse_int=_limited, parse_float=_limited, parse_constant=_limited)
+    return any(sign in shape for sign in SUSPICIOUS)
 
 
 def _limited(number: str) -> float:
