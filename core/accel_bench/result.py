@@ -484,6 +484,10 @@ class RankResult(Frozen):
     learning: LearningCurve | None = None
     """Evaluations on held-out data, and steps after the window; null without either."""
 
+    steps_after: tuple[Sample, ...] = ()
+    """Whole steps after the window and the learning curve, each waited for, numbered from 0: those
+    of the window take about as long. Empty where nothing is trained, and without torch."""
+
     phases: PhaseSplit | None = None
     """Where the time of a step goes; null when the engine marks no phases."""
 

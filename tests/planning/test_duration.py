@@ -83,9 +83,9 @@ def run_at(plan: Plan, flops_per_second: float, machine: Machine = MACHINE) -> R
 
 
 def test_a_large_model_takes_hours_where_nothing_was_timed(plan_of: Any, estimate: Any) -> None:
-    """12.9e9 active parameters x 6 x 512 tokens x 12 steps x 3 rounds at 20 GFLOP/s: 20 hours."""
+    """12.9e9 active parameters x 6 x 512 tokens x 14 steps x 3 rounds at 20 GFLOP/s: a day."""
     found = estimate(plan_of(model__id="mixtral-8x7b"))
-    assert found.seconds / 3600 == pytest.approx(20.8, rel=0.1)
+    assert found.seconds / 3600 == pytest.approx(23.1, rel=0.05)
     assert found.basis == (
         "at 20.0 GFLOP/s a device, a cautious guess: the steps have not been timed here"
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 from accel_bench import Batch, Engine, Options, Plugin, Run, Stopwatch, hookimpl
 
@@ -39,6 +41,67 @@ class Laps:
 
     def lap(self, batches: Any, loss: Any) -> None:
         self._end(self._stopwatch, batches, loss)
+
+
+Step: TypeAlias = tuple[list[Batch], Any]
+"""What a loop hands to the stopwatch: the micro-batches of a step, and its loss."""
+
+
+def plain_loop(run: Run) -> Any:
+    """Return the plain loop, in parts: what waits in `before` is called in the place of a step.
+
+    `at_end` is called with the number of each step, before the step is handed to the stopwatch.
+    """
+    from accel_bench.builtin.engines.torch_engine_impl import TorchEngine
+
+    class Loop(TorchEngine):
+        def __init__(self) -> None:
+            super().__init__(run)
+            self.before: list[Callable[[], Step]] = []
+            self.at_end: Callable[[int], object] = lambda step: None
+
+        def draw(self) -> list[Batch]:
+            return list(itertools.islice(run.batches, run.scenario.train.gradient_accumulation))
+
+        def compute(self, batches: list[Batch]) -> Any:
+            loss = self._forward_backward(batches, SimpleNamespace(mark=lambda phase: None))
+            self._step()
+            return loss
+
+        def take(self) -> Step:
+            batches = self.draw()
+            return batches, self.compute(batches)
+
+        def run(self, stopwatch: Stopwatch) -> None:
+            for step in itertools.count():
+                if not stopwatch.running:
+                    return
+                ended = (self.before.pop(0) if self.before else self.take)()
+                self.at_end(step)
+                stopwatch.lap(*ended)
+
+        def take_window_ahead(self) -> None:
+            """Take the steps of a window now, so that the loop has nothing but to hand them on."""
+            ended = [self.take() for _ in range(run.scenario.measure.steps)]
+            self.before += [lambda one=one: one for one in ended]
+
+        def record(self, steps: int) -> Iterator[dict[str, Any]]:
+            """Train a copy; yield after each step what the loop needs to look as if it had."""
+            kept = self._model, self._optimizer
+            self._model, self._optimizer = copy.deepcopy(kept)
+            for _ in range(steps):
+                loss = self.compute(self.draw())
+                states = self._model.state_dict(), self._optimizer.state_dict()
+                yield copy.deepcopy({"loss": loss, "states": states})
+            self._model, self._optimizer = kept
+
+        def load(self, step: dict[str, Any]) -> Step:
+            """Load what a step of a copy has made, in the place of taking it."""
+            for one, state in zip((self._model, self._optimizer), step["states"], strict=True):
+                one.load_state_dict(state)
+            return self.draw(), step["loss"]
+
+    return Loop()
 
 
 def trained(run: Run) -> list[Any]:

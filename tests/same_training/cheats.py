@@ -6,7 +6,9 @@ Each takes a first step that is sound, as mistakes do that get past a check of t
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from same_training.changes import (
@@ -19,6 +21,7 @@ from same_training.changes import (
     cut,
     half,
     outlast_the_slack,
+    plain_loop,
     scale_rate,
     steps_only,
     trained,
@@ -530,6 +533,119 @@ class LeavesTimeOut(Plugin[Options]):
         return Pausing(run)
 
 
+class TrainsInStartMetrics(Plugin[Options]):
+    """A meter takes the steps that it measures, and the loop hands them on."""
+
+    _caught: ClassVar[str] = r"took 0 of \d+ steps of the window"
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        self._loop = plain_loop(run)
+        return self._loop
+
+    @hookimpl
+    def start_metrics(self, run: Run) -> None:
+        self._loop.take_window_ahead()
+
+
+class TrainsInTheWarmup(Plugin[Options]):
+    """A loop runs ahead of the stopwatch, in the last step of the warm-up."""
+
+    _caught: ClassVar[str] = r"took 0 of \d+ steps of the window"
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        loop, last = plain_loop(run), run.scenario.measure.warmup - 1
+        loop.at_end = lambda step: loop.take_window_ahead() if step == last else None
+        return loop
+
+
+class IdlesInTheKeptWindow(Plugin[Options]):
+    """The last step of a window is slow, and takes those of the window that is measured again."""
+
+    _caught: ClassVar[str] = r"took 0 of \d+ steps of the window"
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        loop, measure = plain_loop(run), run.scenario.measure
+        last = measure.warmup + measure.steps - 1
+
+        def at_end(step: int) -> None:
+            if step == last:
+                loop.take_window_ahead()
+                time.sleep(0.5)
+
+        loop.at_end = at_end
+        return loop
+
+
+class PutsStepsOff(Plugin[Options]):
+    """A lazy framework computes a step when its loss is read."""
+
+    _caught: ClassVar[str] = "the window's median step took"
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        loop = plain_loop(run)
+
+        class Later:
+            def __init__(self) -> None:
+                self.batches = loop.draw()
+
+            def __float__(self) -> float:
+                return float(loop.compute(self.batches))
+
+        def queue() -> Any:
+            later = Later()
+            return later.batches, later
+
+        loop.take = queue
+        return loop
+
+
+class ReplaysCopies(Plugin[Options]):
+    """A copy of the model trains in the warm-up; the window loads its weights, step by step."""
+
+    _caught: ClassVar[str] = "the window's median step took"
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        loop, measure = plain_loop(run), run.scenario.measure
+
+        def at_end(step: int) -> None:
+            if step == measure.warmup - 1:
+                # The batches that the copy sees come once more.
+                batches = [loop.draw() for _ in range(measure.steps)]
+                run.batches = itertools.chain(*batches, *batches, run.batches)
+                loop.before = [partial(loop.load, one) for one in loop.record(measure.steps)]
+
+        loop.at_end = at_end
+        return loop
+
+
+class TrainsWhilePreparing(Plugin[Options]):
+    """All steps are taken once, where caches are filled, and the window loads what they made."""
+
+    _caught: ClassVar[str] = "the window's median step took"
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        run.rehearsal = True
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        import torch
+
+        loop, file = plain_loop(run), run.cache_folder / f"{run.experiment.id}.pt"
+        measure = run.scenario.measure
+        if file.exists():
+            kept = torch.load(file, weights_only=True)[measure.warmup :]
+            loop.before = [loop.take] * measure.warmup + [partial(loop.load, one) for one in kept]
+        else:
+            torch.save([*loop.record(measure.warmup + measure.steps)], file)
+        return loop
+
+
 class EvaluationMode(Plugin[Options]):
     """An evaluation within the training leaves the model in evaluation mode."""
 
@@ -543,7 +659,7 @@ class EvaluationMode(Plugin[Options]):
 class ForgesTheResult(Plugin[Options]):
     """A plugin writes the steps that it wishes for in the place of those that were measured."""
 
-    _caught: ClassVar[str] = "the wall clock says"
+    _caught: ClassVar[str] = "the window's median step took"
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:

@@ -19,6 +19,7 @@ from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
 from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.settings import PACE_STEPS
 from accel_bench.scenario.uses import NO_PLUGIN
 from accel_bench.store.database import Store
 
@@ -199,7 +200,8 @@ def _predict(planned: Planned, rate: Rate) -> tuple[float, float | None]:
     start = START_SECONDS + outline.parameters / WEIGHTS_PER_SECOND
     measure = scenario.measure
     warmup = AUTO_WARMUP if measure.warmup == "auto" else measure.warmup
-    steps = warmup + measure.steps + measure.phase_steps + scenario.evaluate.steps
+    after = PACE_STEPS + measure.phase_steps + scenario.evaluate.steps
+    steps = warmup + measure.steps + after
     return start, steps * _flops_of_a_step(scenario, outline) / rate.flops
 
 

@@ -98,7 +98,7 @@ def steps_of(found: RankResult) -> int | None:
     if found.window is None or not found.window.samples:
         return None
     after = sum(one.steps for one in (found.phases, found.communication) if one)
-    after += found.profiled_steps + found.observed_steps
+    after += found.profiled_steps + found.observed_steps + len(found.steps_after)
     after += len(found.learning.steps) if found.learning else 0
     return found.window.samples[-1].step + 1 + after
 

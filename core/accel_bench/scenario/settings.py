@@ -17,6 +17,9 @@ LONGEST_WARMUP = 30
 """Steps after which `auto` stops looking for a plateau: on a noisy machine there is none to find.
 """
 
+PACE_STEPS = 2
+"""Whole steps that a run takes after its window at least, to compare them with those in it."""
+
 MOST_DISCARDED = 2
 """Unstable windows that are measured again; the one after them is kept as it is."""
 

@@ -1,15 +1,25 @@
-"""The steps after the measured window: stages that split them into phases, observe or profile them.
-None is part of what is measured, and none of the loss curve of the window."""
+"""The steps after the measured window: stages that compare, split into phases, observe or profile
+them. None is part of what is measured, and none of the loss curve of the window."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from accel_bench.analysis.checks.pace import pace_figures, too_fast
 from accel_bench.engine import Batch, PhaseName
-from accel_bench.result import PhaseSplit
+from accel_bench.machine.clock import monotonic
+from accel_bench.result import PhaseSplit, Sample, Window
+from accel_bench.scenario.settings import PACE_STEPS
 from accel_bench.worker.clocks import HostClock
+from accel_bench.worker.samples import counted, sample_of
+
+PATIENCE_SECONDS = 2.0
+"""How long slow steps are taken at least, in the hope of a fast one: other work may have begun."""
+
+PATIENCE_STEPS, MOST_PACE_STEPS = 10, 100
+"""How many of them are taken at least, and at most."""
 
 
 class Stage(ABC):
@@ -28,6 +38,51 @@ class Stage(ABC):
     @abstractmethod
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
         """End a step of these micro-batches; return whether another one is needed."""
+
+
+class PaceSteps(Stage):
+    """Takes whole steps and waits for each, to see whether those of the window took as long."""
+
+    phase = "phases"
+
+    def __init__(self, clock: HostClock, agree: Callable[[bool], bool]) -> None:
+        self.window: Window | None = None
+        """The measured window, once it is kept."""
+
+        self.samples: list[Sample] = []
+        self._clock = clock
+        self._agree = agree
+        self._began = 0.0
+
+    def start(self) -> bool:
+        """Mark the begin of the first step."""
+        self._began = monotonic()
+        self._clock.mark()
+        return True
+
+    def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
+        """End a step, and wait for it; ranks agree on whether they take another one."""
+        lap = counted(batches), float(loss)
+        self._clock.synchronize()
+        self._clock.mark()
+        host, device = self._clock.read()
+        seconds = host[0], None if device is None else device[0]
+        self.samples.append(sample_of(len(self.samples), *seconds, *lap))
+        again = len(self.samples) < PACE_STEPS or not self._agree(self._has_enough())
+        self._clock.mark()
+        return again
+
+    def reasons(self) -> list[str]:
+        """Return reasons for `invalid`: the window was too fast for the steps around it."""
+        return [*pace_figures(self.window, self.samples)] if self.window else []
+
+    def _has_enough(self) -> bool:
+        """Return whether a step was as fast as the window's, or it is no use to wait for one."""
+        taken = len(self.samples)
+        window = self.window.samples if self.window else ()
+        if taken >= MOST_PACE_STEPS or not window or not any(too_fast(window, self.samples)):
+            return True
+        return taken >= PATIENCE_STEPS and monotonic() - self._began >= PATIENCE_SECONDS
 
 
 class PhaseSplitter(Stage):

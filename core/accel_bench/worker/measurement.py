@@ -33,7 +33,7 @@ from accel_bench.result import RankResult, Window
 from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import failure, settings
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import PaceSteps, Stage
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.evaluation import make_evaluator
@@ -161,8 +161,10 @@ def run_rank(
     try:
         with run.calling(active.answers("build_engine")), window.keeps_window():
             take_steps(engine, stopwatch, window)
+        window.check_pace()
     finally:
         record.phases = stopwatch.phases
+        record.steps_after = tuple(window.pace.samples) if window.pace else ()
         if window.profile is not None and window.profile.started:
             window.profile.write(record)
     if window.communication is not None:
@@ -288,11 +290,18 @@ class AroundWindow:
         self.communication = communication_of(self.run)
         self.profile = profile_of(self.job, self.run)
         self.observed = observed_steps(self.active, self.run, self.record)
-        known: tuple[Stage | None, ...] = (self.communication, self.profile, self.observed)
+        self.pace = pace_of(self.run) if self.verification else None
+        known: tuple[Stage | None, ...] = (
+            self.pace,
+            self.communication,
+            self.profile,
+            self.observed,
+        )
         self.stages = [stage for stage in known if stage is not None]
 
     def before(self) -> None:
         """Verify the run before its first window, start the metrics, and meet the other ranks."""
+        self._read_steps()
         if self.run.trace.find("warm-up") is None:
             self.run.trace.mark("warm-up")
             self.synchronizations.stop()
@@ -302,12 +311,15 @@ class AroundWindow:
             self._sketch_update()
         list(self.active.call_all("start_metrics", run=self.run))
         self.monitor.start()
+        self._read_steps()  # Of plugins nothing is called from here to the window's end.
         self.run.trace.reset_peak_memory()
         self.run.barrier()
 
     def after(self, window: Window) -> None:
         """Keep the window, finish the metrics, and refuse a window that did not train as asked."""
         self.record.window = window
+        if self.pace is not None:
+            self.pace.window = window
         # Before any plugin is called, which could restore what it had changed.
         invalid = self.verification.after_window(window) if self.verification else []
         if len(window.instabilities) > MOST_DISCARDED:
@@ -342,6 +354,11 @@ class AroundWindow:
             if self.observed is not None:
                 self.record.degraded.append("no plugin has observed steps: the profile ended first")
 
+    def check_pace(self) -> None:
+        """Refuse a window that was too fast, once no rank waits for this one in a step."""
+        if self.pace is not None and (reasons := self.pace.reasons()):
+            raise InvalidRunError(reasons)
+
     def remove_probes(self) -> None:
         """Take all hooks away, also when a step has ended the run."""
         self.synchronizations.stop()
@@ -351,6 +368,10 @@ class AroundWindow:
             self.profile.stop()
         if self.verification is not None:
             self.verification.remove()
+
+    def _read_steps(self) -> None:
+        if self.verification is not None:
+            self.verification.read_steps(self.heartbeat.page[HEARTBEAT_STEP])
 
     def _sketch_update(self) -> None:
         if self.verification is not None:
@@ -397,6 +418,13 @@ def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningS
     learning = LearningSteps(run, record, heartbeat, clock, evaluator)
     learning.before_training()
     return learning
+
+
+def pace_of(run: Run) -> PaceSteps | None:
+    """Return what compares steps after the window with it, where a model trains."""
+    if not run.scenario.trains:
+        return None
+    return PaceSteps(clock_of(run), lambda enough: settings.agree(run, enough))
 
 
 def communication_of(run: Run) -> CommunicationProbe | None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from statistics import median
 
+from accel_bench.analysis.checks.pace import seconds_per_token
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.result import Sample
 
@@ -54,7 +55,7 @@ def out_of_range(samples: Sequence[Sample]) -> list[Sample]:
 
     Per token, since steps hold different numbers of tokens where batches are padded.
     """
-    pace = [sample.seconds / max(1, sample.processed_tokens) for sample in samples]
+    pace = [seconds_per_token(sample) for sample in samples]
     usual = median(pace) if pace else 0.0
     return [
         sample

@@ -27,6 +27,7 @@ from accel_bench.result import (
     Metric,
     PhaseSplit,
     RankResult,
+    Sample,
     Status,
     WeightUpdate,
     Window,
@@ -42,6 +43,7 @@ class RankRecord:
 
     window: Window | None = None
     learning: LearningCurve | None = None
+    steps_after: tuple[Sample, ...] = ()
     phases: PhaseSplit | None = None
     communication: Communication | None = None
     profiled_steps: int = 0
@@ -150,6 +152,7 @@ def rank_result(
         device=record.device,
         window=record.window,
         learning=record.learning,
+        steps_after=record.steps_after,
         phases=record.phases,
         communication=record.communication,
         profiled_steps=record.profiled_steps,

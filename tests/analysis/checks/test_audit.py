@@ -167,6 +167,17 @@ def test_no_time_is_left_out_of_a_window_that_trains():
     assert "left_out" not in broken(answers)
 
 
+@pytest.mark.parametrize(("seconds", "names"), [(0.29, []), (0.31, ["pace"])])
+def test_steps_of_the_window_take_as_long_as_those_after_it(seconds, names):
+    sound = make_result(seconds=0.1)
+    after = tuple(
+        sample.model_copy(update={"seconds": seconds}) for sample in sound.ranks[0].window.samples
+    )
+    row = with_rank(sound, steps_after=after)
+    assert broken(row) == names
+    assert all("median step took 0.1 s" in one and "0.31 s" in one for one in disowning(row))
+
+
 def test_a_step_takes_time():
     # Both together take what the window took, but one of them ended before it began.
     result = with_steps(make_result(seconds=10.0), {"seconds": -1.0}, {"seconds": 21.0})

@@ -230,6 +230,14 @@ def test_only_steps_that_both_took_are_compared():
     assert verdict(FALLING, [*FALLING, 9.0, 9.0]).loss_verdict == "equivalent"
 
 
+def test_steps_of_a_window_that_was_measured_again_are_compared_with_those_of_another_round():
+    longer = [*FALLING, *(FALLING[-1] - 0.01 * step for step in range(1, 6))]
+    baseline = {("monday", 0): run(FALLING), ("monday", 1): run(longer)}
+    for tail, word in ((longer[-5:], "equivalent"), ([1.5] * 5, "different")):
+        stack = {("monday", 0): run([*FALLING, *tail]), ("monday", 1): run(longer)}
+        assert compare_losses(baseline, stack).loss_verdict == word
+
+
 def test_the_worst_pair_counts():
     keys = [("monday", 0), ("monday", 1)]
     baseline = {key: run(FALLING) for key in keys}

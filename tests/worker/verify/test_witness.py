@@ -180,6 +180,42 @@ def test_a_stack_that_takes_only_the_first_step_is_named(train: Any) -> None:
         train(lambda run, step: step == 0)
 
 
+IN_STEPS = sorted(set(OPTIMIZERS) - {"in-backward"})
+
+
+def ahead(window: bool) -> Cheat:
+    """Take the window's steps in the last one of the warm-up too; in the window itself if so."""
+
+    def cheat(run: Run, step: int) -> bool:
+        for _ in range(STEPS if step == WARMUP - 1 else 0):
+            run.optimizer.step()
+        return window or step < WARMUP
+
+    return cheat
+
+
+@pytest.mark.parametrize("name", IN_STEPS)
+def test_a_window_whose_steps_were_taken_before_it_is_named(train: Any, name: str) -> None:
+    with pytest.raises(InvalidRunError, match="the optimizer took 0 of 4 steps of the window"):
+        train(ahead(window=False), OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("name", [name for name in IN_STEPS if name != "fused-sgd"])
+def test_steps_of_a_window_that_were_taken_twice_are_named(train: Any, name: str) -> None:
+    with pytest.raises(InvalidRunError, match="took 5 steps in 1 of the engine before the window"):
+        train(ahead(window=True), OPTIMIZERS[name])
+
+
+def test_an_optimizer_that_writes_weights_twice_at_times_takes_no_more_steps(train: Any) -> None:
+    """As one that averages them with slow ones does."""
+
+    def write(run: Run, step: int) -> None:
+        for parameter in run.model.parameters() if step % 2 else ():
+            parameter.detach().mul_(1.0)
+
+    assert train(write, OPTIMIZERS["sgd"]).degraded == []
+
+
 def test_steps_that_a_gradient_scaler_skips_are_no_reason(train: Any) -> None:
     """The scale starts so large that the first two steps overflow, and shrinks by half."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-70)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
+from accel_bench.analysis.checks.pace import pace_figures
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
@@ -196,6 +197,14 @@ def left_out(result: Result) -> Iterator[str]:
             yield f"{name}{window.left_out_seconds:.6g} s were left out of a window that trains"
 
 
+def pace(result: Result) -> Iterator[str]:
+    """Check that the steps of a window that trains took as long as those before and after it."""
+    for name, rank in _named_ranks(result) if result.experiment.scenario.trains else ():
+        if rank.window is not None and rank.window.samples:
+            for figures in pace_figures(rank.window, rank.steps_after):
+                yield f"{name}{figures}"
+
+
 def memory_order(result: Result) -> Iterator[str]:
     """Check that memory by NVML >= reserved >= allocated, for ranks that know two of them."""
     for name, rank in _named_ranks(result):
@@ -296,6 +305,8 @@ INVARIANTS: Mapping[str, Callable[[Result], Iterator[str]]] = {
         parent_clock,
         # All of the time of training is that of steps.
         left_out,
+        # Steps that are much faster there than anywhere else were not computed there.
+        pace,
         # A step that took no time was not measured.
         order_statistics,
         # Two readings of one memory: the device that was watched may not be the one that computed.

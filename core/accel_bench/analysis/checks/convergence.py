@@ -118,8 +118,9 @@ def compare_losses(
     """Compare the loss curves of completed runs with the same key; the worst round counts."""
     keys = sorted(set(baseline) & set(stack))
     speeds = [(_completed_throughput(baseline[k]), _completed_throughput(stack[k])) for k in keys]
+    known = [before for before, _ in speeds if before]
     pairs = [
-        (before, after, excuse_of_draws(baseline[key], stack[key]))
+        (_extended(before, known), after, excuse_of_draws(baseline[key], stack[key]))
         for key, (before, after) in zip(keys, speeds, strict=True)
         if before and after
     ]
@@ -151,6 +152,19 @@ def finite(losses: Sequence[float | None]) -> list[float]:
 
 def _completed_throughput(run: Result) -> RunThroughput | None:
     return run_throughput(run) if run.status.completed else None
+
+
+def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThroughput:
+    """Return a run with the steps beyond its own that another round took, of the same data.
+
+    A stack whose window was measured again has taken them too.
+    """
+    own, longest = len(run.losses), max(others, key=lambda one: len(one.losses))
+    more = {
+        "losses": (*run.losses, *longest.losses[own:]),
+        "step_tokens": (*run.step_tokens, *longest.step_tokens[own:]),
+    }
+    return run.model_copy(update=more)
 
 
 def _compare_round(

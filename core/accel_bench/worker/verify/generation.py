@@ -69,6 +69,9 @@ class GenerationCheck:
         """Return why what was measured means nothing: the model went back to training mode."""
         return ["the model is in training mode"] if self._run.model.training else []
 
+    def read_steps(self, steps: int) -> None:
+        """Do nothing: no optimizer takes steps."""
+
     def sketch_update(self, steps: int) -> None:
         """Do nothing: no weight changes."""
 

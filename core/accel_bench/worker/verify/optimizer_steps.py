@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median_low
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,6 +37,22 @@ NO_UPDATE_RULE = frozenset(
 )
 """Keys of an optimizer's groups that are no number of its update rule, or are read elsewhere."""
 
+MORE_STEPS = 1.5
+"""Steps that weights may show for one of the engine: some optimizers write them twice at times."""
+
+
+class Reading(NamedTuple):
+    """Weights and counters between two steps of the engine."""
+
+    steps: int
+    """Steps that the engine has ended by then."""
+
+    counted: int
+    """Steps by the optimizer's own counter; 0 for one that keeps none."""
+
+    versions: list[int]
+    values: list[torch.Tensor]
+
 
 class StepCounter:
     """Counts optimizer steps by torch's version counters of the tensors that train.
@@ -53,6 +71,7 @@ class StepCounter:
         self._values = self._elements()
         self._least = [0] * len(self._tensors)
         self._blind = False
+        self._always_changed = True
         self._warmup_steps = 0
 
     def see_step(self) -> None:
@@ -62,6 +81,7 @@ class StepCounter:
         moved = [after - before for before, after in zip(self._last, now, strict=True)]
         changed = not all(map(torch.equal, self._values, values))
         self._blind |= changed and not any(moved)
+        self._always_changed &= changed
         self._least = [
             min(filter(None, pair), default=0) for pair in zip(self._least, moved, strict=True)
         ]
@@ -69,10 +89,35 @@ class StepCounter:
 
     def steps(self) -> int | None:
         """Return the steps since the start; None where the counters tell nothing."""
-        if self._blind or self._warmup_steps < 2 or not any(self._least):
-            return None
-        ends = zip(self._start, self._versions(), self._least, strict=True)
-        return max((end - start) // least for start, end, least in ends if least)
+        return max(self._steps_of(self._start, self._versions()), default=None)
+
+    def read(self, steps: int, optimizers: Iterable[Any]) -> Reading:
+        """Read weights and counters after so many steps of the engine."""
+        counted = max(filter(None, map(_own_counter, optimizers)), default=0)
+        return Reading(steps, counted, self._versions(), self._elements())
+
+    def taken(self, start: Reading, end: Reading) -> int | None:
+        """Return the steps between two readings, by the tensors that show most of them.
+
+        None where neither counters nor values tell. Values are a witness where every step of the
+        warm-up has changed them.
+        """
+        seen = self._steps_of(start.versions, end.versions)
+        if seen:
+            return max(seen)
+        still = all(map(torch.equal, start.values, end.values))
+        return 0 if still and self._always_changed and self._warmup_steps else None
+
+    def most_show(self, start: Reading, end: Reading) -> int:
+        """Return the steps between two readings that most tensors show; 0 where none tells."""
+        return median_low(self._steps_of(start.versions, end.versions) or [0])
+
+    def _steps_of(self, start: Sequence[int], end: Sequence[int]) -> list[int]:
+        """Return the steps that each tensor shows; empty where counters tell nothing."""
+        if self._blind or self._warmup_steps < 2:
+            return []
+        ends = zip(start, end, self._least, strict=True)
+        return [(last - first) // least for first, last, least in ends if least]
 
     def _versions(self) -> list[int]:
         return [tensor._version for tensor in self._tensors]
@@ -112,7 +157,9 @@ def progress_reasons(
     stacks are asked to train with, and whoever reads the row must know that this one did not.
     """
     degraded: list[str] = []
-    invalid = [*_steps_left_out(scenario, progress)]
+    witnesses = (progress.counted_steps, progress.observed_steps)
+    taken = max((steps for steps in witnesses if steps is not None), default=None)
+    invalid = [*_steps_left_out(scenario, taken, progress.steps, progress.steps)]
     asked, rates = scenario.train.learning_rate, progress.learning_rates
     total = sum(rates.values())
     other = [
@@ -130,18 +177,44 @@ def progress_reasons(
     return degraded, invalid
 
 
-def _steps_left_out(scenario: Scenario, progress: OptimizerProgress) -> Iterator[str]:
-    """Yield that steps were left out where no witness has seen all of them.
+def window_reasons(
+    scenario: Scenario, counter: StepCounter, readings: Sequence[Reading]
+) -> Iterator[str]:
+    """Yield reasons for `invalid`: steps of the kept window that were not taken within it.
 
-    A gradient scaler leaves steps out rightly, until its scale is small enough.
+    `readings` are those of the first step's end, of the warm-up's end, and of the opening and the
+    end of each window; the last one is that of the kept window's end.
     """
-    witnesses = (progress.counted_steps, progress.observed_steps)
-    taken = max((steps for steps in witnesses if steps is not None), default=None)
-    if taken is None or taken >= progress.steps:
+    first, warm, *_, opened, last = readings
+    asked, own = last.steps - opened.steps, last.counted - opened.counted
+    seen = counter.taken(opened, last)
+    # A counter that has counted each step of the warm-up does so in the window.
+    tells = warm.counted - first.counted >= warm.steps - first.steps > 0
+    taken = own if tells or seen is None else max(own, seen)
+    if tells or seen is not None:
+        where = " of the window" if taken < asked else ""
+        yield from _steps_left_out(scenario, taken, asked, last.steps, where)
+    rate = max(1.0, own / asked)
+    for start, end in pairwise(readings[:-1]):
+        asked = end.steps - start.steps
+        more = max((end.counted - start.counted) / rate, counter.most_show(start, end))
+        if more > MORE_STEPS * asked + 1:
+            when = f"in {asked} of the engine" if asked else "between two of the engine"
+            yield f"the optimizer took {more:g} steps {when} before the window opened"
+
+
+def _steps_left_out(
+    scenario: Scenario, taken: int | None, asked: int, steps: int, where: str = ""
+) -> Iterator[str]:
+    """Yield that steps were left out where no witness has seen all of those asked.
+
+    A gradient scaler leaves some of all `steps` out rightly, until its scale is small enough.
+    """
+    if taken is None or taken >= asked:
         return
     scaled = scenario.train.precision == "fp16-autocast"
-    if not scaled or taken + scaler_skips(progress.steps) < progress.steps:
-        yield f"the optimizer took {taken} of {progress.steps} steps"
+    if not scaled or taken + scaler_skips(steps) < asked:
+        yield f"the optimizer took {taken} of {asked} steps{where}"
 
 
 def scaler_skips(steps: int) -> int:

@@ -42,6 +42,10 @@ class Verification:
             self._run, self._probe, self._record, strategy, synchronizations, batch=batch
         )
 
+    def read_steps(self, steps: int) -> None:
+        """Read how often weights have moved after so many steps, at both ends of each window."""
+        self._witness.read(steps)
+
     def after_window(self, window: Window) -> list[str]:
         """Record what the window changed and the optimizer did; return reasons for `invalid`."""
         found, degraded, invalid = self._witness.check(window, self._record.effective)

@@ -11,9 +11,11 @@ from accel_bench.run_context import Run
 from accel_bench.worker.verify.drift import State, changes, read_state
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.optimizer_steps import (
+    Reading,
     StepCounter,
     progress_reasons,
     read_progress,
+    window_reasons,
 )
 
 
@@ -28,6 +30,7 @@ class WindowWitness:
         self._probe = probe
         self._first: State | None = None
         self._counter = StepCounter(run.model.parameters())
+        self._readings: list[Reading] = []
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
         """Return the lap of warm-up steps with a reading before it."""
@@ -37,9 +40,18 @@ class WindowWitness:
                 self._first = self._first or read_state(self._run)
             self._probe.end_step()
             self._counter.see_step()
+            if not self._readings:
+                self.read(steps=1)
             lap(*arguments)
 
         return watched_lap
+
+    def read(self, steps: int) -> None:
+        """Read weights and counters after so many steps, outside of windows."""
+        self._readings.append(self._counter.read(steps, self._optimizers()))
+
+    def _optimizers(self) -> list[Any]:
+        return list(self._probe.optimizers.values()) or [self._run.optimizer]
 
     def check(
         self, window: Window, effective: EffectiveConfiguration
@@ -48,9 +60,12 @@ class WindowWitness:
 
         Return the configuration with it, reasons for `degraded`, and reasons for `invalid`.
         """
-        optimizers = list(self._probe.optimizers.values()) or [self._run.optimizer]
-        progress = read_progress(optimizers, window.samples[-1].step + 1, self._counter)
+        steps = window.samples[-1].step + 1
+        self.read(steps)
+        progress = read_progress(self._optimizers(), steps, self._counter)
         degraded, invalid = progress_reasons(self._run.scenario, progress)
+        found = window_reasons(self._run.scenario, self._counter, self._readings)
+        invalid = invalid or [*found]
         flow = self._probe.flow
         if self._first is not None and flow is not None:
             changed = changes(self._first, read_state(self._run), flow.gradient_norms)
