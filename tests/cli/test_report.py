@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from cli.program import call, write_nulls
+
+from accel_bench.runner.unfinished import attempt_in_progress
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +70,25 @@ def test_a_part_of_a_session_is_shown_as_that(folder: Path, tmp_path: Path) -> N
     text = page.read_text(encoding="utf8")
     assert "1 stack: 1 measured" in text
     assert "only runs where stack = other" in text
+
+
+def test_a_session_that_still_runs_says_how_far_it_is(folder: Path, tmp_path: Path) -> None:
+    results = shutil.copytree(folder / "accel_bench_results", tmp_path / "results")
+    with closing(sqlite3.connect(results / "results.sqlite")) as database, database:
+        ((session,),) = database.execute("SELECT id FROM sessions")
+        database.execute("DELETE FROM runs WHERE stack = 'other'")
+    attempt = results / "runs" / session / "other"
+    shutil.rmtree(attempt, ignore_errors=True)
+    attempt.mkdir()
+    (attempt / "job.json").touch()
+    shown = ("report", "--markdown", "-", "--results", str(results))
+    with attempt_in_progress(attempt):
+        during = call(*shown, folder=tmp_path).out
+    assert "still running: 1 of 2 runs have ended" in during
+    assert "1 measured, 1 unfinished, 1 skipped" in during
+    assert "interrupted" not in during.partition("| stack")[0]
+    after = call(*shown, folder=tmp_path).out
+    assert "still running" not in after and "1 interrupted" in after
 
 
 def test_errors_name_what_is_missing(folder: Path, tmp_path: Path) -> None:

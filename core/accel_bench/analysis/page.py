@@ -97,6 +97,9 @@ class ScenarioPage:
     learning: ConvergenceDocument | None = None
     """How its stacks learned; null where nothing was evaluated and no learning curve was made."""
 
+    running: tuple[int, int] | None = None
+    """Runs that have ended and runs that are planned, while the session goes on; else None."""
+
     @property
     def rows(self) -> list[PageRow]:
         """All rows in this order."""

@@ -83,6 +83,12 @@ def stored_plan(
     )
 
 
+def planned_runs(document: Mapping[str, Any]) -> int:
+    """Return how many runs a session planned, by its document; 0 where that is not known."""
+    order = _mapping(document.get("order")).values()
+    return sum(len(names) for rounds in order for names in rounds if isinstance(names, list))
+
+
 def _baseline(scenario: Mapping[str, Any], stacks: Sequence[str]) -> str:
     name = scenario.get("baseline")
     if isinstance(name, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,16 +97,17 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     import sys
 
     from accel_bench.analysis.page import scenario_page, with_repetitions
-    from accel_bench.analysis.stored_plan import stored_plan
+    from accel_bench.analysis.stored_plan import planned_runs, stored_plan
     from accel_bench.analysis.tables.overview import overview
     from accel_bench.documents.anonymity import Anonymizer
     from accel_bench.documents.redaction import Redactor
     from accel_bench.report.views.page import page
     from accel_bench.runner.anonymous import anonymous_commands
-    from accel_bench.runner.unfinished import open_results
+    from accel_bench.runner.unfinished import open_results, sessions_in_progress
     from accel_bench.store.commands import select_commands
 
     with open_results(options.results) as store:
+        in_progress = sessions_in_progress(store.folder)
         selected = select_commands(store, options.selection or (), options.where)
     scenarios = []
     commands = selected.commands
@@ -118,6 +119,8 @@ def _page(options: ReportOptions, plots: bool) -> Page:
         plan = stored_plan(document, one.results, whole=options.where is None)
         arguments = record.command if record else ()
         shown = scenario_page(one.id, arguments, plan, one.results, selected.elsewhere)
+        if record and record.id in in_progress:
+            shown = replace(shown, running=(len(one.results), planned_runs(document)))
         scenarios.append(with_repetitions(shown, one.results, one.repetitions))
     made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
     only = [f"only runs where {options.where}"] if options.where is not None else []

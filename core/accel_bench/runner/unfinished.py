@@ -103,6 +103,21 @@ def unfinished_attempts(root: Path) -> Iterator[Path]:
                 yield folder
 
 
+def sessions_in_progress(root: Path) -> frozenset[str]:
+    """Return the sessions of which a program takes a run right now, on this host."""
+    folders = root / RUNS_FOLDER
+    found = set()
+    for job in [*folders.glob("*/*/job.json"), *folders.glob("*/*/*/job.json")]:
+        if (job.parent / RESULT_FILE).exists() or not (job.parent / HOST_FILE).exists():
+            continue
+        try:
+            with _locked(job.parent, wait=False):
+                pass
+        except OSError:
+            found.add(job.relative_to(folders).parts[0])
+    return frozenset(found)
+
+
 def redact_unfinished(root: Path) -> None:
     """Take secrets out of the jobs, logs and ranks' results of attempts that were cut off.
 

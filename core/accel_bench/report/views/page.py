@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from accel_bench.analysis.conclusion import conclusions
-from accel_bench.analysis.page import PageRow, ScenarioPage, count_endings
+from accel_bench.analysis.page import PageRow, ScenarioPage, count_endings, status_word
 from accel_bench.analysis.repeated import command_for_stack
 from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
@@ -55,6 +55,7 @@ from accel_bench.report.views.stack_comparison import (
     speed_unit,
     stack_columns,
 )
+from accel_bench.result import Status
 
 GOOD_WORDS = frozenset(("faster", "equivalent"))
 
@@ -66,6 +67,9 @@ PLAIN_WORDS = frozenset(("baseline", "same", EMPTY))
 """Words of verdicts by their colour; all others are bad."""
 
 ENDED = re.compile(r" (ended as \w+|was skipped|were skipped)$")
+
+UNFINISHED = re.compile(r"^no experiment completed$| ended as interrupted$")
+"""Clauses that are not true while a session still runs."""
 
 ANSWERS = re.compile(r"no ratio|no verdict|times as fast")
 """Clauses of an answer that say how rows ended, and what others say."""
@@ -127,7 +131,7 @@ def _numbers(scenarios: Sequence[ScenarioPage], rows: Sequence[OverviewRow]) -> 
 def _scenario(
     one: ScenarioPage, numbers: Mapping[str, int], used: set[str], draw: bool
 ) -> ScenarioView:
-    answer, *more = conclusions(one.summary)
+    answer, *more = _answers(one)
     columns = [
         _with_kind(column, one)
         for column in stack_columns(one.summary)
@@ -159,6 +163,16 @@ def _scenario(
     )
 
 
+def _answers(one: ScenarioPage) -> list[str]:
+    """Return the answer and what follows it; while the session runs, how far it is comes first."""
+    if one.running is None:
+        return list(conclusions(one.summary))
+    ended, planned = one.running
+    of_planned = f" of {planned}" if planned else ""
+    known = [text for text in conclusions(one.summary) if not UNFINISHED.search(text)]
+    return [f"still running: {ended}{of_planned} runs have ended", *known]
+
+
 def _with_kind(column: Column, one: ScenarioPage) -> Column:
     """Return the column; that of memory names what is counted, where rows agree on it."""
     kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
@@ -185,7 +199,9 @@ def _counts(one: ScenarioPage) -> str:
     what = count(stacks, "stack")
     if len(one.points) > 1:
         what = f"{count(len(rows), 'experiment')} of {what} at {len(one.points)} sweep points"
-    return f"{what}: {', '.join(f'{number} {word}' for word, number in count_endings(rows))}"
+    words = {status_word(Status.INTERRUPTED): "unfinished"} if one.running else {}
+    endings = (f"{number} {words.get(word, word)}" for word, number in count_endings(rows))
+    return f"{what}: {', '.join(endings)}"
 
 
 def _measured(one: ScenarioPage) -> str:
