@@ -302,7 +302,11 @@ def test_a_rate_above_the_peak_of_its_device_is_invalid_with_both_numbers(
     slow = named_hardware("t4")
     peaks = slow.hardware.peak_flops.model_copy(update={"fp32": 1.0})
     row = slow._replace(hardware=slow.hardware.model_copy(update={"peak_flops": peaks}))
-    assert measured(acme, "eager", "inference").status is Status.OK
+    usual = measured(acme, "eager", "inference")
+    assert usual.status is Status.OK
+    evidence = usual.ranks[0].evidence["op"]
+    assert evidence["cache_flushed"] is False
+    assert str(evidence["summary"]).endswith("caches are not emptied between calls")
     monkeypatch.setattr(op_impl, "declared_hardware", lambda device: row)
     result = measured(acme, "eager", "inference")
     assert result.status is Status.INVALID
