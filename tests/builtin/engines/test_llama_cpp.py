@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builtin.engines.gguf_model import FIRST_LETTER, write_gguf
@@ -51,13 +52,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def measured(url: str, tmp_path: Path) -> Callable[[bool], dict[str, Result]]:
-    """Return `measured(ids)`: both stacks; llama.cpp tells token ids, or its text alone."""
+def measured(url: str, tmp_path: Path) -> Callable[..., dict[str, Result]]:
+    """Return `measured(ids, **settings)`: both stacks; llama.cpp tells token ids, or its text."""
 
-    def run(ids: bool) -> dict[str, Result]:
+    def run(ids: bool, **settings: Any) -> dict[str, Result]:
         path = tmp_path / "servers.yaml"
         path.write_text(SCENARIO.format(url=url, ids=ids))
-        return testing.run_scenario(path)
+        return testing.run_scenario(path, settings=settings)
 
     return run
 
@@ -80,3 +81,15 @@ def test_the_letters_of_llama_cpp_are_those_tokens(
     assert theirs.answers.unit == "letters"
     letters = [[letter - FIRST_LETTER for letter in one] for one in theirs.answers.tokens]
     assert letters == [list(one) for one in ours.answers.tokens]
+
+
+def test_llama_cpp_remembers_prompts_and_says_so(
+    measured: Callable[..., dict[str, Result]],
+) -> None:
+    asked = {"inference.seed": 7}
+    first, again = (measured(True, **asked)["llama-cpp"] for _ in range(2))
+    assert (first.status.value, again.status.value) == ("ok", "degraded")
+    assert "of the prompts' tokens from a cache" in again.reasons[0]
+    extra = {"ignore_eos": True, "cache_prompt": False}
+    off = measured(True, **asked, **{"stacks.llama-cpp.set.engine.extra": extra})
+    assert off["llama-cpp"].status.value == "ok"
