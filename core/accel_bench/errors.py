@@ -126,12 +126,22 @@ def install_package(extra: str) -> str:
     return " ".join(folders) or f"'accel-bench[{extra}]'"
 
 
+FEW = 8
+"""Names that are all listed where none is near."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?`, or `; known: a, b` when nothing is near, or nothing at all."""
+    """Return `; did you mean 'x'?`, or which names are known if none is near, or nothing at all.
+
+    Of more than FEW names, the nearest three are listed: `; known: 71 names, the nearest a, b, c`.
+    """
     names = sorted(set(known))
     same = [name for name in names if name.lower() == word.lower()]
     inside = [name for name in names if len(word) > 2 and word in name]
     near = same or difflib.get_close_matches(word, names, n=1, cutoff=0.6) or inside[:1]
     if near:
         return f"; did you mean {near[0]!r}?"
+    if len(names) > FEW:
+        nearest = difflib.get_close_matches(word, names, n=3, cutoff=0.0)
+        return f"; known: {len(names)} names, the nearest {', '.join(nearest)}"
     return f"; known: {', '.join(names)}" if names else ""

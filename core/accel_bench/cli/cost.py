@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from accel_bench.cli.options import ExperimentOptions, PriceOptions, takes
+from accel_bench.cli.output import print_aside
 
 if TYPE_CHECKING:
     from accel_bench.analysis.metrics.rate import HourlyRate
@@ -48,10 +49,9 @@ def cost(options: CostOptions) -> None:
 def warn_if_stale(rate: HourlyRate | None) -> None:
     """Print where a newer price can be had, where this one is old."""
     if rate is not None and rate.stale:
-        typer.echo(
+        print_aside(
             f"warning: the price is {rate.age_days} days old ({rate.date}); `accel-bench "
-            "prices import` brings newer ones, --price gives one",
-            err=True,
+            "prices import` brings newer ones, --price gives one"
         )
 
 

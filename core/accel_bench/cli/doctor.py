@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import Format, print_json, print_report
+from accel_bench.cli.output import Format, print_aside, print_json, print_report
 
 if TYPE_CHECKING:
     from accel_bench.doctor.noise_floor import NoiseFloor
@@ -58,7 +58,7 @@ def _measure(machine: Machine) -> NoiseFloor:
     from accel_bench.doctor.noise_floor import DURATION, NoiseFloor, measure_noise_floor
     from accel_bench.errors import AccelBenchError
 
-    typer.echo(f"Measuring the noise of this machine: {DURATION}; --no-noise omits it.", err=True)
+    print_aside(f"Measuring the noise of this machine: {DURATION}; --no-noise omits it.")
     reporter = make_reporter(quiet=False)
     try:
         with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document

@@ -8,13 +8,11 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any
 
-import typer
-
 from accel_bench.analysis.searches.fitting import SearchRange
 from accel_bench.analysis.wording import settings
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.fit import FitOptions
-from accel_bench.cli.output import print_report
+from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request
 from accel_bench.errors import ScenarioError
 from accel_bench.launcher import Allocation
@@ -81,7 +79,7 @@ def _search(
                 where,
                 options.rounds,
                 options.force,
-                lambda line: None if options.quiet else typer.echo(line, err=True),
+                lambda line: None if options.quiet else print_aside(line),
             ).search()
     if kept:
         note = f"train.global_batch_size is left open for the search: {settings(kept)}"

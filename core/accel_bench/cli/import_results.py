@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import print_report
+from accel_bench.cli.output import print_aside, print_report
 from accel_bench.report.table import Report, Section, keyed
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def import_results(
     with open_results(results, write=True) as store:
         rows = [_store(store, file, found) for file, found in imports]
     for line in left_out:
-        typer.echo(plain(f"left out: {line}"), err=True)
+        print_aside(plain(f"left out: {line}"))
     print_report(Report([Section(tables=[keyed(COLUMNS, rows)])]), "table")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from accel_bench.cli.output import print_aside
 from accel_bench.documents.shown import plain
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def import_scenarios(
     matrix = Matrix(_numbers(batch_sizes), _numbers(devices), _numbers(lengths))
     scenarios = _convert(source, output, matrix, findings)
     for line in findings.lines():
-        typer.echo(plain(line), err=True)
+        print_aside(plain(line))
     for one in scenarios:
         typer.echo(plain(f"{output / one.name}.yaml: {one.experiments} experiments"))
     if findings.wrong:

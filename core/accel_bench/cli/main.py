@@ -45,7 +45,7 @@ from accel_bench.cli import (
     summary,
     tune,
 )
-from accel_bench.cli.output import with_wide
+from accel_bench.cli.output import print_aside, with_wide
 from accel_bench.cli.streams import prepare_streams
 from accel_bench.documents.shown import printable
 from accel_bench.errors import AccelBenchError
@@ -163,7 +163,7 @@ def main() -> None:
     try:
         app(prog_name="accel-bench")
     except AccelBenchError as error:
-        typer.echo(f"error: {printable(str(error))}", err=True)
+        print_aside(f"error: {printable(str(error))}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:  # while typer was ending already
         sys.exit(_exit_code(130))
@@ -172,7 +172,7 @@ def main() -> None:
     except OSError as error:
         # Whoever read our output has gone, or cannot take more; what was measured is stored.
         if not isinstance(error, BrokenPipeError):
-            typer.echo(f"error: {printable(str(error))}", err=True)
+            print_aside(f"error: {printable(str(error))}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_exit_code(1))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accel_bench.cli.output import Format, print_fields, print_rows
+from accel_bench.cli.output import Format, print_aside, print_fields, print_rows
 
 if TYPE_CHECKING:
     from accel_bench.catalog.models import ModelCard
@@ -50,7 +50,7 @@ def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
 
     count = count_model(card)
     if count.problem:
-        typer.echo(f"note: FLOPs and matmuls are not known: {count.problem}", err=True)
+        print_aside(f"note: FLOPs and matmuls are not known: {count.problem}")
     if count.positions and length and length > count.positions:
         raise ScenarioError(
             f"--sequence-length {length}: the model has {count.positions} learned positions; "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import wraps
@@ -65,6 +67,17 @@ def print_report(report: Report, form: str) -> None:
 def print_text(text: str, end: str = "\n") -> None:
     """Print in the encoding of stdout; typer would print UTF-8 where ASCII is requested."""
     print(text, end=end, flush=True)
+
+
+def print_aside(text: str) -> None:
+    """Print what is no result on stderr; on a terminal its lines end at blanks."""
+    if sys.stderr.isatty():
+        from accel_bench.report.render_terminal import wrapped
+
+        width = shutil.get_terminal_size().columns
+        lines = (wrapped(line, width, breaks=False) for line in text.split("\n"))
+        text = "\n".join(piece for line in lines for piece in line)
+    typer.echo(text, err=True)
 
 
 def print_json(value: Any) -> None:

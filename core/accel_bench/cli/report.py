@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, Where, takes
+from accel_bench.cli.output import print_aside
 
 if TYPE_CHECKING:
     from accel_bench.report.views.page_model import Page
@@ -85,7 +86,7 @@ def report(options: ReportOptions) -> None:
             plain(f"{html}: {len(text.encode()) / 1e6:.2f} MB"), err=str(options.markdown) == "-"
         )
         for note in page.notes:
-            typer.echo(plain(note), err=True)
+            print_aside(plain(note))
     if options.open_ and html is not None:
         import webbrowser
 

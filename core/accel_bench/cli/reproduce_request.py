@@ -11,7 +11,7 @@ import typer
 from accel_bench.analysis.facts import differences, facts, plugins_of
 from accel_bench.analysis.reproduction import Reproduction, reproduce
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.output import print_report
+from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.reproduce import ReproduceOptions
 from accel_bench.cli.request import new_sessions, parse_overrides, plan_request, print_failures
 from accel_bench.documents.shown import plain
@@ -41,7 +41,7 @@ def run_reproduction(options: ReproduceOptions) -> int:
         options,
         {"measure.rounds": options.rounds},
         build_environments=not options.dry_run,
-        notify=lambda line: typer.echo(line, err=True),
+        notify=print_aside,
     )
     draft = draft_of(bundle, [key for key, _ in parse_overrides(options.set_ or [], {})])
     request = request_of(bundle, asked)
@@ -61,11 +61,11 @@ def run_reproduction(options: ReproduceOptions) -> int:
 def _print_differences(bundle: Bundle, machine: Machine) -> None:
     """Print what is repeated, and the versions and hardware that differ here."""
     made = bundle.manifest
-    typer.echo(plain(f"{bundle.file}: {made.scenario} of {made.started_at}"), err=True)
-    typer.echo(f"verified, sha256 {made.sha256}, identity {bundle.identity}", err=True)
+    print_aside(plain(f"{bundle.file}: {made.scenario} of {made.started_at}"))
+    print_aside(f"verified, sha256 {made.sha256}, identity {bundle.identity}")
     there = next((run.machine for run in reversed(bundle.results) if run.machine), None)
     if there is None:
-        typer.echo("the bundle does not say on which machine it was measured", err=True)
+        print_aside("the bundle does not say on which machine it was measured")
         return
     plugins = plugins_of(bundle.results)
     here = [

@@ -16,7 +16,7 @@ from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import MeasureOptions, PlanOptions
-from accel_bench.cli.output import form_of_output, print_text
+from accel_bench.cli.output import form_of_output, print_aside, print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
 from accel_bench.documents.load import parse_value
@@ -166,7 +166,7 @@ def _run(plans: Sequence[Plan], command: Command) -> int:
     options = command.options
     for plan in plans:
         if plan.nothing:
-            typer.echo(f"not run: {plain(plan.nothing)}", err=True)
+            print_aside(f"not run: {plain(plan.nothing)}")
     ended: list[Measured] = []
 
     def show(measured: Measured) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import AnyFormat, Format, print_report, print_text
+from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report, print_text
 from accel_bench.documents.shown import plain
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def _without_damaged(
     damaged = damaged_runs(store, conditions)
     if damaged is None:
         line = f"more than {MOST_CHECKED:,} runs: none was checked; `accel-bench audit` does that"
-        typer.echo(line, err=True)
+        print_aside(line)
     elif damaged:
-        typer.echo(plain(f"left out as corrupt: {', '.join(damaged)}"), err=True)
+        print_aside(plain(f"left out as corrupt: {', '.join(damaged)}"))
         return [without(damaged)]
     return []
 
@@ -181,7 +181,7 @@ def export_results(
         conditions = [condition_of(store, where)] if where is not None else []
         _write(_intact(store, conditions, corrupt), output_format, output)
     if corrupt:
-        typer.echo(plain(f"left out as corrupt: {', '.join(corrupt)}"), err=True)
+        print_aside(plain(f"left out as corrupt: {', '.join(corrupt)}"))
 
 
 def _intact(
@@ -262,9 +262,11 @@ def explain_difference(
 
 def _experiment(store: Store, identifier: str) -> Experiment:
     """Return the only experiment that an id means."""
+    from accel_bench.analysis.wording import join_names
     from accel_bench.errors import StoreError
 
     found = {result.experiment.id: result.experiment for result in store.find(identifier)}
     if len(found) > 1:
-        raise StoreError(f"{identifier!r} means several experiments: {', '.join(sorted(found))}")
+        several = join_names(sorted(found))
+        raise StoreError(f"{identifier!r} means several experiments: {several}")
     return next(iter(found.values()))

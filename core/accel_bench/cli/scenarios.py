@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.import_scenarios import import_scenarios
-from accel_bench.cli.output import AnyFormat, Format, print_report
+from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report
 from accel_bench.documents.shown import printable
 
 app = typer.Typer(no_args_is_help=True, help="Scenario files: list, show, validate.")
@@ -76,7 +76,7 @@ def validate(
                 typer.echo(printable(f"{draft.source}: ok, {but}"))
         except AccelBenchError as error:
             wrong += 1
-            typer.echo(printable(str(error)), err=True)
+            print_aside(printable(str(error)))
     raise typer.Exit(2 if wrong else 0)
 
 

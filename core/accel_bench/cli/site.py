@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from accel_bench.cli.output import print_aside
+
 
 def site(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with bundles.")],
@@ -29,6 +31,6 @@ def site(
     page = output or folder / "index.html"
     made = write_site(folder, page)
     for name, reason in made.refused:
-        typer.echo(plain(f"{name}: {reason}"), err=True)
+        print_aside(plain(f"{name}: {reason}"))
     typer.echo(plain(f"{page}: {count(made.bundles, 'bundle')}, {len(made.refused)} refused"))
     raise typer.Exit(1 if made.refused else 0)

@@ -10,15 +10,13 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import NamedTuple
 
-import typer
-
 from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.searches.tuning import beats, best_of, with_answer
 from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, Unit
 from accel_bench.analysis.tables.experiment_keys import changes_task
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.fit_request import one_draft
-from accel_bench.cli.output import print_report
+from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import new_sessions, plan_request
 from accel_bench.cli.tune import TuneOptions
 from accel_bench.documents.base import JsonValue
@@ -203,7 +201,7 @@ def _check_ends(task: _Task) -> None:
 def _run(options: TuneOptions, task: _Task, machine: Machine, allocation: Allocation | None) -> int:
     def notify(line: str) -> None:
         if not options.quiet:
-            typer.echo(line, err=True)
+            print_aside(line)
 
     maximize = task.objective.goal == "tokens_per_second"
     name, seed = task.study_name(options.seed), options.seed

@@ -105,11 +105,12 @@ def wrapped(text: str, width: int, breaks: bool = True) -> list[str]:
     With `breaks` a word that is longer is broken behind `-`, `_`, `+`, `/`, `=` and `.`, though
     never within a number; otherwise it is longer than its line.
     """
-    lines = [""]
-    for word in text.split(" "):
-        blank = " " if lines[-1] else ""
+    words = text.lstrip(" ")
+    lines = [" " * (len(text) - len(words))]
+    for word in words.split(" "):
+        blank = " " if lines[-1].strip() else ""
         for piece in _pieces(word, width) if breaks else (word,):
-            if lines[-1] and _width(lines[-1] + blank + piece) > width:
+            if lines[-1].strip() and _width(lines[-1] + blank + piece) > width:
                 lines.append("")
                 blank = ""
             lines[-1] += blank + piece

@@ -165,7 +165,7 @@ def _by_point(word: str, runs: Runs) -> dict[str, Runs]:
         found.setdefault(run.experiment.point, {}).setdefault(name, []).append(run)
     for meanings in found.values():
         if len(meanings) > 1:
-            listed = ", ".join(f"{stack} ({id} of {name})" for name, stack, id in meanings)
+            listed = join_names([f"{stack} ({id} of {name})" for name, stack, id in meanings])
             raise StoreError(
                 f"{word!r} means several experiments: {listed}; give an id, or SESSION/STACK"
             )

@@ -194,10 +194,7 @@ def find_shape(
     Raises AccelBenchError for an unknown name, with the nearest one.
     """
     if name not in SHAPES:
-        known = ", ".join(sorted(SHAPES))
-        raise AccelBenchError(
-            f"no shape is called {name!r}{did_you_mean(name, SHAPES)}; known: {known}"
-        )
+        raise AccelBenchError(f"no shape is called {name!r}{did_you_mean(name, SHAPES)}")
     architecture, config = _read(name)
     if layers is not None:
         config = {**config, ("n_layer" if "n_layer" in config else "num_hidden_layers"): layers}
