@@ -36,6 +36,9 @@ class Layout(NamedTuple):
     stacked: tuple[str, ...] = ()
     """Kinds of columns whose cells have their parts below one another."""
 
+    unit: int = 15
+    """Columns of a unit before it goes on in the next line."""
+
 
 LAYOUTS = (
     Layout(UNBROKEN, 2),
@@ -44,6 +47,7 @@ LAYOUTS = (
     Layout(13, 2, ("word",)),
     Layout(13, 1, ("word",)),
     Layout(13, 1, ("word", "number")),
+    Layout(13, 1, ("word", "number"), 9),
 )
 """The first that fits is taken."""
 
@@ -59,8 +63,8 @@ WHOLE_WORD = 20
 BREAKS = re.compile(r"(?<=[-_+/=])|(?<=\.)(?!\d)")
 """Places at which a long word goes on in the next line; none lies within a number."""
 
-HEADER_WIDTH, UNIT_WIDTH = 11, 15
-"""Columns after which the title of a column, and its unit, may go on in the next line."""
+HEADER_WIDTH = 13
+"""Columns after which the title of a column may go on in the next line."""
 
 STYLES = {
     **{status.value: "red" for status in Status if not status.completed},
@@ -167,13 +171,14 @@ class _Cells:
             return wrapped(" ".join(parts), layout.names)
         if self.column.kind not in layout.stacked:
             return [" ".join(parts)]
-        # A word may be a phrase; an interval stays on its line.
-        return " ".join(parts).split() if self.column.kind == "word" else list(parts)
+        # A word may be a phrase; an interval, or a distance with its limit, stays on its line.
+        phrase = self.column.kind == "word" and len(parts) == 1
+        return " ".join(parts).split() if phrase else list(parts)
 
     def heads(self, layout: Layout, width: int) -> list[str]:
         """Return the lines of the header above cells of that width."""
         narrow = layout.names < UNBROKEN and self.column.kind != "text"
-        unit = wrapped(plain(self.column.unit), max(width, UNIT_WIDTH) if narrow else UNBROKEN)
+        unit = wrapped(plain(self.column.unit), max(width, layout.unit) if narrow else UNBROKEN)
         room = max(width, HEADER_WIDTH, *map(_width, unit)) if narrow else UNBROKEN
         return [*wrapped(self.column.header, room), *(unit if self.column.unit else ())]
 
@@ -206,6 +211,8 @@ class _Drawing(NamedTuple):
         """Yield the header, a rule, and the lines of each row."""
         pairs = list(zip(self.shown, self.widths, strict=True))
         heads = [one.heads(self.layout, width) for one, width in pairs]
+        most = max(map(len, heads), default=0)
+        heads = [[""] * (most - len(lines)) + lines for lines in heads]
         yield from self._lines(heads, [Style(bold=True)] * len(heads))
         yield Segment("─" * (sum(self.widths) + self.layout.gap * (len(heads) - 1)) + "\n")
         for row in zip(*(one.rows for one in self.shown), strict=True):

@@ -15,13 +15,13 @@ from accel_bench.result import Result, TensorUpdate
 
 @pytest.mark.parametrize(
     ("difference", "estimated", "shown"),
-    [(0.0123, True, "~1.2/10"), (0.0123, False, "1.2/10"), (0.0, True, "0/10")],
+    [(0.0123, True, "~1.2 %,"), (0.0123, False, "1.2 %,"), (0.0, True, "0 %,")],
 )
 def test_a_distance_that_sketches_estimate_is_marked(
     difference: float, estimated: bool, shown: str
 ) -> None:
     cell = TrainingVerdict("equivalent", difference, 0.1, estimated)
-    assert verdict_parts(cell) == ("equivalent", shown)
+    assert verdict_parts(cell) == ("equivalent", shown, "limit 10 %")
 
 
 def run(experiment: object, number: int, kept: int = 0, reason: str = "") -> Result:

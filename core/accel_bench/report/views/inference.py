@@ -16,9 +16,6 @@ from accel_bench.report.views.training import TrainingVerdict, verdict_parts
 NEW_TOKENS = "new tokens/s"
 """Unit of the speed: tokens that were generated, in the time of prompts and answers."""
 
-UNIT = "% of max"
-"""What stands below the words: the share of other tokens, and how much of it is allowed."""
-
 PERCENTILES = (50, 90, 99)
 """Percentiles of every latency."""
 
@@ -74,7 +71,6 @@ def inference_columns(baseline: str) -> list[Column]:
         Column(
             "output",
             partial(_output, baseline),
-            unit=UNIT,
             form=verdict_parts,
             kind="word",
         ),

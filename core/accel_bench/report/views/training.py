@@ -8,9 +8,6 @@ from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.wording import WITHIN, count, size
 from accel_bench.report.table import Column
 
-UNIT = "% of max"
-"""What stands below the words: the distance, and how much of it is allowed, in percent."""
-
 
 class TrainingVerdict(NamedTuple):
     """Whether a stack trained what the baseline did, with the distance that says so."""
@@ -36,13 +33,13 @@ def update_verdict(row: Any) -> TrainingVerdict:
 
 def verdict_column(title: str, cell: Any) -> Column:
     """Return a column of such verdicts; `cell` reads one from a row, or null."""
-    return Column(title, cell, unit=UNIT, form=verdict_parts, kind="word")
+    return Column(title, cell, form=verdict_parts, kind="word")
 
 
 def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
-    """Return `equivalent` and `0.02/0.1`; the words alone where nothing was compared.
+    """Return `equivalent`, `0.02 %,` and `limit 0.1 %`; the words alone if nothing was compared.
 
-    A distance that sketches estimate is `~0.02/0.1`.
+    A distance that sketches estimate is `~0.02 %,`.
     """
     _, within, who = verdict.word.partition(WITHIN)
     # `by design` fits a narrow page, and so do two lines.
@@ -51,7 +48,7 @@ def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:
         return words
     apart, allowed = (_short(100 * one) for one in (verdict.difference, verdict.tolerance))
     about = "~" if verdict.estimated and verdict.difference else ""
-    return (*words, f"{about}{apart}/{allowed}")
+    return (*words, f"{about}{apart} %,", f"limit {allowed} %")
 
 
 def update_cost_text(row: ExperimentSummary) -> str:
