@@ -54,6 +54,18 @@ def ids(store: Store, a: str, b: str, other: Store | None = None) -> tuple[list[
     return [run.run_id for run in left], [run.run_id for run in right]
 
 
+def test_bare_names_mean_the_rounds_too_that_the_newest_command_has_resumed(tmp_path: Path) -> None:
+    folder = fill(tmp_path, ("monday", LORA, "01"), ("monday", NF4, "02"), ("monday", LONG, "03"))
+    with open_store(folder, write=True) as store:
+        command = {"command": ("accel-bench", "run", "--resume")}
+        store.add_session(make_session("resumed").model_copy(update=command))
+        for name, experiment, minute in (("a", LORA, "04"), ("b", NF4, "05")):
+            started = f"2026-01-05T08:{minute}:00Z"
+            store.add(make_result(name, "resumed", experiment=experiment, started_at=started))
+        assert ids(store, "lora", "nf4") == (["run-0", "a"], ["run-1", "b"])
+        assert ids(store, "a", "b") == (["a"], ["b"])
+
+
 def test_bare_names_mean_the_newest_command_that_ran_both_with_all_its_looks(store: Store) -> None:
     assert ids(store, "lora", "nf4") == (["run-1", "run-3"], ["run-2", "run-4"])
 

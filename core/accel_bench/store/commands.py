@@ -20,6 +20,7 @@ from accel_bench.store.queries import condition_of, damaged_runs, without
 from accel_bench.store.repetitions import read_repetitions, repeating_sessions
 from accel_bench.store.rows import counted, is_exported
 from accel_bench.store.schema import CHRONOLOGICAL, EXPORTED, IMPORTED, RUNS
+from accel_bench.store.selection import with_resumed
 
 MOST_RUNS = 400
 """Runs that are read with their samples; a single command may have more."""
@@ -193,19 +194,9 @@ def _command(
 ) -> CommandRuns:
     results = store.results(_of_command(key), *conditions)
     records = store.sessions({result.session for result in results})
-    if any("--resume" in record.command for record in records):
-        results = [*_resumed(store, results), *results]
-    return CommandRuns(key[0], records[0] if records else None, results)
-
-
-def _resumed(store: Store, results: Sequence[Result]) -> list[Result]:
-    """Return the runs of earlier sessions whose complete rounds count."""
-    own = {result.session for result in results}
-    first = min(result.started_at for result in results)
-    found = store.results(
-        RUNS.c.started_at < first, experiment_ids={result.experiment.id for result in results}
+    return CommandRuns(
+        key[0], records[0] if records else None, with_resumed(store, results, records)
     )
-    return [result for result in found if result.session not in own]
 
 
 def _elsewhere(

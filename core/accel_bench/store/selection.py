@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, select
 from accel_bench.analysis.wording import join_names
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
-from accel_bench.store.database import Store, begins_with, named_by
+from accel_bench.store.database import SessionRecord, Store, begins_with, named_by
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import CHRONOLOGICAL, IMPORTED, RUNS
 
@@ -63,8 +63,8 @@ def select_pairs(
         shared = {run.command for run in right}
         both = [run for run in left if run.command in shared]
         command = max(both, key=_start).command if both else None
-    at_a = _by_point(a, _read(store, _of_one_command(a, left, command)))
-    at_b = _by_point(b, _read(store_b or store, _of_one_command(b, right, command)))
+    at_a = _by_point(a, _runs_of(store, a, left, command))
+    at_b = _by_point(b, _runs_of(store_b or store, b, right, command))
     if len(at_a) == len(at_b) == 1:
         return [(next(iter(at_a.values())), next(iter(at_b.values())))]
     points = [point for point in at_a if point in at_b]
@@ -151,6 +151,31 @@ def _of_one_command(word: str, runs: list[Named], command: Command | None) -> li
         return runs
     command = command or max(runs, key=_start).command
     return [run for run in runs if run.command == command]
+
+
+def _runs_of(store: Store, word: str, runs: list[Named], command: Command | None) -> Runs:
+    """Return the runs that a word means; a bare name means resumed rounds too."""
+    found = _read(store, _of_one_command(word, runs, command))
+    if any(run.stack != word for run in runs):
+        return found
+    return with_resumed(store, found, store.sessions({one.session for one in found}))
+
+
+def with_resumed(store: Store, runs: Runs, sessions: Sequence[SessionRecord]) -> Runs:
+    """Return runs of these sessions with those of earlier ones that a session has resumed.
+
+    Only complete rounds of them count.
+    """
+    if not any("--resume" in one.command for one in sessions):
+        return runs
+    own = {run.session for run in runs}
+    stacks = {run.experiment.stack.name for run in runs}
+    first = min(run.started_at for run in runs)
+    found = store.results(
+        RUNS.c.started_at < first, experiment_ids={run.experiment.id for run in runs}
+    )
+    earlier = (run for run in found if run.session not in own)
+    return [*(run for run in earlier if run.experiment.stack.name in stacks), *runs]
 
 
 def _start(run: Named) -> str:
