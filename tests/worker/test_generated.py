@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from accel_bench import Options, Plugin, Run, hookimpl
+from accel_bench import Batch, Options, Plugin, Run, TokenCounts, hookimpl
 from accel_bench.errors import HookError
+from accel_bench.modeling.prompts import Prompts
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
-from accel_bench.worker.generated import answers_of
+from accel_bench.result import digest_of
+from accel_bench.worker.generated import answers_of, own_prompts
 from accel_bench.worker.heartbeat import Heartbeat
 
 
@@ -55,3 +58,35 @@ def test_without_prompts_no_near_ties_are_looked_for(
     run.answers = [[1, 2], [3, 4]]
     kept = answers_of(run, active(), page)
     assert (kept.tokens, kept.near_ties, page.phase) == (((1, 2), (3, 4)), None, "start")
+
+
+def batches_of(*rows: list[int], size: int) -> Iterator[Batch]:
+    """Yield the rows in batches of a size, padded on the right with 0."""
+    for first in range(0, len(rows), size):
+        some = rows[first : first + size]
+        width = max(map(len, some))
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in some])
+        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in some])
+        counts = TokenCounts(ids.numel(), ids.numel(), 0)
+        yield Batch({"input_ids": ids, "attention_mask": mask}, len(some), counts, 0)
+
+
+def prompts_of(make_run: Any, size: int, number: int = 0, **asked: Any) -> list[list[int]]:
+    run = make_run(mode="inference", inference={"batch_size": size, **asked})
+    run.round = number
+    rows = [list(range(10 * n, 10 * n + length)) for n, length in enumerate((40, 3, 20, 30), 1)]
+    taken = Prompts(own_prompts(batches_of(*rows, size=size), run)).take(4)
+    assert run.first_prompt == digest_of(taken[0].tolist())
+    return [one.tolist() for one in taken]
+
+
+def test_prompts_of_a_round_begin_with_tokens_of_their_own_however_they_are_batched(
+    make_run: Any,
+) -> None:
+    alone, together = prompts_of(make_run, 1), prompts_of(make_run, 4)
+    assert alone == together
+    assert [len(prompt) for prompt in alone] == [40, 3, 20, 30]
+    assert alone[0][:8] != list(range(10, 18)) and alone[0][8:] == list(range(18, 50))
+    assert {*alone[1]} <= {20, 21, 22}  # Padding is none of its tokens.
+    others = prompts_of(make_run, 4, number=1), prompts_of(make_run, 4, seed=1)
+    assert all(other[0][:8] != alone[0][:8] for other in others)
