@@ -119,7 +119,7 @@ def test_an_honest_acceleration_is_not_refused(
 ) -> None:
     row = settings(where).row(name)
     show(where, name, row)
-    assert row.update_verdict == "equivalent", row.update_reason
+    assert row.update_verdict == "equivalent" or row.update_excused, row.update_reason
     assert row.update_exact
     assert not refusal(row)
 

@@ -37,6 +37,7 @@ PHASES = (
     "finish_metrics",
     "learning",
     "phases",
+    "check",
     "communication",
     "profile",
     "observe_steps",

@@ -497,6 +497,9 @@ class RankResult(Frozen):
     profiled_steps: int = 0
     """Steps that were taken after all others to be profiled; no figure here is made of them."""
 
+    checked_steps: int = 0
+    """Steps after the window in which the model was read again; no figure here is made of them."""
+
     observed_steps: int = 0
     """Steps that plugins observed after all others; no figure but their metrics is made of them."""
 

@@ -5,8 +5,10 @@ Each takes a first step that is sound, as mistakes do that get past a check of t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -20,6 +22,7 @@ from same_training.changes import (
     change_batches,
     cut,
     half,
+    linears,
     outlast_the_slack,
     plain_loop,
     scale_rate,
@@ -291,6 +294,47 @@ class SupervisesFewTokens(PlainLoop):
         change_batches(run, change)
 
 
+class DropsLabelsLater(PlainLoop):
+    """From the second step on a buffer is too short for the labels of a step by a few."""
+
+    _caught: ClassVar[str] = "a step after the window counted .* and its batches hold"
+
+    def change(self, run: Run) -> None:
+        numbers = itertools.count()
+
+        def change(batch: Any) -> Any:
+            if next(numbers) < run.scenario.train.gradient_accumulation:
+                return batch
+            return with_inputs(batch, **{**batch.inputs, "labels": fewer(batch.inputs["labels"])})
+
+        change_batches(run, change)
+
+
+class GivesFewerLabelsLater(Plugin[Options]):
+    """A wrapper of the model leaves labels out, once its buffers are there."""
+
+    _caught: ClassVar[str] = "a step after the window counted .* and the model was given"
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        numbers = itertools.count()
+
+        def give(module: Any, inputs: Any, words: dict[str, Any]) -> Any:
+            if next(numbers) < run.scenario.train.gradient_accumulation:
+                return None
+            return inputs, {**words, "labels": fewer(words["labels"])}
+
+        run.model.register_forward_pre_hook(give, with_kwargs=True)
+
+
+def fewer(labels: Any) -> Any:
+    """Return labels of which every sixteenth is left out."""
+    kept = labels.clone()
+    places = (labels[:, 1:] != -100).nonzero()[::16]
+    kept[places[:, 0], places[:, 1] + 1] = -100
+    return kept
+
+
 class TrainsOnPadding(PlainLoop):
     """The labels are a copy of the tokens, and padding is one of them."""
 
@@ -425,6 +469,70 @@ class RoundsUpdatesAway(Plugin[Options]):
         for parameter in trained(run):
             parameter.data = parameter.data.to(torch.bfloat16)
         run.model.forward = torch.autocast("cpu", torch.bfloat16)(run.model.forward)
+
+
+class LowersPrecisionLater(Plugin[Options]):
+    """Kernels of another precision are chosen once the first forward has shown the shapes."""
+
+    _caught: ClassVar[str] = "linear modules compute in bfloat16 after the window, and did in float"
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        for module in linears(run):
+            self._replace(module, module.forward, in_bfloat16(module))
+
+    def _replace(self, module: Any, plain: Any, later: Any) -> None:
+        numbers = itertools.count()
+        module.forward = lambda x: later(x) if next(numbers) else plain(x)
+
+
+class AutocastsLater(Plugin[Options]):
+    """Autocast is entered from the second call of the model on."""
+
+    _caught: ClassVar[str] = LowersPrecisionLater._caught
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        import torch
+
+        plain, numbers = run.model.forward, itertools.count()
+
+        def forward(*inputs: Any, **words: Any) -> Any:
+            with torch.autocast("cpu", torch.bfloat16, enabled=next(numbers) > 0):
+                return plain(*inputs, **words)
+
+        run.model.forward = forward
+
+
+class CallsLikeCompiledCode(Plugin[Options]):
+    """Kernels of 8 bits are put where torch puts compiled code, so that no hook is called."""
+
+    @hookimpl
+    def accelerate_model(self, run: Run) -> None:
+        import torch
+
+        def rounded(x: Any) -> Any:
+            return x + (x.to(torch.float8_e4m3fn).to(x.dtype) - x).detach()
+
+        def call(module: Any, x: Any) -> Any:
+            out = torch.nn.functional.linear(rounded(x), rounded(module.weight))
+            return out if module.bias is None else out + module.bias
+
+        for module in linears(run):
+            module._compiled_call_impl = functools.partial(call, module)
+
+
+def in_bfloat16(module: Any) -> Callable[[Any], Any]:
+    """Return the product of a linear layer in bfloat16, which answers in the dtype of its input."""
+
+    def forward(x: Any) -> Any:
+        import torch
+
+        half = torch.bfloat16
+        out = torch.nn.functional.linear(x.to(half), module.weight.to(half))
+        return out.to(x.dtype) if module.bias is None else out.to(x.dtype) + module.bias
+
+    return forward
 
 
 class RoundsWeights(PlainLoop):

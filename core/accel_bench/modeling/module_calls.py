@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
+
+CALL, MARK = "_compiled_call_impl", "_torchdynamo_orig_callable"
+"""Attribute of a module whose compiled call replaces hooks and forward, and the one by which torch
+marks what it compiles."""
 
 Around: TypeAlias = Callable[[str], AbstractContextManager[Any]]
 """Makes the context of a call, by the path of the module."""
@@ -43,11 +49,38 @@ def called_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Modul
 
 def is_compiled(module: torch.nn.Module) -> bool:
     """Return whether calls of a module run compiled code, by any way to compile one."""
-    return (
-        getattr(module, "_compiled_call_impl", None) is not None
-        or isinstance(module, OptimizedModule)
-        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
-    )
+    calls = (getattr(module, CALL, None), vars(module).get("forward"))
+    return isinstance(module, OptimizedModule) or any(hasattr(call, MARK) for call in calls)
+
+
+def calls_past_hooks(module: torch.nn.Module) -> bool:
+    """Return whether a module is called by code of its own in the place of compiled code.
+
+    Torch calls no hook then. A wrapper of compiled code is known by `functools.wraps`.
+    """
+    call = getattr(module, CALL, None)
+    # Where the compiler is switched off, torch leaves the plain call there.
+    plain = getattr(call, "__func__", None) is torch.nn.Module._call_impl
+    return not (call is None or plain or hasattr(call, MARK))
+
+
+def after_calls(module: torch.nn.Module, see: Callable[[Any, Any, Any], None]) -> Any:
+    """Call `see(module, inputs, output)` after each call of a module that is not compiled.
+
+    Return a handle whose `remove()` ends that.
+    """
+    if not calls_past_hooks(module):
+        return module.register_forward_hook(see)
+    call: Any = getattr(module, CALL)
+
+    def seen_call(*args: Any, **kwargs: Any) -> Any:
+        output = call(*args, **kwargs)
+        see(module, args, output)
+        return output
+
+    patched = ExitStack()
+    patched.enter_context(patch.object(module, CALL, seen_call))
+    return SimpleNamespace(remove=patched.close)
 
 
 @contextmanager
@@ -56,14 +89,15 @@ def around_module(module: torch.nn.Module, path: str, around: Around) -> Iterato
 
     Checkpointing ends its second forward pass by an exception.
     """
-    compiled: Any = getattr(module, "_compiled_call_impl", None)
+    compiled: Any = getattr(module, CALL, None)
     if compiled is not None:
 
+        @wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
             with around(path):
                 return compiled(*args, **kwargs)
 
-        with patch.object(module, "_compiled_call_impl", call):
+        with patch.object(module, CALL, call):
             yield
         return
     entered: list[AbstractContextManager[Any]] = []

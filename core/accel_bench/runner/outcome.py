@@ -15,7 +15,7 @@ from accel_bench.runner.supervise import MOST_LOG_BYTES, ProcessOutcome, read_ra
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process raises by its own fault."""
 
-STEP_PHASES = ("warm-up", "window", "phases", "communication", "profile", "observe_steps")
+STEP_PHASES = ("warm-up", "window", "check", "phases", "communication", "profile", "observe_steps")
 """Phases in which the engine takes steps."""
 
 
@@ -98,7 +98,8 @@ def steps_of(found: RankResult) -> int | None:
     if found.window is None or not found.window.samples:
         return None
     after = sum(one.steps for one in (found.phases, found.communication) if one)
-    after += found.profiled_steps + found.observed_steps + len(found.steps_after)
+    after += found.checked_steps + found.profiled_steps + found.observed_steps
+    after += len(found.steps_after)
     after += len(found.learning.steps) if found.learning else 0
     return found.window.samples[-1].step + 1 + after
 

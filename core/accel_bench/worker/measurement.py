@@ -161,7 +161,7 @@ def run_rank(
     try:
         with run.calling(active.answers("build_engine")), window.keeps_window():
             take_steps(engine, stopwatch, window)
-        window.check_pace()
+        window.check_steps_after()
     finally:
         record.phases = stopwatch.phases
         record.steps_after = tuple(window.pace.samples) if window.pace else ()
@@ -292,6 +292,7 @@ class AroundWindow:
         self.observed = observed_steps(self.active, self.run, self.record)
         self.pace = pace_of(self.run) if self.verification else None
         known: tuple[Stage | None, ...] = (
+            self.verification.later if self.verification else None,
             self.pace,
             self.communication,
             self.profile,
@@ -354,8 +355,13 @@ class AroundWindow:
             if self.observed is not None:
                 self.record.degraded.append("no plugin has observed steps: the profile ended first")
 
-    def check_pace(self) -> None:
-        """Refuse a window that was too fast, once no rank waits for this one in a step."""
+    def check_steps_after(self) -> None:
+        """Refuse a window that was too fast for the steps after it, and a run that changed.
+
+        Called once no rank waits for this one in a step.
+        """
+        if self.verification is not None:
+            self.verification.after_all_steps()
         if self.pace is not None and (reasons := self.pace.reasons()):
             raise InvalidRunError(reasons)
 

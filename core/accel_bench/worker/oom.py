@@ -52,7 +52,7 @@ _MODULE = ("torch/nn/modules/module.py",)
 StepPart: TypeAlias = Literal["forward", "backward", "optimizer"]
 """Parts of a step in which memory may run out."""
 
-STEP_PHASES = ("warm-up", "window", "phases", "communication", "profile", "observe_steps")
+STEP_PHASES = ("warm-up", "window", "check", "phases", "communication", "profile", "observe_steps")
 """Phases of a worker in which an engine takes steps."""
 
 

@@ -47,6 +47,7 @@ class RankRecord:
     phases: PhaseSplit | None = None
     communication: Communication | None = None
     profiled_steps: int = 0
+    checked_steps: int = 0
     observed_steps: int = 0
     workload: Workload | None = None
     workload_reason: str = ""
@@ -156,6 +157,7 @@ def rank_result(
         phases=record.phases,
         communication=record.communication,
         profiled_steps=record.profiled_steps,
+        checked_steps=record.checked_steps,
         observed_steps=record.observed_steps,
         workload=record.workload,
         workload_reason=record.workload_reason,

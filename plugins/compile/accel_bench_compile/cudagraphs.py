@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class StepMarker:
     def _marked(self, compiled: Any) -> Any:
         """Wrap the compiled call of a whole model so that it marks a step first."""
 
+        @functools.wraps(compiled)
         def call(*inputs: Any, **keywords: Any) -> Any:
             self._before_forward()
             return compiled(*inputs, **keywords)

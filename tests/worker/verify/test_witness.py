@@ -15,6 +15,7 @@ from accel_bench.builtin.optimizers.torch_optimizers_impl import build
 from accel_bench.effective import OptimizerProgress
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
+from accel_bench.modeling.compilation import reset_compiler
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
@@ -35,14 +36,16 @@ Cheat = Callable[[Run, int], Any]
 class Loop:
     """A plain training loop; `cheat` is called before each optimizer step, and may skip it."""
 
-    def __init__(self, run: Run, cheat: Cheat, scaler: torch.amp.GradScaler | None) -> None:
-        self.run_, self.cheat, self.scaler = run, cheat, scaler
+    def __init__(
+        self, run: Run, cheat: Cheat, scaler: torch.amp.GradScaler | None, rows: int
+    ) -> None:
+        self.run_, self.cheat, self.scaler, self.rows = run, cheat, scaler, rows
 
     def run(self, stopwatch: WindowStopwatch) -> None:
         torch.manual_seed(0)
         step = 0
         while stopwatch.running:
-            loss = self.run_.model(torch.randn(3, 4)).square().sum()
+            loss = self.run_.model(torch.randn(self.rows, 4)).square().sum()
             (self.scaler.scale(loss) if self.scaler else loss).backward()
             if self.cheat(self.run_, step) is not False:
                 self._step()
@@ -73,10 +76,13 @@ def train(make_run: Callable[..., Run], tmp_path: Path) -> Callable[..., RankRec
         cheat: Cheat = lambda run, step: None,
         optimizer: Callable[[list[torch.nn.Parameter]], Any] | None = None,
         scaler: torch.amp.GradScaler | None = None,
+        prepare: Callable[[Run], None] = lambda run: None,
+        rows: int = 3,
         **train: Any,
     ) -> RankRecord:
         run = make_run(train={"learning_rate": RATE, **train}, resources={"device": "cpu"})
         run.model = run.unwrapped_model = model()
+        prepare(run)
         parameters = list(run.model.parameters())
         run.optimizer = (optimizer or (lambda p: torch.optim.AdamW(p, lr=RATE)))(parameters)
         heartbeat, record = Heartbeat(tmp_path / "beat"), RankRecord()
@@ -85,9 +91,10 @@ def train(make_run: Callable[..., Run], tmp_path: Path) -> Callable[..., RankRec
         window = AroundWindow(job, ActivePlugins([]), run, heartbeat, record)
         stopwatch = WindowStopwatch(
             HostClock(), heartbeat, warmup=WARMUP, steps=STEPS,
-            before_window=window.before, after_window=window.after,
+            before_window=window.before, after_window=window.after, stages=window.stages,
         )  # fmt: skip
-        take_steps(Loop(run, cheat, scaler), stopwatch, window)
+        take_steps(Loop(run, cheat, scaler, rows), stopwatch, window)
+        window.check_steps_after()
         return record
 
     return steps
@@ -394,21 +401,156 @@ def test_what_decides_the_speed_is_a_reason_when_it_changes(train: Any) -> None:
     ]
 
 
+def low(
+    layer: torch.nn.Linear, dtype: torch.dtype = torch.bfloat16
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a forward that multiplies in another dtype and answers in float32."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        weight, bias = layer.weight.to(dtype), layer.bias.to(dtype)
+        return torch.nn.functional.linear(x.to(dtype), weight, bias).float()
+
+    return forward
+
+
+class Rounded(torch.autograd.Function):
+    """A product with a weight of few bits, as kernels of 8 bits compute it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ (weight * 64).round().t() / 64
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        return gradients[0] @ weight, gradients[0].t() @ x
+
+
+def autocast(layer: torch.nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a forward under autocast."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.nn.functional.linear(x, layer.weight, layer.bias).float()
+
+    return forward
+
+
+def since_the_second_call(layer: torch.nn.Linear, later: Callable[..., Any]) -> None:
+    """Give a layer another forward, which acts from its second call on."""
+    plain, calls = layer.forward, iter(range(100))
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        chosen = later if next(calls) else plain
+        return chosen(x)
+
+    layer.forward = forward
+
+
+@pytest.mark.parametrize(
+    ("make", "refused", "reason"),
+    [
+        (low, True, "2 of 2 linear modules compute in bfloat16 after the window, and did in float"),
+        (autocast, True, "2 of 2 linear modules compute in bfloat16 after the window"),
+        (
+            lambda layer: lambda x: Rounded.apply(x, layer.weight) + layer.bias,
+            False,
+            "2 of 2 linear modules compute otherwise after the window than in the first step, by "
+            "AddBackward0 and RoundedBackward",
+        ),
+    ],
+    ids=["bfloat16", "autocast", "8 bits"],
+)
+def test_a_precision_that_is_lowered_after_the_first_forward_is_named(
+    train: Any, make: Callable[..., Any], refused: bool, reason: str
+) -> None:
+    def prepare(run: Run) -> None:
+        for layer in (run.model[0], run.model[3]):
+            since_the_second_call(layer, make(layer))
+
+    if refused:
+        with pytest.raises(InvalidRunError, match=reason):
+            train(prepare=prepare)
+    else:
+        assert any(reason in one for one in train(prepare=prepare).degraded)
+
+
+def test_a_call_of_one_s_own_in_the_place_of_compiled_code_hides_nothing(train: Any) -> None:
+    def prepare(run: Run) -> None:
+        run.model[0]._compiled_call_impl = low(run.model[0])
+
+    record = train(prepare=prepare)
+    assert record.effective.matmul_dtypes == {"bfloat16": 1, "float32": 1}
+    found = " ".join(record.degraded)
+    assert "1 of 2 linear modules compute in bfloat16, the scenario says float32" in found
+    assert "1 module (0) have a `_compiled_call_impl` that torch.compile has not made" in found
+
+
+def test_modules_that_were_to_be_compiled_and_are_not_are_named(train: Any) -> None:
+    def prepare(run: Run) -> None:
+        run.model[0].compile(backend="eager")
+
+    reset_compiler()
+    with torch.compiler.set_stance("force_eager"):
+        record = train(prepare=prepare)
+    assert record.degraded == ["1 module were to be compiled, and torch's compiler made no graph"]
+
+
+def ends(run: Run) -> None:
+    """Let a dropout that looks like one of torch's drop nothing from its second call on."""
+    since_the_second_call(run.model[1], lambda x: x)
+
+
+def draws_nothing(run: Run) -> None:
+    """Let a function of torch drop nothing from its second call on."""
+    run.model[1] = Functional()
+    plain, calls = torch.nn.functional.dropout, iter(range(100))
+    pick: Callable[..., Any] = lambda x, *more, **words: (  # noqa: E731
+        plain(x, *more, **words) if not next(calls) else x
+    )
+    run.on_close(lambda: setattr(torch.nn.functional, "dropout", plain))
+    torch.nn.functional.dropout = pick
+
+
+class Functional(torch.nn.Module):
+    """Dropout by a function, as attention has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention_dropout = 0.1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, self.attention_dropout, self.training)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (ends, "1 of 1 modules that dropped elements in the first step drop none after the window"),
+        (draws_nothing, "no random number was drawn in a forward pass after the window, and some"),
+    ],
+    ids=["module", "function"],
+)
+def test_dropout_that_is_off_after_the_first_forward_is_named(
+    train: Any, prepare: Callable[[Run], None], reason: str
+) -> None:
+    plain = torch.nn.functional.dropout
+    try:
+        with pytest.raises(InvalidRunError, match=reason):
+            train(prepare=prepare, rows=200)
+    finally:
+        torch.nn.functional.dropout = plain
+
+
 def test_layers_that_compute_in_another_dtype_are_counted_also_behind_a_cast(
     make_run: Callable[..., Run],
 ) -> None:
     """Half of the layers compute in bfloat16, and the output of each is float32."""
-
-    def in_bfloat16(layer: torch.nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
-        linear = torch.nn.functional.linear
-        return lambda x: linear(
-            x.bfloat16(), layer.weight.bfloat16(), layer.bias.bfloat16()
-        ).float()
-
     run = make_run(resources={"device": "cpu"})
     layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))
     for layer in layers[:2]:
-        layer.forward = in_bfloat16(layer)
+        layer.forward = low(layer)
     run.model = run.unwrapped_model = layers.train()
     run.optimizer = torch.optim.SGD(layers.parameters(), lr=RATE)
     probe = FirstStepProbe(run)

@@ -1,13 +1,15 @@
-"""Check in the first warm-up step that the tokens that were counted are those that were trained on.
+"""Check in two steps that the tokens that were counted are those that were trained on.
 
 The counts of `Batch` are the plugin's own, and every speed is made of them. They are compared with
-the batches' tensors, and with what the model's input embedding and output projection see.
+the batches' tensors, with the labels that the model is given, and with what its input embedding and
+output projection see: in the first warm-up step, and in one after the window.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +21,12 @@ from accel_bench.run_context import Run
 from accel_bench.task import Held, token_mask
 from accel_bench.worker.verify.gradient_flow import NO_BACKWARD
 
+LABELS = ("labels", "shift_labels")
+"""Inputs of a model that say which tokens are supervised."""
+
 
 class CountedTokens:
-    """Compares a run's counts with its tensors at the first lap, then removes its hooks.
+    """Compares a run's counts with its tensors at the end of a step, then removes its hooks.
 
     What is computed again in the backward pass is not seen twice. A compiled region is not watched:
     a hook in it would be compiled, and its removal would compile again.
@@ -32,12 +37,23 @@ class CountedTokens:
         self.first_batch: Batch | None = None
         """The first micro-batch of the run, once it has been trained on."""
 
+        self._run = run
+        self._ends: frozenset[int] = frozenset()
+        """Ends of the range of what its batches may count at which the first step was."""
+
         self._embedded: list[torch.Tensor] = []
         self._projected: list[int] = []
-        model = run.unwrapped_model
+        self._given: list[dict[str, torch.Tensor]] = []
+        self._handles: list[Any] = []
+        self.watch()
+
+    def watch(self) -> None:
+        """Register the hooks for the next step."""
+        run, model = self._run, self._run.unwrapped_model
         watched = (
             (_part(model, "get_input_embeddings") or _only_embedding(model), self._see_ids),
             (_part(model, "get_output_embeddings"), self._see_projected),
+            (model, self._see_labels),
         )
         self._handles = [
             module.register_forward_pre_hook(see, with_kwargs=True)
@@ -54,7 +70,6 @@ class CountedTokens:
             if first:
                 first = False
                 self.first_batch = batches[0] if batches else None
-                self.remove()
                 self.check(batches)
             lap(batches, loss)
 
@@ -68,10 +83,20 @@ class CountedTokens:
 
     def check(self, batches: Sequence[Batch]) -> None:
         """Raise InvalidRunError where counts are not those of the tensors, or of the model."""
-        reasons = [*self._against_tensors(batches), *self._against_model(batches)]
-        self._embedded = []
-        if reasons:
-            raise InvalidRunError(reasons)
+        if reasons := self.reasons(batches):
+            raise InvalidRunError([f"step 0 {reason}" for reason in reasons])
+
+    def reasons(self, batches: Sequence[Batch]) -> list[str]:
+        """Return how counts of the step that ends are not those of the tensors, or of the model."""
+        self.remove()
+        reasons = [
+            *self._against_tensors(batches, "its batches hold", Held._fields),
+            *self._against_model(batches),
+        ]
+        if not reasons and (given := self._as_given(batches)):
+            reasons += self._against_tensors(given, "the model was given", ("supervised",))
+        self._embedded, self._projected, self._given = [], [], []
+        return reasons
 
     def _see_ids(self, module: Any, inputs: Any, keywords: dict[str, Any]) -> None:
         ids = next(iter((*inputs, *keywords.values())), None)
@@ -83,18 +108,45 @@ class CountedTokens:
         if _is_watched() and isinstance(hidden, torch.Tensor):
             self._projected.append(hidden.numel() // max(1, hidden.shape[-1]))
 
-    def _against_tensors(self, batches: Sequence[Batch]) -> Iterator[str]:
-        """Compare the counts of a step with what the task says that its micro-batches hold."""
+    def _see_labels(self, module: Any, inputs: Any, keywords: dict[str, Any]) -> None:
+        known = {name: keywords.get(name) for name in LABELS}
+        if _is_watched():
+            tensors = {k: one.detach() for k, one in known.items() if isinstance(one, torch.Tensor)}
+            self._given.append(tensors)
+
+    def _as_given(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Return the batches with the labels that the model was given.
+
+        Empty where it was not called once for each batch, or got no labels.
+        """
+        if len(self._given) != len(batches) or not all(self._given):
+            return []
+        pairs = zip(batches, self._given, strict=True)
+        return [replace(batch, inputs={**batch.inputs, **labels}) for batch, labels in pairs]
+
+    def _against_tensors(
+        self, batches: Sequence[Batch], holder: str, kinds: Sequence[str]
+    ) -> Iterator[str]:
+        """Compare the counts of a step with what the task says that its micro-batches hold.
+
+        It may say so by a range, since for some models and batches the first label of a row does
+        not count. A later step is at that end of it at which the first step was.
+        """
         held = [self._task.held(batch) for batch in batches] if self._task else []
         if not held or None in held:
             return
-        for kind in Held._fields:
+        for kind in kinds:
             counted = sum(getattr(batch.tokens, kind) for batch in batches)
-            least, most = (sum(getattr(one, kind)[end] for one in held) for end in (0, 1))
-            if not least <= counted <= most:
-                holds = most if counted > most else least
-                what = f"{kind} {self._counts}"
-                yield f"step 0 counted {counted:,} {what}, and its batches hold {holds:,}"
+            ends = [sum(getattr(one, kind)[end] for one in held) for end in (0, 1)]
+            fits = ends[0] <= counted <= ends[1]
+            if kind == "supervised" and fits:
+                here = {place for place in (0, 1) if counted == ends[place]}
+                fits = not self._ends or bool(self._ends & here)
+                self._ends = self._ends or frozenset(here)
+            if not fits:
+                exact = kind == "supervised" and self._ends
+                holds = ends[min(self._ends) if exact else counted > ends[0]]
+                yield f"counted {counted:,} {kind} {self._counts}, and {holder} {holds:,}"
 
     def _against_model(self, batches: Sequence[Batch]) -> Iterator[str]:
         """Compare counts with what the model saw; a module that was never called says nothing.
@@ -106,13 +158,13 @@ class CountedTokens:
         real = sum(batch.tokens.real for batch in batches)
         if self._embedded and (missing := self._missing(batches)) > _may_miss(batches):
             yield (
-                f"step 0 counted {real:,} real tokens, and the model's embedding saw "
+                f"counted {real:,} real tokens, and the model's embedding saw "
                 f"{max(0, real - missing):,} of them"
             )
         supervised = sum(batch.tokens.supervised for batch in batches)
         if self._projected and sum(self._projected) < supervised:
             yield (
-                f"step 0 counted {supervised:,} supervised tokens, and the model's output "
+                f"counted {supervised:,} supervised tokens, and the model's output "
                 f"projection saw {sum(self._projected):,} tokens"
             )
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from accel_bench.analysis.wording import count, join_names
 from accel_bench.effective import Compilation, EffectiveConfiguration
 from accel_bench.machine.info import Device
 from accel_bench.machine.libraries import accelerator_modules
 from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench.modeling.compilation import read_compilation
 from accel_bench.modeling.contract import has_attention
+from accel_bench.modeling.module_calls import calls_past_hooks, is_compiled
 from accel_bench.modeling.process_group import backend_of
 from accel_bench.modeling.tensors import elements_by_dtype
 from accel_bench.run_context import Run
@@ -200,6 +202,7 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
     if computed and effective.matmul_dtype not in (None, computed):
         yield f"matmuls compute in {effective.matmul_dtype}, {said}"
     yield from _other_dtypes(run, effective)
+    yield from _unseen_calls(run, effective)
     grouped = "grouped_mm" in (effective.experts or "")
     autocast = scenario.train.autocast_dtype
     if grouped and autocast not in (None, scenario.model.dtype):
@@ -220,12 +223,27 @@ def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
     """
     asked, counts = run.scenario.compute_dtype, effective.matmul_dtypes
     size = getattr(torch, asked).itemsize
-    for dtype, count in counts.items():
+    for dtype, layers in counts.items():
         if dtype != asked and getattr(torch, dtype).itemsize <= size:
             yield (
-                f"{count} of {sum(counts.values())} linear modules compute in {dtype}, the "
+                f"{layers} of {sum(counts.values())} linear modules compute in {dtype}, the "
                 f"scenario says {asked}"
             )
+
+
+def _unseen_calls(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
+    """Yield that modules are called as compiled ones are, and torch has compiled nothing there."""
+    modules = dict(run.unwrapped_model.named_modules())
+    own = [name or "the model" for name, module in modules.items() if calls_past_hooks(module)]
+    if own:
+        yield (
+            f"{count(len(own), 'module')} ({join_names(own)}) have a `_compiled_call_impl` that "
+            "torch.compile has not made: what they compute is not seen; replace `forward`, or use "
+            "functools.wraps around what it has made"
+        )
+    compiled = sum(map(is_compiled, modules.values()))
+    if compiled and effective.compilation is not None and effective.compilation.graphs == 0:
+        yield f"{count(compiled, 'module')} were to be compiled, and torch's compiler made no graph"
 
 
 def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:

@@ -65,6 +65,12 @@ class GenerationCheck:
         if invalid:
             raise InvalidRunError(invalid)
 
+    later = None
+    """No step is taken to read it: nothing trains."""
+
+    def after_all_steps(self) -> None:
+        """Do nothing: no step was taken."""
+
     def after_window(self, window: Window) -> list[str]:
         """Return why what was measured means nothing: the model went back to training mode."""
         return ["the model is in training mode"] if self._run.model.training else []

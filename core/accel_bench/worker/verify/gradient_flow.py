@@ -21,7 +21,7 @@ from accel_bench.modeling.sharding import gradient_on_this_rank, on_this_rank, w
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.trace import expert_list
-from accel_bench.worker.verify.matmul_dtypes import MatmulDtypes
+from accel_bench.worker.verify.forward_pass import ForwardPass
 from accel_bench.worker.verify.recomputation import Recomputation
 
 NO_BACKWARD = -1
@@ -54,7 +54,9 @@ class FirstStepProbe:
         self._steps = 0
         self._used_experts: set[str] | None = None
         self._recomputation = Recomputation()
-        self._matmuls = MatmulDtypes()
+        self.forward = ForwardPass(run)
+        """What the first forward pass computed in, dropped and drew."""
+
         self._sees_optimizers = register_optimizer_step_pre_hook(self._see_optimizer)
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -87,7 +89,7 @@ class FirstStepProbe:
     @property
     def matmul_dtypes(self) -> dict[str, int]:
         """Plain linear layers by the dtype of their matmul; empty where they could not be seen."""
-        return self._matmuls.counts
+        return self.forward.matmul_dtypes
 
     def check(self) -> None:
         """Raise InvalidRunError when no optimizer has taken a step."""
@@ -110,7 +112,7 @@ class FirstStepProbe:
             handles.append(linear.register_forward_hook(self._see_matmul))
         if not any(is_compiled(module) for module in model.modules()):
             self._used_experts = set()
-            handles += [*self._recomputation.watch(model), *self._matmuls.watch(model)]
+            handles += [*self._recomputation.watch(model), *self.forward.watch()]
             modules = dict(model.named_modules())
             handles += [
                 modules[unit].register_forward_hook(self._see_expert(unit))

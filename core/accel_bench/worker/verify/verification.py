@@ -1,24 +1,70 @@
 """Verify a run that trains with torch: its first step, and all of it up to the end of the window.
 
-Everything here happens in the warm-up, or after a window has closed: nothing within one.
+Everything here happens in the warm-up, or after a window has closed: nothing within one. What the
+first step showed is read once more in a step after the window, which is no part of any figure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from accel_bench.engine import Batch
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
 from accel_bench.result import Window
 from accel_bench.run_context import Run
+from accel_bench.worker.after_window import Stage
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.record import RankRecord
 from accel_bench.worker.verify.counted_tokens import CountedTokens
+from accel_bench.worker.verify.drift import read_dropout
 from accel_bench.worker.verify.effective import differences, read_effective, used_device
+from accel_bench.worker.verify.forward_pass import ForwardPass
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.update import UpdateSketch
 from accel_bench.worker.verify.witness import WindowWitness
+
+
+class LaterStep(Stage):
+    """Takes one step after the window, and reads in it what was read in the first one."""
+
+    phase = "check"
+
+    def __init__(self, run: Run, probe: FirstStepProbe, tokens: CountedTokens) -> None:
+        self.degraded: list[str] = []
+        self.invalid: list[str] = []
+        """Reasons that the step has shown; both are empty before it."""
+
+        self.steps = 0
+        self._run, self._probe, self._tokens = run, probe, tokens
+        self._forward = ForwardPass(run)
+        self._handles: list[Any] = []
+        self._dropout: dict[str, int] = {}
+
+    def start(self) -> bool:
+        """Watch the model again; a step is needed."""
+        self._dropout = read_dropout(self._run.unwrapped_model)
+        self._handles = self._forward.watch()
+        self._tokens.watch()
+        return True
+
+    def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
+        """Compare the step with the first one; there is no second."""
+        self.remove()
+        self.steps += 1
+        changed = self._probe.forward.changes(self._forward, self._dropout)
+        self.degraded, self.invalid = changed
+        counts = self._tokens.reasons(batches)
+        self.invalid += [f"a step after the window {reason}" for reason in counts]
+        return False
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        self._tokens.remove()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
 
 class Verification:
@@ -29,6 +75,7 @@ class Verification:
         self._probe = FirstStepProbe(run)
         self._counted = CountedTokens(run)
         self._witness = WindowWitness(run, self._probe)
+        self.later = LaterStep(run, self._probe, self._counted)
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
@@ -53,6 +100,16 @@ class Verification:
         self._record.degraded += degraded
         return invalid
 
+    def after_all_steps(self) -> None:
+        """Record what a step after the window showed. Raises InvalidRunError.
+
+        Called once no rank waits for this one in a step.
+        """
+        self._record.checked_steps = self.later.steps
+        self._record.degraded += self.later.degraded
+        if self.later.invalid:
+            raise InvalidRunError(self.later.invalid)
+
     def sketch_update(self, steps: int) -> None:
         """Sketch the update after the first window: all runs have taken the same steps by then."""
         if self._record.update is None:
@@ -60,7 +117,7 @@ class Verification:
 
     def remove(self) -> None:
         """Take all hooks away; what the first step showed is kept even when it ended the run."""
-        self._counted.remove()
+        self.later.remove()
         self._update.close()
         self._probe.remove()
         flow = {"gradient_flow": self._probe.flow}

@@ -1,0 +1,213 @@
+"""Read in a forward pass what linear layers compute in, what dropout drops, and what is drawn.
+
+The first forward pass is read, and one after the window: what changed in between is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from accel_bench.analysis.wording import count, join_names
+from accel_bench.modeling.module_calls import after_calls, is_compiled
+from accel_bench.modeling.tensors import dtype_name
+from accel_bench.run_context import Run
+from accel_bench.worker.verify.kernels import plain_linears
+
+PRODUCTS = ("AddmmBackward", "MmBackward", "BmmBackward", "LinearBackward", "MkldnnLinear")
+"""Beginnings of the names of autograd's nodes of a matmul."""
+
+REACH = 6
+"""Nodes between the output of a linear layer and its matmul, at most."""
+
+MOST_NODES = 32
+"""Nodes within a linear layer that are looked at, at most."""
+
+EXPECTED_DROPS = 16
+"""Elements that a dropout must expect to drop for it to be read: that none is happens by chance
+once in nine million calls."""
+
+
+class Product(NamedTuple):
+    """How a linear layer computed its output."""
+
+    dtype: str
+    """Dtype of its matmul."""
+
+    operations: frozenset[str]
+    """Autograd's nodes between its input and its output; empty where it has none."""
+
+
+class ForwardPass:
+    """Reads the modules of a run's model in one forward pass, outside of compiled regions.
+
+    There a hook would be compiled, and its removal would compile again.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.products: dict[int, Product] = {}
+        """What plain linear layers computed, by the ids of the modules; adapters left out."""
+
+        self.dropped: dict[int, bool] = {}
+        """Dropout modules that were called, and whether they dropped anything."""
+
+        self.drew: bool | None = None
+        """Whether torch's generator drew random numbers; None where that was not seen."""
+
+        self._run = run
+        self._generator: torch.Tensor | None = None
+
+    def watch(self) -> list[Any]:
+        """Register the hooks; return their handles."""
+        model = self._run.unwrapped_model
+        if any(is_compiled(module) for module in model.modules()):
+            return []
+        drops = [module for module in model.modules() if _dropout(module)]
+        return [
+            model.register_forward_pre_hook(self._before),
+            model.register_forward_hook(self._after),
+            *(after_calls(layer, self._see_product) for layer in plain_linears(model)),
+            *(after_calls(module, self._see_dropout) for module in drops),
+        ]
+
+    @property
+    def matmul_dtypes(self) -> dict[str, int]:
+        """Linear layers that computed, by the dtype of their matmul, the commonest first."""
+        return dict(Counter(one.dtype for one in self.products.values()).most_common())
+
+    def changes(
+        self, later: ForwardPass, dropout: Mapping[str, int]
+    ) -> tuple[list[str], list[str]]:
+        """Return what a later pass did otherwise, as reasons for `degraded` and for `invalid`.
+
+        `dropout` counts the modules by their probability in the first step.
+        """
+        invalid = [*_other_dtypes(self.products, later.products), *self._fewer_drops(later)]
+        if dropout and self.drew and later.drew is False and not invalid:
+            invalid.append(
+                "no random number was drawn in a forward pass after the window, and some were in "
+                f"the first step, whose dropout is {', '.join(dropout)}"
+            )
+        return [*_other_operations(self.products, later.products)], invalid
+
+    def _before(self, *_: Any) -> None:
+        self._generator = _generator_state(self._run.device)
+
+    def _after(self, *_: Any) -> None:
+        state, before = _generator_state(self._run.device), self._generator
+        if state is not None and before is not None:
+            self.drew = bool(self.drew) or not torch.equal(before, state)
+
+    def _see_product(self, module: Any, inputs: Any, output: Any) -> None:
+        if id(module) not in self.products and isinstance(output, torch.Tensor):
+            operations = frozenset(_operations(output, inputs))
+            dtype = dtype_name(_dtype_of_product(output))
+            self.products[id(module)] = Product(dtype, operations)
+
+    def _see_dropout(self, module: Any, inputs: Any, output: Any) -> None:
+        """Read whether anything was dropped; a module that works in place cannot be read so."""
+        if id(module) in self.dropped or not (inputs and isinstance(inputs[0], torch.Tensor)):
+            return
+        given = inputs[0]
+        if output is given and module.inplace:
+            return
+        if _dropout(module) * given.count_nonzero().item() >= EXPECTED_DROPS:
+            self.dropped[id(module)] = not torch.equal(given, output)
+
+    def _fewer_drops(self, later: ForwardPass) -> Iterator[str]:
+        before = {module for module, drops in self.dropped.items() if drops}
+        off = [module for module in before if later.dropped.get(module) is False]
+        if off:
+            yield (
+                f"{len(off)} of {len(before)} modules that dropped elements in the first step drop "
+                "none after the window"
+            )
+
+
+def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
+    """Yield how many layers compute in another dtype than before."""
+    pairs = Counter(
+        (first[one].dtype, product.dtype) for one, product in later.items() if one in first
+    )
+    for (before, after), layers in pairs.items():
+        if before != after:
+            yield (
+                f"{layers} of {len(first)} linear modules compute in {after} after the window, and "
+                f"did in {before} in the first step"
+            )
+
+
+def _other_operations(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
+    """Yield how layers that compute in the same dtype do it otherwise than before."""
+    pairs = [(first[one], product) for one, product in later.items() if one in first]
+    same = [(before, after) for before, after in pairs if before.dtype == after.dtype]
+    # What was frozen in one of the two has no nodes there.
+    traced = [(before, after) for before, after in same if before.operations and after.operations]
+    others = [(one, other) for one, other in traced if one.operations != other.operations]
+    if others:
+        new = {name for before, after in others for name in after.operations - before.operations}
+        by = f", by {join_names(sorted(new))}" if new else ""
+        yield (
+            f"{count(len(others), f'of {len(first)} linear module')} compute otherwise after the "
+            f"window than in the first step{by}"
+        )
+
+
+def _dropout(module: Any) -> float:
+    """Return the probability with which a module drops elements; 0 for any other module."""
+    known = isinstance(module, torch.nn.modules.dropout._DropoutNd)
+    return module.p if known else 0.0
+
+
+def _generator_state(device: torch.device) -> torch.Tensor | None:
+    """Return the state of torch's generator of a device; None where it cannot be read now."""
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    kind: Any = torch.get_device_module(device)
+    if getattr(kind, "is_current_stream_capturing", bool)():
+        return None
+    read = getattr(kind, "get_rng_state", None)
+    return None if read is None else read(device)
+
+
+def _dtype_of_product(output: torch.Tensor) -> torch.dtype:
+    """Return the dtype of the last matmul before an output; its own where no matmul is near.
+
+    A forward that was replaced may cast to another dtype and back, so that the output alone does
+    not show it: autograd's node of the matmul does. Only a node's description of its output is
+    read: what it saved may be computed again, or copied back from the host, when it is read.
+    """
+    for node in _nodes(output.grad_fn):
+        if node.name().startswith(PRODUCTS):
+            found: torch.dtype = node._input_metadata[0].dtype
+            return found
+    return output.dtype
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    """Yield the nodes from an output backward, along the first input that has one."""
+    for _ in range(REACH):
+        if node is None:
+            return
+        yield node
+        node = next((before for before, _ in node.next_functions if before is not None), None)
+
+
+def _operations(output: torch.Tensor, inputs: Any) -> Iterator[str]:
+    """Yield the names of all nodes between the inputs of a module and its output.
+
+    None where what was given is no tensor: nothing says where the module begins.
+    """
+    if not (inputs and isinstance(inputs[0], torch.Tensor)):
+        return
+    seen = {one.grad_fn for one in inputs if isinstance(one, torch.Tensor)} | {None}
+    waiting: list[Any] = [output.grad_fn]
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop(0)
+        if node not in seen:
+            seen.add(node)
+            yield node.name()
+            waiting += [before for before, _ in node.next_functions]
