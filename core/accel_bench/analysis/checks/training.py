@@ -43,8 +43,8 @@ TOLERANCE = 0.01
 In float32, stacks that reorder, fuse or recompute were up to 0.0003 apart in 300 works and stacks
 of docs/support.md, and 0.0052 in `image-text`. 31 such stacks of a small pretrained llama were up
 to 0.0002 apart, and 0.00004 after 300 steps at ten times its rate. At a rate at which the loss of
-two such stacks differs (1e-2 with Adam) it was 0.05. Other betas, no weight decay, moments or
-products in bfloat16 were 0.02 to 0.099 apart.
+two such stacks differs (1e-2 with Adam) it was 0.05. Other betas or products in bfloat16 were
+0.01 to 0.099 apart.
 """
 
 COARSE_TOLERANCE = 0.1
