@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen
+from accel_bench.machine.scheduling import Scheduling
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
@@ -178,6 +179,9 @@ class EffectiveConfiguration(Frozen):
     device: str | None = None
     threads: int | None = None
     training: bool | None = None
+
+    scheduling: Scheduling | None = None
+    """Priority, policy and CPUs of the thread that trains, read after the window."""
 
     libraries: tuple[str, ...] = ()
     """Imported modules that can change how a model runs."""

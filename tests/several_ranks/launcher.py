@@ -93,7 +93,7 @@ def _work(job: Job, rank: int) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(name)s %(message)s", force=True
     )
-    settings.set_environment()
+    settings.set_environment({})
     sent = Job.model_validate_json(job.path().read_bytes())
     active = activate(sent.experiment.scenario, sent.experiment.stack, allow_torch=True)
     result = measure(sent, rank, rank, active, Heartbeat(job.heartbeat_path(rank)))

@@ -14,6 +14,7 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.scenario.environment import OPENMP_DEFAULTS, recorded
 from accel_bench.scenario.models import Stack
 from accel_bench.worker.settings import (
+    BACKEND_AUTOLOAD,
     LAUNCHED_BY_ACCELERATE,
     MPI_SIZES,
     SAME_FOR_ALL,
@@ -29,7 +30,7 @@ def test_allocator_and_device_order_are_set_where_no_launcher_did(
 ) -> None:
     for name in (*SAME_FOR_ALL, *OPENMP_DEFAULTS):
         monkeypatch.delenv(name, raising=False)
-    set_environment()
+    set_environment({})
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert recorded(os.environ)["OMP_WAIT_POLICY"] == "passive"
@@ -41,10 +42,20 @@ def test_what_a_scenario_or_the_user_sets_stays(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    set_environment()
+    set_environment({})
     assert os.environ["OMP_WAIT_POLICY"] == "active"
     assert os.environ["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:64"
     assert os.environ["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+def test_torch_imports_what_is_registered_with_it_only_where_the_scenario_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(BACKEND_AUTOLOAD, "1")
+    set_environment({})
+    assert os.environ[BACKEND_AUTOLOAD] == "0"
+    set_environment({BACKEND_AUTOLOAD: "1"})
+    assert os.environ[BACKEND_AUTOLOAD] == "1"
 
 
 def with_launcher(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:

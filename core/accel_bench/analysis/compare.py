@@ -19,6 +19,7 @@ from accel_bench.analysis.checks.comparability import (
     comparability,
     of_comparable,
 )
+from accel_bench.analysis.checks.noise import of_same_load
 from accel_bench.analysis.checks.offered_load import of_offered_load
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
@@ -151,7 +152,8 @@ def _speed(
             if not side.speeds
         ]
         return Comparison(ratio=ratio, verdict_reason=", ".join(failed) or HISTORY)
-    return of_comparable(compare(before, {"b": after})["b"], allowed)
+    speed = of_same_load(compare(before, {"b": after})["b"], left.completed, right.completed)
+    return of_comparable(speed, allowed)
 
 
 def _training(

@@ -129,7 +129,10 @@ def _trained(row: ExperimentSummary) -> str:
 
 
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
-    """Return rows that are open: those that more rounds would settle, then the hopeless."""
+    """Return rows that are open: those that more rounds would settle, the hopeless, and those that
+    other work has left open."""
+    disturbed = [row for row in rows if row.verdict_reason]
+    rows = [row for row in rows if not row.verdict_reason]
     rounds = max((row.rounds_needed or 0 for row in rows), default=0)
     way_out = f"about {rounds} rounds would settle it (--resume --rounds {rounds})"
     hopeless = (
@@ -146,7 +149,9 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
             if (leaning := [row for row in open_rows if _leaning(row) == verb])
         ]
         clauses += [f"{join_names(known)}, {end}"] if known else []
-    return clauses
+    return clauses + [
+        f"{_range(row)} {_leaning(row)} {baseline}: {row.verdict_reason}" for row in disturbed
+    ]
 
 
 def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:

@@ -17,7 +17,7 @@ from accel_bench.analysis.aggregate import (
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
-from accel_bench.analysis.checks.noise import load_notes
+from accel_bench.analysis.checks.noise import load_notes, of_same_load
 from accel_bench.analysis.checks.offered_load import of_offered_load
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
@@ -172,6 +172,7 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             training = compare_training(base.completed, row.completed)
             both = comparability_of_rounds(base.completed, row.completed)
             judged = of_same_training(comparison, training)
+            judged = of_same_load(judged, base.completed, row.completed)
             judged = of_offered_load(judged, base.load, row.load)
             speed = of_comparable(judged, both)
             shown = beside_baseline(row, base)

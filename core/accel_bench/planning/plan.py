@@ -14,6 +14,7 @@ from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import Machine
+from accel_bench.machine.scheduling import ended_children
 from accel_bench.planning.defaults import add_what_plugins_need, with_gpu_metrics
 from accel_bench.planning.environments import Environment, find_environments, with_versions
 from accel_bench.planning.groups import activate_present, missing_extras, with_counts, with_groups
@@ -145,6 +146,7 @@ class Plan:
         return "" if self.runnable else f"nothing can run here: {'; '.join(sorted(reasons))}"
 
 
+@ended_children()
 @restored_environment()
 def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """Return the plan. Nothing is started, and nothing heavy is imported.

@@ -15,6 +15,7 @@ from typing import Any
 from accel_bench.documents.variables import seconds_from
 from accel_bench.errors import PluginError
 from accel_bench.machine import clock  # noqa: F401 - taken before a plugin is imported
+from accel_bench.machine.scheduling import restored_scheduling
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.forked import ending_in_copy
 
@@ -74,12 +75,14 @@ def limit_seconds() -> float:
 def restored_environment() -> Iterator[list[str]]:
     """Undo changes to `os.environ` at the end of the block; yield what then lists their names.
 
-    Workers inherit the parent's environment, those of other stacks too.
+    Workers inherit the parent's environment, those of other stacks too, as they do its priority and
+    its CPUs, which are put back as well.
     """
     before = dict(os.environ)
     changed: list[str] = []
     try:
-        yield changed
+        with restored_scheduling():
+            yield changed
     finally:
         now = dict(os.environ)
         changed += sorted(n for n in {*before, *now} if before.get(n) != now.get(n))

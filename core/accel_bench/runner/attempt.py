@@ -22,6 +22,7 @@ from accel_bench.machine.cgroup import MemoryGroup, read_memory_group
 from accel_bench.machine.clock import monotonic
 from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_settled_state, read_state
+from accel_bench.machine.scheduling import ended_children
 from accel_bench.machine.state import MachineState
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.loading import restored_environment
@@ -90,6 +91,7 @@ def make_attempt(
     return Attempt(job, session, machine, root)
 
 
+@ended_children()
 @restored_environment()
 def run_attempt(
     attempt: Attempt,

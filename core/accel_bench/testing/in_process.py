@@ -112,7 +112,7 @@ class InProcess(Plugin[Options]):
 
     def _work(self, job: Job) -> RankResult:
         """Do what `python -m accel_bench.worker` does, but for the process."""
-        settings.set_environment()
+        settings.set_environment(job.experiment.scenario.environment)
         heartbeat = Heartbeat(job.heartbeat_path(0))
         # Before any plugin is made: what it does in `__init__` must be undone too.
         self.initial = read_process_state() if self.watched else None

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s"
     )
     job = Job.model_validate_json(job_file.read_bytes())
-    settings.set_environment()
+    settings.set_environment(job.experiment.scenario.environment)
     heartbeat = Heartbeat(job.heartbeat_path(rank))
     try:
         active = _activate(job, heartbeat)

@@ -20,6 +20,7 @@ from accel_bench.errors import InvalidRunError, ScenarioError
 from accel_bench.job import HEARTBEAT_STEP, WRITES_RESULT, Job
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Device
+from accel_bench.machine.scheduling import read_scheduling
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.plugins.active import (
     ActivePlugin,
@@ -321,6 +322,7 @@ class AroundWindow:
         self.record.window = window
         if self.pace is not None:
             self.pace.window = window
+        self.record.scheduling = read_scheduling()
         # Before any plugin is called, which could restore what it had changed.
         invalid = self.verification.after_window(window) if self.verification else []
         if len(window.instabilities) > MOST_DISCARDED:

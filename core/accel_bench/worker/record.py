@@ -13,6 +13,7 @@ from accel_bench.effective import EffectiveConfiguration
 from accel_bench.errors import HookError, InvalidRunError
 from accel_bench.flops.workload import Workload
 from accel_bench.machine.info import Device
+from accel_bench.machine.scheduling import Scheduling
 from accel_bench.plugins.active import (
     ActivePlugin,
     ActivePlugins,
@@ -53,6 +54,7 @@ class RankRecord:
     workload_reason: str = ""
     metrics: list[Metric] = field(default_factory=list)
     effective: EffectiveConfiguration = field(default_factory=EffectiveConfiguration)
+    scheduling: Scheduling | None = None
     update: WeightUpdate | None = None
     answers: Answers | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -162,7 +164,7 @@ def rank_result(
         workload=record.workload,
         workload_reason=record.workload_reason,
         metrics=tuple(record.metrics),
-        effective=record.effective,
+        effective=record.effective.model_copy(update={"scheduling": record.scheduling}),
         update=record.update,
         answers=record.answers,
         evidence=record.evidence,

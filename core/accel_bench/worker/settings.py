@@ -7,7 +7,7 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,13 +23,19 @@ ALLOCATOR_ALIASES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Older names that torch still reads, before `PYTORCH_ALLOC_CONF`: they are watched, not set."""
 
 
-def set_environment() -> None:
+BACKEND_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""Variable by which torch imports whatever is installed for `torch.backends`, in every process."""
+
+
+def set_environment(asked: Mapping[str, str]) -> None:
     """Give every stack the same allocator, order of devices and way of waiting.
 
-    Called before anything is imported that reads them.
+    Called before anything is imported that reads them. `asked` is what the scenario sets: torch
+    imports what distributions have registered with it only where that says so.
     """
     for name, value in {**SAME_FOR_ALL, **OPENMP_DEFAULTS}.items():
         os.environ.setdefault(name, value)
+    os.environ[BACKEND_AUTOLOAD] = asked.get(BACKEND_AUTOLOAD, "0")
 
 
 OBJECTS_BETWEEN_COLLECTIONS = 1_000_000

@@ -11,6 +11,7 @@ from store.store_factory import MACHINE
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.documents.canonical import digest
 from accel_bench.effective import Compilation, EffectiveConfiguration, GradientFlow
+from accel_bench.machine.scheduling import Scheduling
 from accel_bench.machine.state import CPUState, GPUState, MachineState
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment, identity_of
@@ -27,7 +28,13 @@ ENVIRONMENT = {
     "variables": {"OMP_NUM_THREADS": "4"},
 }
 FLOW = GradientFlow(trained_tensors=1, tensors_with_gradient=1, gradient_norms={"a": 1.0})
-EFFECTIVE = EffectiveConfiguration(threads=4, world_size=1, attention="sdpa", gradient_flow=FLOW)
+EFFECTIVE = EffectiveConfiguration(
+    threads=4,
+    world_size=1,
+    attention="sdpa",
+    gradient_flow=FLOW,
+    scheduling=Scheduling(nice=0, cpus=4),
+)
 
 
 def run(
@@ -89,6 +96,8 @@ def test_runs_of_one_experiment_are_comparable() -> None:
         ({"work": {"measure": {"sync": "each"}}}, "measure.sync"),
         ({"machine": {"system": "Linux 7"}}, "machine.system"),
         ({"effective": {"threads": 2}}, "effective.threads"),
+        ({"effective": {"scheduling": Scheduling(nice=-20, cpus=4)}}, "effective.scheduling.nice"),
+        ({"effective": {"scheduling": Scheduling(nice=0, cpus=1)}}, "effective.scheduling.cpus"),
         ({"effective": {"attention": "eager"}}, "effective.attention"),
     ],
 )  # fmt: skip
@@ -191,3 +200,5 @@ def test_seconds_and_counts_that_are_measured_are_no_condition() -> None:
 def test_what_a_row_of_an_earlier_version_has_not_stored_need_not_agree() -> None:
     seen = {"matmul_dtypes": {"float32": 29}, "dropout": {"0.1": 24}, "random_operations": "noise"}
     assert keys(run(), run(effective=seen)) == ([], [])
+    before = run(effective={"scheduling": None})
+    assert keys(before, run()) == keys(run(), before) == ([], [])

@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from analysis_factory import make_experiment, make_rank, make_result, make_summary
+from analysis_factory import (
+    make_experiment,
+    make_rank,
+    make_ranks,
+    make_result,
+    make_summary,
+)
 
 from accel_bench.analysis.checks.noise import device_reasons, load_notes, load_of
+from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gates.gate import judge_gate
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.machine.state import CPUState, GPUProcess, GPUState, MachineState, limits_in
 from accel_bench.report.formats import render
 from accel_bench.report.views.gate import render_gate
 from accel_bench.report.views.stack_comparison import stacks_report
-from accel_bench.result import Result
+from accel_bench.result import Node, Result
 
 CUDA = make_rank(device={"type": "cuda", "name": "a GPU", "uuid": "aaaa"})
 CPU = make_rank()
@@ -126,6 +133,32 @@ def test_load_that_is_the_same_in_all_runs_is_told_once_as_a_level() -> None:
         "the hypervisor took 5 % of the CPUs during these runs: read ratios only",
         "other programs used 75 % of the CPUs during these runs: close them, or read ratios only",
     )
+
+
+@pytest.mark.parametrize(("base", "stack"), [(65.0, 25.0), (25.0, 65.0)])
+def test_nothing_is_faster_where_other_work_ran_beside_one_of_the_two(
+    base: float, stack: float
+) -> None:
+    def summary_of(*busy: float, **changes: Any) -> Summary:
+        runs = [run(number, busy[number % 2]) for number in range(12)]
+        fast = make_ranks(runs[1].experiment, 0.05)
+        both = [
+            one.model_copy(update={"ranks": tuple(fast), **changes}) if n % 2 else one
+            for n, one in enumerate(runs)
+        ]
+        return make_summary([run.experiment for run in runs[:2]], both, 6, baseline="s0")
+
+    row = summary_of(base, stack).experiments[1]
+    assert (row.verdict, row.rounds_needed) == ("inconclusive", None)
+    used = f"{base - 20:.0f} % of the CPUs beside the baseline and {stack - 20:.0f} % beside it"
+    said = conclusion(summary_of(base, stack))
+    assert said.startswith(
+        "s1 (2.000 to 2.000 times as fast) may be faster than s0: other programs"
+    )
+    assert used in said and "times as fast" in said
+    assert summary_of(base, base).experiments[1].verdict == "faster"
+    agents = (Node.model_construct(rank=0),)
+    assert summary_of(base, stack, nodes=agents).experiments[1].verdict == "faster"
 
 
 def test_an_idle_machine_has_no_level_worth_a_word() -> None:

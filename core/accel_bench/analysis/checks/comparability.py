@@ -19,7 +19,10 @@ Facts = dict[str, Any]
 MACHINE = ("system", "processor")
 """Facts of the machine beside those that are part of an experiment's identity."""
 
-ALWAYS_EFFECTIVE = ("backend", "device", "float32_matmul_precision", "threads", "world_size")
+ALWAYS_EFFECTIVE = (
+    *("backend", "device", "float32_matmul_precision"),
+    *("scheduling", "threads", "world_size"),
+)
 """Effective settings that must agree whatever two stacks declare."""
 
 MEASURED_EFFECTIVE = (
@@ -55,6 +58,7 @@ WORLD = (
     "environment.devices",
     "effective.world_size",
     "effective.backend",
+    "effective.scheduling.cpus",
     "effective.threads",
 )
 """Facts that follow from the number of processes."""
@@ -68,6 +72,7 @@ MAY_LACK = (
     "effective.matmul_dtypes.",  # as dropout, rows of earlier versions have not stored them
     "effective.dropout.",
     "effective.random_operations",
+    "effective.scheduling",
     "state.",
 )
 """Facts that one side alone may have."""
@@ -75,7 +80,7 @@ MAY_LACK = (
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "data": ("environment.fingerprints",),
     "engine": ("environment.fingerprints",),
-    "environment": ("effective.environment", "effective.threads"),
+    "environment": ("effective.environment", "effective.scheduling", "effective.threads"),
     "inference.batch_size": BATCH,
     "inference.prompt_tokens": ("work.data.sequence_length",),
     "model": ("environment.fingerprints",),

@@ -8,10 +8,11 @@ every row would mean nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from accel_bench.analysis.statistics.verdict import Comparison, RoundKey
 from accel_bench.analysis.wording import join_names, label_of, percent
 from accel_bench.machine.state import (
     GPUState,
@@ -89,10 +90,41 @@ def load_of(result: Result) -> Load | None:
     stolen = others = None
     if before.stolen_seconds is not None and after.stolen_seconds is not None:
         stolen = max(0.0, after.stolen_seconds - before.stolen_seconds) / passed
-    if before.busy_seconds is not None and after.busy_seconds is not None:
+    # Ranks that an agent has started are no children of this program: they would count as others.
+    if before.busy_seconds is not None and after.busy_seconds is not None and not result.nodes:
         own = after.own_seconds - before.own_seconds
         others = max(0.0, after.busy_seconds - before.busy_seconds - own) / passed
     return Load(stolen, others)
+
+
+def of_same_load(
+    speed: Comparison, baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
+) -> Comparison:
+    """Return the speed, `inconclusive` in the place of `faster` where there was other work beside
+    one of the two: it may have slowed the baseline, or be work of the stack.
+
+    A server that answers requests may be that other work.
+    """
+    pairs = [
+        (load_of(baseline[key]), load_of(run))
+        for key, run in stack.items()
+        if key in baseline and not run.experiment.scenario.generates
+    ]
+    both = [
+        (before.others, after.others)
+        for before, after in pairs
+        if before and after and before.others is not None and after.others is not None
+    ]
+    apart = median(after - before for before, after in both) if both else 0.0
+    if speed.verdict != "faster" or abs(apart) < LOADS["others"][1]:
+        return speed
+    sides = (percent(round(median(side), 2)) for side in zip(*both, strict=True))
+    reason = (
+        "other programs used {} of the CPUs beside the baseline and {} beside it: close them, and "
+        "measure again"
+    ).format(*sides)
+    changes = {"verdict": "inconclusive", "verdict_reason": reason, "rounds_needed": None}
+    return speed.model_copy(update=changes)
 
 
 def load_notes(results: Sequence[Result]) -> tuple[str, ...]:

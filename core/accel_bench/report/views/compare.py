@@ -97,6 +97,8 @@ def _answer(one: ExperimentComparison) -> str:
     interval = f"[{', '.join(ends)}] " if ends else ""
     speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"
     verdict = one.verdict if one.verdict != "not tested" else f"no verdict, {one.verdict_reason}"
+    if one.verdict == "inconclusive":
+        verdict = with_reason(one.verdict, one.verdict_reason)
     parts = [f"{speed}: {verdict}"]
     if one.verdict == "inconclusive" and one.minimum_detectable_effect is not None:
         effect = percent(one.minimum_detectable_effect)

@@ -24,7 +24,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    settings.set_environment()
+    settings.set_environment({})
     answer = Answers()
     for line in sys.stdin:
         print(answer(line).model_dump_json(), file=answers, flush=True)

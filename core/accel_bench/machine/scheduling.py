@@ -1,0 +1,122 @@
+"""How the system schedules a process, put back after a block, and the processes it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from accel_bench.documents.base import Frozen
+
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
+"""Linux: adopt the orphans among one's descendants, and whether one does."""
+
+PATIENCE_SECONDS = 5.0
+"""How long killed processes may take to end: one that waits for a dead disk never does."""
+
+
+class Scheduling(Frozen):
+    """How the system schedules a thread; null where the system has no such setting."""
+
+    nice: int
+    """Priority from -20, before all others, to 19."""
+
+    policy: str | None = None
+    """Policy, such as `SCHED_OTHER`."""
+
+    cpus: int | None = None
+    """Number of CPUs on which it may run."""
+
+
+def read_scheduling() -> Scheduling:
+    """Read how the calling thread is scheduled."""
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    if sys.platform != "linux":
+        return Scheduling(nice=nice)
+    number = os.sched_getscheduler(0)
+    known = ("SCHED_OTHER", "SCHED_BATCH", "SCHED_IDLE", "SCHED_FIFO", "SCHED_RR")
+    policy = next((name for name in known if getattr(os, name) == number), str(number))
+    return Scheduling(nice=nice, policy=policy, cpus=len(os.sched_getaffinity(0)))
+
+
+@contextlib.contextmanager
+def restored_scheduling() -> Iterator[None]:
+    """Put CPUs, policy and priority of this program back after the block: its workers inherit them.
+
+    Only root may raise a priority again.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    threads = {os.getpid(), threading.get_native_id()}
+    before = {thread: _settings_of(thread) for thread in threads}
+    try:
+        yield
+    finally:
+        for thread, settings in before.items():
+            with contextlib.suppress(OSError):
+                _put_back(thread, *settings)
+
+
+@contextlib.contextmanager
+def ended_children() -> Iterator[None]:
+    """End the processes that the block has started and left, and their orphans.
+
+    Linux alone, and the main thread alone: beside others it cannot tell whose processes they are.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    libc, adopted = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopted))
+    before = set(_children())
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        _end_all_but(before)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, adopted.value)
+
+
+if sys.platform == "linux":
+
+    def _settings_of(thread: int) -> tuple[set[int], int, int, int]:
+        """Return CPUs, policy, real-time priority and nice value of a thread."""
+        policy, parameter = os.sched_getscheduler(thread), os.sched_getparam(thread)
+        nice = os.getpriority(os.PRIO_PROCESS, thread)
+        return os.sched_getaffinity(thread), policy, parameter.sched_priority, nice
+
+    def _put_back(thread: int, cpus: set[int], policy: int, priority: int, nice: int) -> None:
+        if os.sched_getaffinity(thread) != cpus:
+            os.sched_setaffinity(thread, cpus)
+        if os.sched_getscheduler(thread) != policy:
+            os.sched_setscheduler(thread, policy, os.sched_param(priority))
+        if os.getpriority(os.PRIO_PROCESS, thread) != nice:
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
+
+
+def _children() -> Iterator[int]:
+    """Yield the children of this process, those that have ended left out."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                yield child.pid
+
+
+def _end_all_but(kept: set[int]) -> None:
+    """Kill all other children, and theirs that are ours then, until there are none."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while (left := {*_children()} - kept) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
