@@ -328,7 +328,9 @@ def open_store(
     """Open a results folder for the block; with `write` it is made when it is not there.
 
     `place` may be the address of a PostgreSQL database too: `postgresql+psycopg://user@host/name`;
-    files of its runs are in the folder `accel_bench_results`, or where `?folder=DIR` says.
+    files of its runs are in the folder `accel_bench_results`, or where `?folder=DIR` says, and
+    `options` are settings of the server. A connection that is lost is made again for so many
+    seconds as another writer is waited for.
 
     Raises StoreError: no results, not a database, newer schema, locked, disk full, read-only. With
     `write`, a file that is no readable database is set aside under another name, never deleted. A
