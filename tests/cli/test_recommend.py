@@ -191,6 +191,15 @@ train: {micro_batch_size: 2}
 
 
 @pytest.mark.release
+def test_the_model_is_that_of_the_scenario_and_what_is_read_is_said_at_once(
+    tmp_path: Path,
+) -> None:
+    request = ["--scenario", "quickstart", "--gpu", "l4", "--results", str(tmp_path / "none")]
+    done = call("recommend", *request, "--no-estimates", "--tokens", "1e6", "--format", "json")
+    assert done.err.startswith("reading stored runs of tiny-llama-cpu, and estimating the rest ...")
+    assert json.loads(done.out)["request"]["model"] == "tiny-llama-cpu"
+
+
 def test_without_stored_runs_it_estimates_and_names_the_command(
     results: Path, tmp_path: Path
 ) -> None:

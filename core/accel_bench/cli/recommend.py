@@ -32,8 +32,8 @@ class RecommendOptions(AnswerOptions):
     gpu: Annotated[
         str | None,
         typer.Option(
-            help="Device of `hardware list`; else all that have stored runs. Without --model: "
-            "which models of the catalog fit on it."
+            help="Device of `hardware list`; else all that have stored runs. Alone, or with "
+            "--model all: which models of the catalog fit on it."
         ),
     ] = None
     budget: Annotated[

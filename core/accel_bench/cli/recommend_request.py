@@ -52,6 +52,9 @@ MOST_SIMULATORS = 8
 SIMULATOR_BYTES = 3 * 2**29
 """Free memory for each of them: it takes about a gibibyte."""
 
+ALL_MODELS = "all"
+"""Value of --model that means each model of the catalog."""
+
 NOTHING = 1
 """Exit code where nothing can be recommended."""
 
@@ -61,10 +64,12 @@ def run_recommend(options: RecommendOptions) -> int:
 
     Raises AccelBenchError where the request cannot be read or answered.
     """
-    if options.model is None and options.json is None and options.gpu is not None:
+    alone = options.model is None and options.scenario is None and options.json is None
+    if options.gpu is not None and (alone or options.model == ALL_MODELS):
         return _list_models(options, options.gpu)
     request = read_request(options)
     check_request(request)
+    print(f"reading stored runs of {request.model}, and estimating the rest ...", file=sys.stderr)
     with stored_runs(options.results, request) as stored, ExitStack() as stack:
         _check_model(request, stored)
         estimator = None
@@ -141,7 +146,7 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
     if "model" not in given:
         raise ScenarioError(
             "name the model: --model NAME (`accel-bench models list`), or a --scenario that has "
-            "it; --gpu GPU alone lists what fits there"
+            "it; --gpu GPU alone, or with --model all, lists what fits there"
         )
 
     def place(location: Location) -> str:
