@@ -75,6 +75,7 @@ def test_a_name_of_a_file_or_folder_that_is_here_is_one_too(
         for slot, name in (("data", "notes.txt"), ("data", ".ssh"), ("engine", "cpu"))
     ]
     asked.append(asking(made, sweep={"model.id": ["text"]}))
+    plain = asking(made, stacks={"lora": {"use": ["text"], "description": "text"}})
     for one in asked:
         assert draft_of(one, []).get("baseline") == "lora"
     monkeypatch.chdir(tmp_path)
@@ -83,6 +84,7 @@ def test_a_name_of_a_file_or_folder_that_is_here_is_one_too(
         with pytest.raises(BundleError, match=rf"{key} is .*, a path; "):
             draft_of(one, [])
         draft_of(one, [key])
+    draft_of(plain, [])
 
 
 ELSEWHERE = {"use": "openai-endpoint", "url": "http://models.test/v1", "allow_other_hosts": True}

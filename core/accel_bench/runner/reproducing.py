@@ -44,7 +44,10 @@ NOT_RUN = ("name", "description", "exclude", "tag")
 PLACES = re.compile(r"(^|[._])(folder|directory|dir|path|file)s?$")
 """Keys whose texts name folders or files; a relative one that is not there yet is one, too."""
 
-WORDS = re.compile(r"[^.]+|(.+\.)?use|(environment|evaluate|inference|measure|resources|train)\..+")
+WORDS = re.compile(
+    r"[^.]+|(.+\.)?use|stacks\.[^.]+\.description"
+    r"|(environment|evaluate|inference|measure|resources|train)\..+"
+)
 """Keys whose texts are names of plugins and words of a scenario, as the names of folders here may
 be."""
 
