@@ -74,15 +74,22 @@ def run_targets(
         alone = ("--noconftest", "-c", os.devnull, "--rootdir", folder)
         saved = Path(folder) / "benchmarks.json"
         times = [f"--benchmark-json={saved}", *(["--benchmark-max-time=0"] if small else [])]
-        code = pytest.main([*TARGETS, *alone, *times, "-k", chosen], plugins=[endings])
+        try:
+            code = pytest.main([*TARGETS, *alone, *times, "-k", chosen], plugins=[endings])
+        except (KeyboardInterrupt, TypeError):
+            # Pytest has stored the times; it fails to show an interrupted line without a number.
+            code = pytest.ExitCode.INTERRUPTED
         timed = json.loads(saved.read_text("utf8"))["benchmarks"] if saved.is_file() else []
     for one in timed:
-        endings.cells[one["name"].removeprefix("test_")] |= {
-            "median_seconds": one["stats"]["median"],
-            "rounds": one["stats"]["rounds"],
-            **one["extra_info"],
-            "outcome": "passed",
-        }
+        # An interrupt may come after the times of a cell and before pytest's report of it.
+        endings.cells.setdefault(one["name"].removeprefix("test_"), {"reason": ""}).update(
+            {
+                "median_seconds": one["stats"]["median"],
+                "rounds": one["stats"]["rounds"],
+                **one["extra_info"],
+                "outcome": "passed",
+            }
+        )
     cells = [{"name": name, "flush": flush, **cell} for name, cell in endings.cells.items()]
     return int(code), cells
 
