@@ -28,32 +28,43 @@ LoRA stack once they are installed:
                         report, where nsys is)
     micro               some of the micro-benchmarks' targets by pytest, their gradients checked,
                         with a warm cache and with an empty one
-    single-gpu-full, single-gpu-qlora, single-gpu-lora, llama-3-8b-qlora, padding-free,
-    quantized-peft
+    single-gpu-full, single-gpu-qlora, single-gpu-lora, single-gpu-lora-8b, llama-3-8b-qlora,
+    padding-free, quantized-peft
     claims              what these have shown, against the goals: a folder for each, to be published
 
 Their rounds and the claims' folders are kept in `gpu-results`: the same call again, on the same
 machine, adds the rounds that it had no time for. Everything that there is then is packed into one
-file beside the documents, `everything.tar.gz`, for machines that hand back no more than 8 files.
-Unpack it on a fresh machine, so that its folder `works` lies in `gpu-results`, and rounds add up
-there too, where driver and number of cores are the same. Results of a version with another schema
-are refused: begin with an empty `gpu-results` then. `--only STACK` leaves out all stacks but that
-and the baseline. In the order of worth:
+file beside the documents, `everything.tar.gz`, for machines that hand back no more than 8 files of
+16 MiB; what profilers have left, which may be larger, lies apart in `traces.tar.gz`, where there is
+any. Unpack the first on a fresh machine, so that its folder `works` lies in `gpu-results`, and
+rounds add up there too, where driver and number of cores are the same. Results of a version with
+another schema are refused: begin with an empty `gpu-results` then. `--only STACK` leaves out all
+stacks but that and the baseline. In the order of worth:
 
-    python3 -m benchmarks.gpu floor single-gpu-full --rounds 1 --set measure.steps=5 \
-        --set measure.phase_steps=3
-    python3 -m benchmarks.gpu floor single-gpu-full claims --only fused-loss-compiled
-    python3 -m benchmarks.gpu floor single-gpu-lora claims --only fused-loss-compiled
+    python3 -m benchmarks.gpu correctness floor single-gpu-full single-gpu-lora claims \
+        --rounds 1 --only compiled --only fused-loss-compiled --set measure.phase_steps=0 \
+        --seconds 480
+    python3 -m benchmarks.gpu floor single-gpu-full claims --only fused-loss-compiled \
+        --set measure.phase_steps=0
+    python3 -m benchmarks.gpu floor single-gpu-lora claims --only fused-loss-compiled \
+        --set measure.phase_steps=0
     python3 -m benchmarks.gpu floor padding-free claims --only padding-free \
         --set 'sweep.train.micro_batch_size=[8]' --set measure.phase_steps=0
     python3 -m benchmarks.gpu floor single-gpu-qlora claims --only nf4-fused \
         --set measure.phase_steps=0
     python3 -m benchmarks.gpu floor llama-3-8b-qlora claims
-    python3 -m benchmarks.gpu kernels --seconds 580
+    python3 -m benchmarks.gpu floor single-gpu-lora-8b claims --only fused-loss-compiled \
+        --set measure.phase_steps=0
+    python3 -m benchmarks.gpu kernels --seconds 590
 
-The first shows in a few minutes what does not compile there, and which stack is the fastest; what
-it measures has other settings, so it is no part of a claim. About 465 s are left of a call for a
-comparison: five rounds of two stacks of `single-gpu-full` need about 430, by arithmetic.
+The first shows in a few minutes what does not compile there, and which stack is the fastest, and
+its round counts: `--rounds 1 --set measure.phase_steps=0` scouts and counts, where the calls that
+follow have the same `--set`. `--set measure.steps=5` gives experiments of other ids, which count
+for no claim. `fused-loss-compiled` leaves the chunks of the loss to Liger: where their products are
+too small, `--set stacks.fused-loss-compiled.fused-kernels.loss_chunk=8` is the fallback, from its
+first round on, since it changes the id. About 465 s are left of a call for a comparison: five
+rounds of two stacks of `single-gpu-full` need about 430, by arithmetic; of `single-gpu-lora-8b`
+about 1,200. `kernels` needs more than 540 s: give it a call of its own, with nothing beside it.
 
 They need further wheels: liger-kernel==0.8.5 and bitsandbytes==0.50.2 (43 MB), and for `micro`
 pytest==9.2.0, iniconfig==2.3.0, pytest-benchmark==5.3.1, py-cpuinfo2==10.1.1 and pygments==2.21.0,
@@ -95,8 +106,11 @@ SHORT_SECONDS = 60.0
 GRACE_SECONDS = 20.0
 """Time that an interrupted section has for writing its partial results."""
 
-ARCHIVE = "everything.tar.gz"
-"""Archive of all documents, rounds and claims."""
+ARCHIVE, TRACES = "everything.tar.gz", "traces.tar.gz"
+"""Archives of all documents, rounds and claims, and of what profilers have recorded."""
+
+RECORDED = (".pt.trace.json.gz", ".pickle", ".nsys-rep")
+"""Endings of the files of profilers: each may be larger than all rounds."""
 
 
 @dataclass(frozen=True)
@@ -235,24 +249,39 @@ def write_summary(asked: argparse.Namespace, outcomes: Sequence[Outcome]) -> Non
 
 
 def pack(output: Path) -> None:
-    """Pack all documents, rounds and claims so far into one file, replaced atomically.
+    """Pack all documents, rounds and claims so far into one file, replaced atomically, and what
+    profilers have recorded into another.
 
-    Caches stay out: what compilers keep can be larger than all else.
+    Only files of 16 MiB come back from some machines: no trace may cost a round. Caches stay out:
+    what compilers keep can be larger than all else.
     """
-    aside, folders = output / f".{ARCHIVE}", {output.resolve(): "documents", KEPT: KEPT.name}
+    members: dict[str, list[tuple[Path, str]]] = {ARCHIVE: [], TRACES: []}
+    for folder, name in {output.resolve(): "documents", KEPT: KEPT.name}.items():
+        for path in sorted(folder.rglob("*")):
+            inner = path.relative_to(folder)
+            if path.is_file() and "cache" not in inner.parts and not is_archive(path):
+                kept = TRACES if path.name.endswith(RECORDED) else ARCHIVE
+                members[kept].append((path, f"{name}/{inner}"))
+    for archive, found in members.items():
+        if found:
+            write_archive(output / archive, found)
 
-    def others(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        path = Path(member.name)
-        return None if path.name in (ARCHIVE, aside.name) or "cache" in path.parts else member
 
+def is_archive(path: Path) -> bool:
+    """Return whether a file is one that `pack` writes, or has begun to write."""
+    return path.name.removeprefix(".") in (ARCHIVE, TRACES)
+
+
+def write_archive(path: Path, members: Sequence[tuple[Path, str]]) -> None:
+    """Write an archive of files by their names in it. What goes wrong is printed."""
+    aside = path.with_name(f".{path.name}")
     try:
         with tarfile.open(aside, "w:gz") as archive:
-            for folder, name in folders.items():
-                if folder.is_dir():
-                    archive.add(folder, name, filter=others)
-        aside.replace(output / ARCHIVE)
+            for file, name in members:
+                archive.add(file, name)
+        aside.replace(path)
     except OSError as error:
-        print(f"not packed: {error}", file=sys.stderr)
+        print(f"{path.name} not packed: {error}", file=sys.stderr)
 
 
 def row(outcome: Outcome) -> str:

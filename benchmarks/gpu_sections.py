@@ -139,7 +139,7 @@ def on_request(asked: argparse.Namespace, folder: Path) -> Iterator[Section]:
     yield Section(
         "kernels",
         (python, "-m", "benchmarks.gpu_kernels", device),
-        540,
+        580,
         judges.judge_kernels,
         on_request=True,
     )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,6 +106,72 @@ def test_a_plugin_s_stack_runs_where_nothing_is_installed_and_only_results_are_l
     assert set(found) == {"padded", "padding-free"}
     assert set(found.values()) <= {"ok", "degraded"}
     assert list(temporary.glob("accel-bench*")) == [], "nothing that is ours"
+
+
+def test_no_trace_costs_a_round_its_place_in_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some machines hand back files of 16 MiB alone: traces and snapshots are packed apart."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import gpu
+
+    kept, output = tmp_path / "kept", tmp_path / "output"
+    monkeypatch.setattr(gpu, "KEPT", kept)
+    rounds, large = "works/accel_bench.sqlite", "profile/runs/a/1/profile"
+    traces = (f"{large}/rank0.1.pt.trace.json.gz", f"{large}/rank0/memory_snapshot.pickle")
+    for name in (rounds, *traces, "works/cache/kernel.so"):
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        (kept / name).write_bytes(os.urandom(2**20 if name in traces else 2**10))
+    output.mkdir()
+    (output / "summary.json").write_text("{}")
+    for _ in range(2):  # The second call does not pack what the first has written.
+        gpu.pack(output)
+    found = {}
+    for archive in ("everything.tar.gz", "traces.tar.gz"):
+        with tarfile.open(output / archive) as packed:
+            found[archive] = set(packed.getnames())
+    assert found == {
+        "everything.tar.gz": {"documents/summary.json", f"kept/{rounds}"},
+        "traces.tar.gz": {f"kept/{name}" for name in traces},
+    }
+    assert (output / "everything.tar.gz").stat().st_size < 2**14
+
+
+def documented_calls() -> Iterator[argparse.Namespace]:
+    """The calls in the script's docstring, as it would parse them."""
+    from benchmarks import gpu
+
+    lines = str(gpu.__doc__).splitlines()
+    for words in (shlex.split(line, comments=True) for line in lines if " -m benchmarks." in line):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", words[2:])
+            yield gpu.parse()
+
+
+def test_the_calls_that_are_documented_name_what_there_is_and_their_rounds_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What scouts counts too: a setting that differs would make another experiment of it."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu_sections import sections
+
+    folders = ROOT.glob("plugins/*/*/sample_configurations/scenarios")
+    shipped = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
+    settings: dict[str, list[list[str]]] = {}
+    for asked in documented_calls():
+        limits = {one.name: one.seconds for one in sections(asked, tmp_path)}
+        assert set(asked.sections) <= set(limits)
+        works = [name for name in asked.sections if name in shipped]
+        for name in works:
+            settings.setdefault(name, []).append(asked.settings)
+            written = yaml.safe_load(shipped[name].read_text())
+            assert set(asked.only) <= set(written["stacks"])
+        if "kernels" in asked.sections:
+            assert asked.sections == ["kernels"]
+            assert asked.seconds > limits["kernels"] > 540
+    assert len(settings["single-gpu-full"]) == len(settings["single-gpu-lora"]) == 2
+    assert all(one == found[0] for found in settings.values() for one in found)
+    assert not any("measure.steps" in one for found in settings.values() for one in found[0])
 
 
 def test_settings_and_rounds_reach_the_comparisons(
