@@ -171,6 +171,39 @@ def test_messages_may_be_columns_of_roles_and_contents(make_run: MakeRun, tmp_pa
     assert [texts(read, n) for n in range(20)] == [texts(expected, n) for n in range(20)]
 
 
+def as_sharegpt(chats: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Conversations as ShareGPT's rows have them."""
+    speakers = {"user": "human", "assistant": "gpt", "system": "system"}
+    return [
+        {
+            "id": str(number),
+            "conversations": [
+                {"from": speakers[one["role"]], "value": one["content"]} for one in row["messages"]
+            ],
+        }
+        for number, row in enumerate(chats)
+    ]
+
+
+@pytest.mark.parametrize("form", ["rows.jsonl", "rows.parquet", "columns.parquet"])
+def test_rows_of_sharegpt_are_the_same_conversations(
+    form: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    rows = as_sharegpt(CHATS)
+    if form == "columns.parquet":
+        keys = ("from", "value")
+        rows = [
+            {"conversations": {key: [one[key] for one in row["conversations"]] for key in keys}}
+            for row in rows
+        ]
+    path = write_rows(tmp_path / form, rows)
+    read = load(make_run, plugin_of(path, messages="conversations"), 256)
+    plain = write_rows(tmp_path / "plain.jsonl", CHATS)
+    expected = load(make_run, plugin_of(plain, messages="messages"), 256)
+    assert [texts(read, n) for n in range(20)] == [texts(expected, n) for n in range(20)]
+    assert "Hi, 3!" in texts(read, 3)[1]
+
+
 def test_a_split_of_a_saved_dataset_is_read_by_its_name(make_run: MakeRun, tmp_path: Path) -> None:
     write_rows(tmp_path / "all" / "train", PAIRS[:3])
     write_rows(tmp_path / "all" / "test", PAIRS[3:5])
@@ -452,6 +485,18 @@ def test_packed_samples_are_the_row_of_all_tokens(make_run: MakeRun, tmp_path: P
         ({"prompt": 3, "answer": "b"}, {}, "'prompt' is int, expected text"),
         ({"messages": "hi"}, {"messages": "messages"}, "expected a list of messages"),
         ({"messages": [{"content": "hi"}]}, {"messages": "messages"}, "message 1 has no `role`"),
+        ({"messages": ["hi"]}, {"messages": "messages"}, "message 1 has no `role`"),
+        (
+            {"messages": [{"from": "humam", "value": "hi"}]},
+            {"messages": "messages"},
+            "message 1 is from 'humam'; did you mean 'human'",
+        ),
+        (
+            {"messages": [{"from": "gpt", "text": "hi"}]},
+            {"messages": "messages"},
+            "message 1 is from 'gpt' and has no text in `value`",
+        ),
+        ({"conversations": []}, {}, "set data.prompt, or data.messages for a list"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from accel_bench.builtin.data import tokenizer_impl
 from accel_bench.builtin.data.dataset_impl import Flags, Tokens
 from accel_bench.builtin.data.instructions import ConversationOptions
-from accel_bench.builtin.data.row_sources import Row, value_of
+from accel_bench.builtin.data.row_sources import Message
 from accel_bench.errors import ScenarioError
 
 ASSISTANT = "assistant"
@@ -49,8 +49,6 @@ TEXTS_AT_ONCE = 256
 
 MOST_BYTES_OF_A_ROW = 1 << 30
 """Memory that the rendering of one row may take beyond what is in use."""
-
-Message: TypeAlias = dict[str, Any]
 
 
 class Rendered(NamedTuple):
@@ -289,37 +287,6 @@ def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, st
     if isinstance(template, dict):  # several by name, of which this is what messages take
         template = template.get("default")
     return {**special, **found}, template
-
-
-def text_of(row: Row, field: str, option: str) -> str:
-    """Return a field's text, empty for null. Raises ScenarioError for anything else."""
-    value = value_of(row, field, option)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ScenarioError(f"{row[0]}: {field!r} is {type(value).__name__}, expected text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ScenarioError(f"{row[0]}: {field!r} holds half of a surrogate pair") from error
-    return value
-
-
-def messages_of(row: Row, field: str, option: str) -> list[Message]:
-    """Return a field's messages. Raises ScenarioError for what is no list of them."""
-    value = value_of(row, field, option)
-    if not isinstance(value, list):
-        raise ScenarioError(
-            f"{row[0]}: {field!r} is {type(value).__name__}, expected a list of messages"
-        )
-    for number, message in enumerate(value, start=1):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise ScenarioError(
-                f"{row[0]}: {field!r}: message {number} has no `role`; one looks like "
-                '{"role": "user", "content": "..."}'
-            )
-    # Tables have every key in every message, null where it was not given.
-    return [{key: one[key] for key in one if one[key] is not None} for one in value]
 
 
 def bytes_of(said: str | list[Message]) -> int:

@@ -175,8 +175,9 @@ class InstructionsOptions(ConversationOptions):
     """Field that holds the answer."""
 
     messages: str | None = Field(None, min_length=1)
-    """Field with a list of messages, each with `role` and `content`, in the place of prompt and
-    answer; what the role `assistant` says are the answers."""
+    """Field with a list of messages, each with `role` and `content`, or with `from` and `value` as
+    ShareGPT's rows have them, in the place of prompt and answer; what the role `assistant`, or
+    `gpt`, says are the answers."""
 
     train_on: Literal["answers", "all"] = "answers"
     """Tokens that the loss is computed on: those of answers, with the token that ends each, or all.

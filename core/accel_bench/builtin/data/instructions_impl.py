@@ -19,17 +19,20 @@ from accel_bench.builtin.data.conversations_cache_impl import (
 )
 from accel_bench.builtin.data.conversations_impl import (
     Codec,
-    Message,
     bytes_of,
     make_template,
-    messages_of,
     render,
-    text_of,
 )
 from accel_bench.builtin.data.dataset_impl import TokenDataset, supervised_lengths, windows
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.instructions import InstructionsOptions
-from accel_bench.builtin.data.row_sources import Row, read_rows
+from accel_bench.builtin.data.row_sources import (
+    Message,
+    Row,
+    messages_of,
+    read_rows,
+    text_of,
+)
 from accel_bench.builtin.data.synthetic_rows import synthetic_rows
 from accel_bench.errors import ScenarioError
 
@@ -190,6 +193,7 @@ def _samples(options: InstructionsOptions, seed: int) -> Iterator[Sample]:
 def _sample(row: Row, options: InstructionsOptions) -> Sample:
     if options.messages is not None:
         return Sample(row[0], [], messages_of(row, options.messages, "data.messages"))
-    parts = [text_of(row, field, "data.prompt") for field in options.prompts]
+    named = "data.prompt, or data.messages for a list of messages"
+    parts = [text_of(row, field, named) for field in options.prompts]
     prompt = "\n\n".join(part for part in parts if part)
     return Sample(row[0], prompt, text_of(row, options.answer, "data.answer"))

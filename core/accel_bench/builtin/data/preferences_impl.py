@@ -22,19 +22,23 @@ from accel_bench.builtin.data.conversations_cache_impl import (
 from accel_bench.builtin.data.conversations_impl import (
     ASSISTANT,
     Codec,
-    Message,
     Rendered,
     Template,
     bytes_of,
     make_template,
-    messages_of,
     render,
-    text_of,
 )
 from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.preferences import PreferencesOptions
-from accel_bench.builtin.data.row_sources import Row, read_rows, value_of
+from accel_bench.builtin.data.row_sources import (
+    Message,
+    Row,
+    messages_of,
+    read_rows,
+    text_of,
+    value_of,
+)
 from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers, Padding
 from accel_bench.builtin.data.synthetic_rows import synthetic_rows
 from accel_bench.errors import ScenarioError

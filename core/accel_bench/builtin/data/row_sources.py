@@ -28,6 +28,19 @@ ROWS_AT_ONCE = 1000
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
 """Where a row stands, and its fields."""
 
+Message: TypeAlias = dict[str, Any]
+"""What one role says, as chat templates take it: `role`, `content`, and what a row has beside."""
+
+SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+}
+"""Role of each speaker that a message `{from, value}` may name, as ShareGPT's rows have it."""
+
 
 def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
     """Return the files with rows below `root`, or the file itself, by name, up to the limit.
@@ -73,7 +86,8 @@ def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]
 def value_of(row: Row, field: str, option: str) -> Any:
     """Return a field of a row. Raises ScenarioError where it has none of that name.
 
-    Messages that a table has as a list of roles beside one of contents become a list of messages.
+    Messages that a table has as lists by key, of roles or speakers beside one of texts, become a
+    list of messages.
     """
     where, fields = row
     if field not in fields:
@@ -81,7 +95,63 @@ def value_of(row: Row, field: str, option: str) -> Any:
         hint = did_you_mean(field, fields)
         raise ScenarioError(f"{where}: no field {field!r}{hint}; fields: {known}; set {option}")
     value = fields[field]
-    return _messages(value) if isinstance(value, dict) and "role" in value else value
+    in_columns = isinstance(value, dict) and ("role" in value or "from" in value)
+    return _messages(value) if in_columns else value
+
+
+def text_of(row: Row, field: str, option: str) -> str:
+    """Return a field's text, empty for null. Raises ScenarioError for anything else."""
+    value = value_of(row, field, option)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ScenarioError(f"{row[0]}: {field!r} is {type(value).__name__}, expected text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ScenarioError(f"{row[0]}: {field!r} holds half of a surrogate pair") from error
+    return value
+
+
+def messages_of(row: Row, field: str, option: str) -> list[Message]:
+    """Return a field's messages, those of ShareGPT by the names that templates know.
+
+    Raises ScenarioError for what is no list of messages.
+    """
+    value = value_of(row, field, option)
+    if not isinstance(value, list):
+        raise ScenarioError(
+            f"{row[0]}: {field!r} is {type(value).__name__}, expected a list of messages"
+        )
+    return [
+        _message(one, f"{row[0]}: {field!r}: message {number}")
+        for number, one in enumerate(value, start=1)
+    ]
+
+
+def _message(given: Any, where: str) -> Message:
+    # Tables have every key in every message, null where it was not given.
+    pairs = given.items() if isinstance(given, dict) else ()
+    said = {key: value for key, value in pairs if value is not None}
+    if "role" not in said and isinstance(said.get("from"), str):
+        said = _from_sharegpt(said, where)
+    if not isinstance(said.get("role"), str):
+        raise ScenarioError(
+            f'{where} has no `role`; one looks like {{"role": "user", "content": "..."}} or '
+            '{"from": "human", "value": "..."}'
+        )
+    return said
+
+
+def _from_sharegpt(said: Message, where: str) -> Message:
+    speaker, text = said["from"], said.get("value")
+    if speaker not in SHAREGPT_ROLES:
+        hint, known = did_you_mean(speaker, SHAREGPT_ROLES), ", ".join(SHAREGPT_ROLES)
+        raise ScenarioError(f"{where} is from {speaker!r}{hint}; known are {known}")
+    if not isinstance(text, str):
+        raise ScenarioError(f"{where} is from {speaker!r} and has no text in `value`")
+    rest = {key: said[key] for key in said if key not in ("from", "value")}
+    return {"role": SHAREGPT_ROLES[speaker], "content": text, **rest}
 
 
 def _messages(columns: dict[str, Any]) -> Any:
