@@ -37,6 +37,9 @@ from benchmarks.entry import Counts, Entry, this_machine
 ROWS, LISTED_ROWS, QUICK_ROWS = 1_000_000, 10_000, 2_000
 AT_ONCE = 5_000
 STEPS = 20
+GOALS = {"report": 10.0, "cost": 3.0, "pivot": 3.0, "summary": 3.0}
+"""Processor seconds of commands that read more than columns."""
+
 SCENARIOS, STACKS, ROUNDS = 100, 10, 50
 
 
@@ -46,7 +49,7 @@ def measure_store(counts: Counts) -> list[Entry]:
     machine = this_machine()
     with tempfile.TemporaryDirectory(prefix="accel-bench-store-") as root:
         listed, large = Path(root, "listed"), Path(root, "large")
-        fill(listed, few)
+        fill(listed, few, whole=True)
         entries = list(_commands(listed, few, machine))
         fill(large, many)
         with open_store(large, write=True) as store:
@@ -62,6 +65,9 @@ def _commands(folder: Path, rows: int, machine: dict[str, JsonValue]) -> Iterato
         "list": ["results", "list"],
         "compare": ["compare", *pair],
         "audit": ["audit"],
+        "cost": ["cost", "--price", "3"],
+        "pivot": ["pivot"],
+        "summary": ["summary"],
         "report": ["report", "--where", "round >= 0", "--html", str(page)],
     }
     for name, command in commands.items():
@@ -70,7 +76,7 @@ def _commands(folder: Path, rows: int, machine: dict[str, JsonValue]) -> Iterato
             name=f"store-{name}-{rows}",
             value=median(processors),
             unit="processor seconds",
-            goal=10.0 if name == "report" else 2.0,
+            goal=GOALS.get(name, 2.0),
             goal_is="at most",
             samples={"processor_seconds": processors, "clock_seconds": clocks},
             machine=machine,
@@ -165,14 +171,23 @@ def _timed(
     )
 
 
-def fill(folder: Path, rows: int) -> None:
-    """Store so many runs of 100 scenarios, 10 stacks, 4 batch sizes and 50 rounds."""
+def fill(folder: Path, rows: int, whole: bool = False) -> None:
+    """Store so many runs of 100 scenarios, 10 stacks, 4 batch sizes and 50 rounds.
+
+    With `whole`, documents and samples of runs differ too, as commands need that compute with them.
+    """
     with open_store(folder, write=True) as store:
         sessions = -(-rows // (STACKS * ROUNDS))
         for number in range(sessions):
             store.add_session(make_session(f"session-{number:05}"))
-        templates = [run_record(make_run(size)) for size in range(4)]
-        made = (varied(templates[number // 10 % 4], number) for number in range(rows))
+        results = [make_run(size) for size in range(4)]
+        templates = [run_record(result) for result in results]
+        made = (
+            run_record(varied_result(results[number // (STACKS * ROUNDS) % 4], number))
+            if whole
+            else varied(templates[number // 10 % 4], number)
+            for number in range(rows)
+        )
         while part := list(islice(made, AT_ONCE)):
             with store.changing() as connection:
                 connection.execute(insert(RUNS), [one.columns for one in part])
@@ -199,6 +214,42 @@ def varied(record: RunRecord, number: int) -> RunRecord:
     }
     del columns["checksum"]
     return record._replace(columns=with_checksum(columns))
+
+
+def varied_result(result: Result, number: int) -> Result:
+    """Return another run: its own ids, scenario, stack and speed, in all that is stored of it."""
+    session, stack = number // (STACKS * ROUNDS), number % STACKS
+    name = {"name": f"work-{session % SCENARIOS}"}
+    experiment = result.experiment.model_copy(
+        update={
+            "id": digest([session, stack]),
+            "scenario": result.experiment.scenario.model_copy(update=name),
+            "stack": result.experiment.stack.model_copy(update={"name": f"stack-{stack}"}),
+        }
+    )
+    seconds = 0.1 + digest_number(number) / 1e5
+    update = {
+        "run_id": f"run-{number:07}",
+        "session": f"session-{session:05}",
+        "experiment": experiment,
+        "round": number // STACKS % ROUNDS,
+        "position": stack,
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1.7e9 + 30 * number)),
+        "ranks": tuple(_at_pace(rank, seconds) for rank in result.ranks),
+    }
+    return result.model_copy(update=update)
+
+
+def _at_pace(rank: RankResult, seconds: float) -> RankResult:
+    """Return a rank whose steps take so many seconds each."""
+    assert rank.window is not None
+    window = rank.window
+    parts = {
+        part: tuple(one.model_copy(update={"seconds": seconds}) for one in getattr(window, part))
+        for part in ("samples", "warmup")
+    }
+    update = {**parts, "ended": window.started + seconds * len(window.samples)}
+    return rank.model_copy(update={"window": window.model_copy(update=update)})
 
 
 def digest_number(number: int) -> float:

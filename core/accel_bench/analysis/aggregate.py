@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, cast
 
-from accel_bench.analysis.checks.audit import disowning, with_audit
+from accel_bench.analysis.checks.audit import audit, disowning, marked_degraded
 from accel_bench.analysis.checks.gradients import gradient_reasons
 from accel_bench.analysis.checks.noise import concerns_work
 from accel_bench.analysis.metrics.offered_load import (
@@ -27,7 +28,28 @@ from accel_bench.analysis.statistics.estimators import (
 )
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names, label_of
-from accel_bench.result import Result, Status
+from accel_bench.documents.base import Frozen
+from accel_bench.result import Provenance, RankResult, Result, Status
+from accel_bench.scenario.experiment import Experiment
+
+RUN_FACTS = (
+    *(
+        "run_id",
+        "session",
+        "experiment",
+        "round",
+        "position",
+        "attempt",
+        "replaces",
+        "status",
+        "reasons",
+    ),
+    *("started_at", "seconds", "metrics", "machine", "nodes", "provenance"),
+)
+RANK_FACTS = ("rank", "status", "device", "metrics", "evidence")
+"""Fields of a run and of its ranks from which tables of experiments are made."""
+
+ModelT = TypeVar("ModelT", bound=Frozen)
 
 
 class StopReason(NamedTuple):
@@ -145,6 +167,16 @@ class ExperimentRuns:
         """The last completed run."""
         return list(self.completed.values())[-1] if self.completed else None
 
+    def for_tables(self) -> ExperimentRuns:
+        """Return the same with a tenth of the memory: tables need nothing but RUN_FACTS and the
+        speeds of runs, and all that is stored of `middle` and `last`."""
+        whole = {id(run) for run in (self.middle, self.last)}
+        runs = {
+            key: run if id(run) in whole else _of_tables(run, self.planned.experiment)
+            for key, run in self.counted.items()
+        }
+        return replace(self, counted=runs, completed={key: runs[key] for key in self.completed})
+
 
 def collect_runs(
     planned: PlannedSummary,
@@ -168,7 +200,9 @@ def collect_runs(
         and result.experiment.id == experiment.id
         and result.experiment.stack.name == experiment.stack.name
     ]
-    counted = {key: with_audit(run) for key, run in counted_runs(own).items()}
+    rows = counted_runs(own)
+    broken = {key: audit(run) for key, run in rows.items()}
+    counted = {key: marked_degraded(run, broken[key]) for key, run in rows.items()}
     end = ending(planned, list(counted.values()), rounds, stopped)
     valid = end.status is not Status.INVALID
     imported = _imported(counted.values())
@@ -182,7 +216,9 @@ def collect_runs(
         if valid and run.status.completed and not run.imported
     }
     speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}
-    disowned = dict.fromkeys(figures for run in completed.values() for figures in disowning(run))
+    disowned = dict.fromkeys(
+        words for key, run in completed.items() for words in disowning(run, broken[key])
+    )
     again = frozenset(number for _, number in replaced)
     return ExperimentRuns(
         planned, end, counted, completed, speeds, tuple(disowned), imported, again
@@ -196,12 +232,40 @@ def collect_experiments(results: Sequence[Result]) -> list[ExperimentRuns]:
     for result in results:
         key = (result.experiment.id, result.experiment.stack.name)
         groups.setdefault(key, []).append(result)
-    found = []
-    for runs in groups.values():
-        first = min(runs, key=lambda run: (run.started_at, run.run_id))
-        planned = PlannedSummary(experiment=first.experiment)
-        found.append(collect_runs(planned, [*runs, *again], rounds=0))
-    return found
+    return [collect_experiment(runs, again) for runs in groups.values()]
+
+
+def collect_experiment(runs: Sequence[Result], again: Sequence[Result]) -> ExperimentRuns:
+    """Return an experiment with all of its stored rounds.
+
+    `again` are runs of any experiment that measured a round a second time.
+    """
+    first = min(runs, key=lambda run: (run.started_at, run.run_id))
+    planned = PlannedSummary(experiment=first.experiment)
+    return collect_runs(planned, [*runs, *again], rounds=0)
+
+
+def _of_tables(run: Result, experiment: Experiment) -> Result:
+    """Return what tables show of a run beside its speed; equal parts of runs become one."""
+    ranks = tuple(_with_fields(RankResult, rank, RANK_FACTS) for rank in run.ranks)
+    shared: dict[str, Any] = {"ranks": ranks}
+    if run.experiment == experiment:
+        shared["experiment"] = experiment
+    if run.provenance == Provenance():
+        shared["provenance"] = _defaults(Result)["provenance"]
+    return _with_fields(Result, run, RUN_FACTS, **shared)
+
+
+def _with_fields(model: type[ModelT], one: ModelT, names: Sequence[str], **others: Any) -> ModelT:
+    """Return a model with these fields of another one; all further ones have their defaults."""
+    facts = {name: getattr(one, name) for name in names}
+    made: Any = model.model_construct(set(), **{**_defaults(model), **facts, **others})
+    return cast(ModelT, made)
+
+
+@cache
+def _defaults(model: type[Frozen]) -> dict[str, Any]:
+    return dict(vars(model.model_construct()))
 
 
 def _imported(runs: Iterable[Result]) -> str:

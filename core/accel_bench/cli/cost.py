@@ -30,18 +30,16 @@ def cost(options: CostOptions) -> None:
     The measured throughput counts real tokens, without padding; starting up, loading, compiling and
     writing checkpoints are not in the cost. Prices older than 90 days are marked as stale.
     """
-    from accel_bench.analysis.metrics.cost import cost_of_results
+    from accel_bench.analysis.metrics.cost import cost_of_experiments
     from accel_bench.cli.output import print_report
     from accel_bench.errors import PriceError
     from accel_bench.report.views.cost import cost_report
-    from accel_bench.runner.unfinished import open_results
 
     rate = hourly_rate(options)
     if rate is None:
         raise PriceError("a cost needs --price or --instance, and not both")
-    with open_results(options.results) as store:
-        runs = store.results(experiment_ids=options.named(store))
-    document = cost_of_results(runs, rate, options.for_tokens, options.instances)
+    experiments, _ = options.read_experiments()
+    document = cost_of_experiments(experiments, rate, options.for_tokens, options.instances)
     print_report(cost_report(document), options.output)
     warn_if_stale(rate)
 

@@ -14,6 +14,9 @@ from accel_bench.documents.variables import DEFAULT_RESULTS, RESULTS
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from accel_bench.analysis.aggregate import ExperimentRuns
     from accel_bench.result import Result
     from accel_bench.store.database import Store
 
@@ -138,10 +141,21 @@ class ExperimentOptions:
     ] = None
     results: Results = DEFAULT_RESULTS
 
-    def named(self, store: Store) -> set[str] | None:
-        """Return the ids of the named experiments; None stands for all. Raises StoreError."""
+    def conditions(self, store: Store) -> list[ColumnElement[bool]]:
+        """Return the conditions on the chosen runs; none chooses all. Raises StoreError."""
+        from accel_bench.store.schema import RUNS
+
         names = self.experiments or ()
-        return {run.experiment.id for name in names for run in store.find(name)} if names else None
+        ids = {run.experiment.id for name in names for run in store.find(name)}
+        return [RUNS.c.experiment_id.in_(sorted(ids))] if names else []
+
+    def read_experiments(self) -> tuple[list[ExperimentRuns], dict[str, str]]:
+        """Return the chosen experiments, and the baselines of their sessions. Raises StoreError."""
+        from accel_bench.runner.unfinished import open_results
+        from accel_bench.store.selection import select_experiments
+
+        with open_results(self.results) as store:
+            return select_experiments(store, *self.conditions(store))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +164,19 @@ class SelectionOptions(ExperimentOptions):
 
     where: Where = None
 
-    def read(self) -> list[Result]:
-        """Return the chosen runs. Raises StoreError."""
-        return self.read_with_baselines()[0]
+    def conditions(self, store: Store) -> list[ColumnElement[bool]]:
+        """Return the conditions on the chosen runs; none chooses all. Raises StoreError."""
+        from accel_bench.store.queries import condition_of
+
+        given = [condition_of(store, self.where)] if self.where is not None else []
+        return [*given, *super().conditions(store)]
 
     def read_with_baselines(self) -> tuple[list[Result], dict[str, str]]:
         """Return the chosen runs, and the baselines of their sessions. Raises StoreError."""
         from accel_bench.runner.unfinished import open_results
-        from accel_bench.store.queries import condition_of
 
         with open_results(self.results) as store:
-            conditions = [condition_of(store, self.where)] if self.where is not None else []
-            found = store.results(*conditions, experiment_ids=self.named(store))
+            found = store.results(*self.conditions(store))
             sessions = store.sessions({run.session for run in found})
         return found, {one.id: one.baseline for one in sessions}
 

@@ -42,7 +42,6 @@ def pivot(options: PivotOptions) -> None:
     would mix experiments, further keys become rows. What ran out of memory is an OOM cell, and what
     failed its word. With --price or --instance there is money, with --for-tokens the hours too.
     """
-    from accel_bench.analysis.aggregate import collect_experiments
     from accel_bench.analysis.metrics.rate import Terms
     from accel_bench.analysis.tables.pivot import Layout, pivot_experiments
     from accel_bench.cli.cost import hourly_rate, warn_if_stale
@@ -51,7 +50,7 @@ def pivot(options: PivotOptions) -> None:
 
     rate = hourly_rate(options)
     terms = Terms(rate=rate, tokens=options.for_tokens, instances=options.instances)
-    results, baselines = options.read_with_baselines()
+    experiments, baselines = options.read_experiments()
     layout = Layout(
         split_names(options.rows),
         split_names(options.columns),
@@ -59,7 +58,7 @@ def pivot(options: PivotOptions) -> None:
         _reference(options.against),
         baselines,
     )
-    made = pivot_experiments(collect_experiments(results), layout, terms)
+    made = pivot_experiments(experiments, layout, terms)
     print_report(pivot_report(made), options.output)
     warn_if_stale(rate)
 

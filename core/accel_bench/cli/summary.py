@@ -34,6 +34,6 @@ def summary(options: SummaryOptions) -> None:
     from accel_bench.cli.output import print_report
     from accel_bench.report.views.groups import groups_by_key_report
 
-    results, baselines = options.read_with_baselines()
-    document = summarize_by(results, split_names(options.by), baselines)
+    experiments, baselines = options.read_experiments()
+    document = summarize_by(experiments, split_names(options.by), baselines)
     print_report(groups_by_key_report(document), options.output)

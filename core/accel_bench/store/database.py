@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,10 @@ from accel_bench.store.records import (
     run_record,
     unreadable,
 )
-from accel_bench.store.rows import Row, chronological_key, to_row
+from accel_bench.store.rows import Row, chronological_key, text_of, to_row
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
+    EXPERIMENTS,
     IDS,
     LABELS,
     RUNS,
@@ -206,6 +209,16 @@ class Store:
         for columns in self._runs(*conditions):
             yield str(columns["run_id"]), readable(columns)
 
+    def by_experiment(self, *conditions: ColumnElement[bool]) -> Iterator[list[Result]]:
+        """Yield the intact results of each experiment and stack, in the order of `results`, so that
+        those of one alone are in memory."""
+        names = [column.name for column in EXPERIMENTS]
+        runs = self._runs(*conditions, order=(*EXPERIMENTS, *CHRONOLOGICAL))
+        for _, group in groupby(runs, key=itemgetter(*names)):
+            found = (readable(columns) for columns in group)
+            if intact := [result for result in found if result is not None]:
+                yield intact
+
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[Row]:
         """Return a listing of all runs in the same order, corrupt ones included and marked.
 
@@ -258,13 +271,17 @@ class Store:
         with self._faults(), self._connect(self._writing) as connection, connection.begin():
             yield connection
 
-    def _runs(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
+    def _runs(
+        self, *conditions: ColumnElement[bool], order: Sequence[Column[Any]] = CHRONOLOGICAL
+    ) -> Iterator[Columns]:
         try:
-            query = self._reading.where(*conditions).order_by(*CHRONOLOGICAL)
+            query = self._reading.where(*conditions).order_by(*order)
             yield from self.fetch(query, ROWS_AT_ONCE)
         except sqlite.BrokenDatabaseError:
             # Sorting reads every row before it gives the first, so none was given yet.
-            yield from sorted(self._salvage(*conditions), key=chronological_key)
+            found = sorted(self._salvage(*conditions), key=chronological_key)
+            first = [column.name for column in order if column not in CHRONOLOGICAL]
+            yield from sorted(found, key=lambda columns: [text_of(columns[name]) for name in first])
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
         """Read run by run where a damaged page stops a query; what cannot be read is empty.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, insert
@@ -22,6 +23,7 @@ from accel_bench.documents.canonical import (
 from accel_bench.documents.redaction import SPOILED, Redactor
 from accel_bench.errors import ResultTooLargeError, StoreError, UnreadableResultError
 from accel_bench.result import RankResult, Result, Sample
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.checksums import CONTENTS, Columns, content_checksum, with_checksum
 from accel_bench.store.fields import derived_columns
 from accel_bench.store.rows import problem_of, text_of
@@ -40,6 +42,11 @@ digits are written as 1, all exponents as e, and no plus sign."""
 
 SURROGATE = r"\ud"
 """How canonical JSON begins half a character, and each half of a letter beyond 16 bits."""
+
+EXPERIMENT, BEHIND_EXPERIMENT = '"experiment":', ',"folder":"'
+"""What stands around an experiment in the canonical text of a result."""
+
+ModelT = TypeVar("ModelT", bound=Frozen)
 
 COMPRESSION = 6
 """Level of zlib."""
@@ -185,10 +192,36 @@ def to_result(columns: Mapping[str, Any]) -> Result:
 
 
 def parse_result(payload: str) -> Result:
-    """Return the result of a JSON text. Raises ValueError."""
-    result = Result.model_validate_json(payload)
+    """Return the result of a JSON text. Raises ValueError.
+
+    Runs of one experiment share it, as it is validated once: it is most of a text as it is stored.
+    """
+    before, found, behind = payload.partition(EXPERIMENT)
+    text, found_too, rest = behind.partition(BEHIND_EXPERIMENT)
+    if found and found_too:
+        with contextlib.suppress(ValueError):  # Another text, or one that is refused below.
+            experiment = _shared_experiment(text)
+            others = dict(_parse(_ResultElsewhere, f"{before}{BEHIND_EXPERIMENT[1:]}{rest}"))
+            return Result.model_construct(**{**others, "experiment": experiment})
+    return _parse(Result, payload)
+
+
+class _ResultElsewhere(Result):
+    """A result whose experiment is read by itself."""
+
+    experiment: None = None  # type: ignore[assignment]
+
+
+@lru_cache(maxsize=256)
+def _shared_experiment(text: str) -> Experiment:
+    return _parse(Experiment, text)
+
+
+def _parse(model: type[ModelT], payload: str) -> ModelT:
+    """Return the model of a JSON text of limited numbers. Raises ValueError."""
+    parsed = model.model_validate_json(payload)
     _check_numbers(payload)
-    return result
+    return parsed
 
 
 def _with_samples(result: Result, samples: str) -> Result:

@@ -231,6 +231,9 @@ INDEXES = (
 CHRONOLOGICAL = (RUNS.c.started_at, RUNS.c.round, RUNS.c.position, RUNS.c.attempt, RUNS.c.run_id)
 """Order in which runs are read."""
 
+EXPERIMENTS = (RUNS.c.experiment_id, RUNS.c.stack)
+"""Columns by which an experiment is told from others: stacks that do the same share an id."""
+
 IDS = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
 """Ids that name runs."""
 

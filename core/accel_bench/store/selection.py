@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, select
 
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiment
 from accel_bench.analysis.wording import join_names
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
@@ -86,6 +90,39 @@ def select_runs(store: Store, text: str = "") -> Runs:
     if not text and not named:
         raise StoreError(f"there are no runs in {store.folder}")
     return _read(store, named or _candidates(store, text))
+
+
+def select_experiments(
+    store: Store, *conditions: ColumnElement[bool]
+) -> tuple[list[ExperimentRuns], dict[str, str]]:
+    """Return every experiment of the intact runs of conditions, in the order of their first runs,
+    and the baselines of their sessions by session.
+
+    Each is read by itself and kept without its samples, so that a store of any size can be read.
+    """
+    again = store.results(RUNS.c.replaces != "", *conditions)
+    found = []
+    with _uncollected():
+        for runs in store.by_experiment(*conditions):
+            row, first = collect_experiment(runs, again), runs[0]
+            begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
+            found.append((begin, {run.session for run in runs}, row.for_tables()))
+    found.sort(key=itemgetter(0))
+    sessions = store.sessions({session for _, ran, _ in found for session in ran})
+    return [row for *_, row in found], {one.id: one.baseline for one in sessions}
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no cycles of objects in the block: results have none, and the search through all
+    that were read takes as long as reading them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _candidates(store: Store, word: str) -> list[Named]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -10,9 +11,11 @@ from analysis_factory import make_experiment, make_rank, make_result, make_round
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.metrics.cost import (
     EXCLUDED,
-    cost_of_results,
+    CostDocument,
+    cost_of_experiments,
     instances_needed,
     same_device,
     sensitivity,
@@ -26,6 +29,12 @@ from accel_bench.result import Result, Status
 
 GIVEN = HourlyRate(usd_per_hour=3.6, kind="given")
 """A tenth of a cent a second."""
+
+
+def cost_of(results: Sequence[Result], *terms: Any, **others: Any) -> CostDocument:
+    """The cost of stored runs, which are read without their samples."""
+    rows = [row.for_tables() for row in collect_experiments(results)]
+    return cost_of_experiments(rows, *terms, **others)
 
 
 def make_price(**changes: Any) -> Price:
@@ -63,7 +72,7 @@ def test_sensitivity_halves_and_doubles_each_figure() -> None:
 
 def test_the_interval_of_the_cost_is_that_of_the_throughput_turned_round() -> None:
     results = make_rounds(make_experiment(), [0.100, 0.101, 0.099, 0.1005, 0.0995])
-    (row,) = cost_of_results(results, GIVEN).experiments
+    (row,) = cost_of(results, GIVEN).experiments
     speed, cost = row.tokens_per_second, row.usd_per_million_tokens
     assert speed is not None
     assert cost is not None
@@ -79,7 +88,7 @@ def test_the_interval_of_the_cost_is_that_of_the_throughput_turned_round() -> No
 
 def test_one_run_has_a_cost_without_an_interval() -> None:
     # 100 tokens in 0.1 s are 3.6 million in an hour.
-    (row,) = cost_of_results([make_result()], GIVEN, for_tokens=5e6).experiments
+    (row,) = cost_of([make_result()], GIVEN, for_tokens=5e6).experiments
     assert row.usd_per_million_tokens is not None
     assert row.usd_per_million_tokens.median == pytest.approx(1.0)
     assert row.usd_per_million_tokens.low is None
@@ -90,7 +99,7 @@ def test_one_run_has_a_cost_without_an_interval() -> None:
 
 def test_no_completed_run_is_null_with_the_reason_and_never_zero() -> None:
     failed = make_result(status=Status.OOM, reasons=["asked for 2 GiB"])
-    (row,) = cost_of_results([failed], GIVEN, for_tokens=1e9).experiments
+    (row,) = cost_of([failed], GIVEN, for_tokens=1e9).experiments
     assert (row.status, row.runs) == (Status.OOM, 0)
     assert row.tokens_per_second is None
     assert row.usd_per_million_tokens is None
@@ -105,7 +114,7 @@ def test_requests_at_a_rate_have_no_cost_since_idle_hours_are_paid_for_too() -> 
     for more in ({}, {"rate": 4.0}):
         work = {"mode": "inference", "data": {}, "inference": {"prompt_tokens": 100, **more}}
         runs = make_rounds(make_experiment("base", scenario=work), [0.1] * 5)
-        costs += cost_of_results(runs, GIVEN).experiments
+        costs += cost_of(runs, GIVEN).experiments
     busy, at_a_rate = costs
     assert busy.usd_per_million_tokens is not None
     assert at_a_rate.usd_per_million_tokens is None
@@ -114,7 +123,7 @@ def test_requests_at_a_rate_have_no_cost_since_idle_hours_are_paid_for_too() -> 
 
 def test_an_invalid_run_has_no_cost() -> None:
     results = [make_result(), make_result(round=1, status=Status.INVALID, reasons=["no gradient"])]
-    (row,) = cost_of_results(results, GIVEN).experiments
+    (row,) = cost_of(results, GIVEN).experiments
     assert row.usd_per_million_tokens is None
 
 
@@ -125,7 +134,7 @@ def test_every_experiment_has_its_row_in_the_order_of_the_first_runs() -> None:
         make_result(fast),
         make_result(slow, round=1, seconds=0.2),
     ]
-    document = cost_of_results(results, GIVEN)
+    document = cost_of(results, GIVEN)
     costs = {row.stack: row.usd_per_million_tokens for row in document.experiments}
     assert list(costs) == ["slow", "fast"]
     assert costs["slow"] is not None
@@ -149,10 +158,10 @@ def test_a_run_on_two_machines_costs_both_and_idle_devices_are_named() -> None:
     tariff = table_tariff(make_price(), date(2025, 1, 2))
     assert tariff is not None
     a100 = {"type": "cuda", "name": "NVIDIA A100-SXM4-40GB"}
-    (row,) = cost_of_results([on(a100, 4, nodes=2)], tariff).experiments
+    (row,) = cost_of([on(a100, 4, nodes=2)], tariff).experiments
     assert (row.instances, row.usd_per_hour, row.devices_used) == (2, 64.0, 4)
     assert row.notes == ("16 devices are paid for and 4 used",)
-    (row,) = cost_of_results([on(a100, 4, nodes=2)], tariff, instances=3).experiments
+    (row,) = cost_of([on(a100, 4, nodes=2)], tariff, instances=3).experiments
     assert (row.instances, row.usd_per_hour) == (3, 96.0)
 
 
@@ -168,7 +177,7 @@ def test_a_run_on_two_machines_costs_both_and_idle_devices_are_named() -> None:
 def test_a_price_for_another_device_is_said_so(device: dict[str, str], words: str) -> None:
     tariff = table_tariff(make_price(devices=1), date(2025, 1, 2))
     assert tariff is not None
-    (row,) = cost_of_results([on(device)], tariff).experiments
+    (row,) = cost_of([on(device)], tariff).experiments
     (note,) = row.notes
     assert words in note
     assert row.usd_per_million_tokens is not None

@@ -11,7 +11,8 @@ from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accel_bench.analysis.tables.group_schema import Group
+from accel_bench.analysis.aggregate import collect_experiments
+from accel_bench.analysis.tables.group_schema import Group, GroupedSummary
 from accel_bench.analysis.tables.grouping import SUMMARY_KEYS, summarize_by
 from accel_bench.report.formats import render_report
 from accel_bench.report.views.groups import groups_by_key_report
@@ -20,9 +21,14 @@ from accel_bench.result import Result, Status
 RATE = "train.learning_rate"
 
 
+def summarized(results: Sequence[Result], keys: Sequence[str] = ()) -> GroupedSummary:
+    """The summary of stored runs, which are read without their samples."""
+    return summarize_by([row.for_tables() for row in collect_experiments(results)], keys)
+
+
 def groups(results: Sequence[Result], key: str) -> dict[Any, Group]:
     """The groups of one key by their values."""
-    (one,) = summarize_by(results, [key]).by
+    (one,) = summarized(results, [key]).by
     return {group.value: group for group in one.groups}
 
 
@@ -60,7 +66,7 @@ def test_what_was_not_measured_is_counted_by_its_word() -> None:
     runs = [*rounds(point(), STEADY), make_result(oom, status=Status.OOM)]
     found = groups(runs, BATCH)
     assert (found[4].counts, found[4].fastest) == ({"OOM": 1}, None)
-    text = render_report(groups_by_key_report(summarize_by(runs)), "table")
+    text = render_report(groups_by_key_report(summarized(runs)), "table")
     assert "1 OOM" in text and "by train.micro_batch_size" in text
 
 
@@ -79,15 +85,13 @@ def rates(losses: dict[float, Sequence[float]], **work: Any) -> list[Result]:
 
 def test_the_best_rate_is_that_of_the_lowest_loss_and_says_how_sure_it_is() -> None:
     runs = rates({1e-4: (3.0, 3.1), 1e-3: (2.0, 2.01), 1e-2: (3.5, 3.4)})
-    (best,) = summarize_by(runs).best_rates
+    (best,) = summarized(runs).best_rates
     assert (best.best.learning_rate, best.best.seeds, best.steps) == (1e-3, 2, 10)
     assert best.best.loss == pytest.approx(2.005)
     assert (best.separated, best.at_end) == (True, False)
-    (edge,) = summarize_by(rates({1e-4: (3.0,), 1e-3: (2.0,)})).best_rates
+    (edge,) = summarized(rates({1e-4: (3.0,), 1e-3: (2.0,)})).best_rates
     assert (edge.best.learning_rate, edge.separated, edge.at_end) == (1e-3, False, True)
-    text = render_report(
-        groups_by_key_report(summarize_by(rates({1e-4: (3,), 1e-3: (2,)}))), "table"
-    )
+    text = render_report(groups_by_key_report(summarized(rates({1e-4: (3,), 1e-3: (2,)}))), "table")
     assert "0.001 is at the end of the rates that were tried" in text
     assert "each rate has one seed" in text
 
@@ -96,7 +100,7 @@ def test_a_rate_that_failed_with_any_seed_is_never_the_best() -> None:
     runs = rates({1e-4: (3.0,), 1e-3: (2.5,)})
     lost = point(train={"learning_rate": 1e-2})
     runs += [make_result(lost, status=Status.INVALID, ranks=[make_rank()])]
-    (best,) = summarize_by(runs).best_rates
+    (best,) = summarized(runs).best_rates
     assert best.best.learning_rate == 1e-3
     assert [one.word for one in best.rates] == ["", "", "invalid"]
 
@@ -104,10 +108,10 @@ def test_a_rate_that_failed_with_any_seed_is_never_the_best() -> None:
 def test_rates_of_other_models_and_batches_are_not_compared() -> None:
     runs = rates({1e-4: (3.0,), 1e-3: (2.5,)})
     runs += rates({1e-4: (1.0,), 1e-3: (1.5,)}, model={"id": "other"})
-    found = {one.model: one.best.learning_rate for one in summarize_by(runs).best_rates}
+    found = {one.model: one.best.learning_rate for one in summarized(runs).best_rates}
     assert found == {"tiny-llama-cpu": 1e-3, "other": 1e-4}
     apart = [*rates({1e-4: (3.0,)}), *rates({1e-3: (2.0,)}, batch=4)]
-    assert summarize_by(apart).best_rates == ()
+    assert summarized(apart).best_rates == ()
 
 
 @given(campaigns(), st.randoms())
@@ -115,7 +119,7 @@ def test_rates_of_other_models_and_batches_are_not_compared() -> None:
 def test_each_experiment_is_in_one_group_of_each_key_in_any_order(
     runs: list[Result], random: Any
 ) -> None:
-    made = summarize_by(runs, SUMMARY_KEYS)
+    made = summarized(runs, SUMMARY_KEYS)
     total = len({(run.experiment.id, run.experiment.stack.name) for run in runs})
     assert made.experiments == total
     for one in made.by:
@@ -127,7 +131,7 @@ def test_each_experiment_is_in_one_group_of_each_key_in_any_order(
         ) * len(one.groups)
     shuffled = list(runs)
     random.shuffle(shuffled)
-    assert summarize_by(shuffled, SUMMARY_KEYS) == made
+    assert summarized(shuffled, SUMMARY_KEYS) == made
 
 
 def in_environment(
@@ -173,7 +177,7 @@ def test_several_that_fit_are_paired_within_their_session_or_not_at_all() -> Non
     found = groups([*lora, *nf4, *again], "stack")["nf4"]
     assert (found.pairs, found.ambiguous) == (2, 0)
     third = in_environment(nf4, "c", "wednesday")
-    made = summarize_by([*lora, *nf4, *again, *third], ["stack"])
+    made = summarized([*lora, *nf4, *again, *third], ["stack"])
     (_, open_one) = made.by[0].groups
     assert (open_one.pairs, open_one.ambiguous) == (2, 1)
     text = " ".join(render_report(groups_by_key_report(made), "markdown").split())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.facts import device_models
-from accel_bench.analysis.metrics.cost import cost_of_results
+from accel_bench.analysis.metrics.cost import cost_of_experiments
 from accel_bench.analysis.metrics.rate import HourlyRate, Terms
 from accel_bench.analysis.tables.experiment_keys import find_key
 from accel_bench.analysis.tables.figures import FIGURES
@@ -162,7 +162,7 @@ def test_hours_and_money_are_those_of_cost() -> None:
     rate = HourlyRate(usd_per_hour=3.0, kind="given")
     runs = rounds(point(), STEADY)
     (cell,) = pivot(runs, terms=Terms(rate=rate, tokens=1e9)).cells
-    (cost,) = cost_of_results(runs, rate, 1e9).experiments
+    (cost,) = cost_of_experiments(collect_experiments(runs), rate, 1e9).experiments
     assert cell.figures["dollars_per_million_tokens"] == cost.usd_per_million_tokens
     assert cost.usd_for_tokens is not None and cell.figures["dollars"] is not None
     assert cell.figures["dollars"].median == pytest.approx(cost.usd_for_tokens.median)
@@ -266,3 +266,14 @@ def test_each_experiment_stands_in_one_cell_in_any_order_and_totals_agree(
     shuffled = list(runs)
     random.shuffle(shuffled)
     assert pivot(shuffled, rows=keys[:rows], columns=keys[rows : rows + columns]) == made
+
+
+def test_every_figure_is_the_same_without_the_samples_of_all_runs_but_two() -> None:
+    """A whole store is read so: what a run of many has beside its speed takes most memory."""
+    for whole in collect_experiments([*rounds(point(), STEADY), *grid(["lora", "nf4"])]):
+        lean = whole.for_tables()
+        for run in lean.completed.values():
+            assert run in (whole.middle, whole.last) or run.ranks[0].window is None
+        for name, figure in FIGURES.items():
+            assert figure.compute(lean, Terms()) == figure.compute(whole, Terms()), name
+        assert (lean.speeds, lean.ending, lean.load) == (whole.speeds, whole.ending, whole.load)

@@ -54,11 +54,14 @@ def audit(result: Result) -> list[Broken]:
     ]
 
 
-def disowning(result: Result) -> tuple[str, ...]:
-    """Return the broken invariants for which no verdict rests on a row: names with figures."""
+def disowning(result: Result, broken: Sequence[Broken] | None = None) -> tuple[str, ...]:
+    """Return the broken invariants for which no verdict rests on a row: names with figures.
+
+    `broken` is what `audit` says of it, where that is known.
+    """
     return tuple(
         f"{one.invariant}: {one.figures}"
-        for one in audit(result)
+        for one in (audit(result) if broken is None else broken)
         if one.invariant not in DEGRADING_ALONE
     )
 

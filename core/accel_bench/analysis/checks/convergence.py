@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from statistics import fmean
 from typing import Literal, TypeAlias
@@ -160,11 +161,11 @@ def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThrough
     A stack whose window was measured again has taken them too.
     """
     own, longest = len(run.losses), max(others, key=lambda one: len(one.losses))
-    more = {
-        "losses": (*run.losses, *longest.losses[own:]),
-        "step_tokens": (*run.step_tokens, *longest.step_tokens[own:]),
-    }
-    return run.model_copy(update=more)
+    return replace(
+        run,
+        losses=(*run.losses, *longest.losses[own:]),
+        step_tokens=(*run.step_tokens, *longest.step_tokens[own:]),
+    )
 
 
 def _compare_round(

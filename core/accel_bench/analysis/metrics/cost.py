@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from datetime import date as Date
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
+from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.metrics.utilization import devices_used
 from accel_bench.analysis.schema import Document, ExperimentRow
@@ -20,7 +20,6 @@ from accel_bench.catalog.hardware import find_hardware, list_hardware
 from accel_bench.catalog.prices import Price
 from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import Device
-from accel_bench.result import Result
 
 FACTORS = (0.5, 1.0, 2.0)
 """How far throughput or price might be off in a sensitivity."""
@@ -125,18 +124,17 @@ def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | 
     )
 
 
-def cost_of_results(
-    results: Sequence[Result],
+def cost_of_experiments(
+    experiments: Sequence[ExperimentRuns],
     tariff: HourlyRate,
     for_tokens: float | None = None,
     instances: int | None = None,
 ) -> CostDocument:
-    """Compute the cost of every experiment among the results.
+    """Compute the cost of every experiment.
 
     `instances` is how many machines were used, where that is known better than from the devices.
     """
-    measured = collect_experiments(results)
-    rows = tuple(_row(row, tariff, for_tokens, instances) for row in measured)
+    rows = tuple(_row(row, tariff, for_tokens, instances) for row in experiments)
     return CostDocument(tariff=tariff, for_tokens=for_tokens, experiments=rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TypeVar
 
@@ -23,7 +24,8 @@ class LossStatistics(Frozen):
     """Of a sample; null with one step."""
 
 
-class RunThroughput(Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunThroughput:
     """One run's numbers, global (summed over ranks) unless the name says otherwise."""
 
     tokens_per_second: float
@@ -143,6 +145,9 @@ def _summed(
     by_rank: Sequence[Mapping[int, Sample]], read: Callable[[Sample], T | None]
 ) -> tuple[T | None, ...]:
     """Sum a number over ranks, by step number from 0; null where a rank lacks it."""
+    if len(by_rank) == 1:
+        (only,) = by_rank
+        return tuple(read(only[step]) if step in only else None for step in range(max(only) + 1))
     sums: list[T | None] = []
     for step in range(max(map(max, by_rank)) + 1):
         samples = [ranks_samples.get(step) for ranks_samples in by_rank]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments, shared_steps
+from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.seeds import loss_at_end
@@ -31,7 +31,6 @@ from accel_bench.analysis.tables.group_schema import Group, GroupedSummary, KeyS
 from accel_bench.analysis.tables.pivot import MEASURED, NO_BASELINES, STACK, cell_word
 from accel_bench.analysis.tables.points import against
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.result import Result
 
 SUMMARY_KEYS = (
     "model.id",
@@ -58,16 +57,16 @@ IMPORTED = "imported"
 
 
 def summarize_by(
-    results: Sequence[Result],
+    experiments: Sequence[ExperimentRuns],
     keys: Sequence[str] = (),
     baselines: Mapping[str, str] = NO_BASELINES,
 ) -> GroupedSummary:
-    """Summarize the experiments among results by each of these keys. Raises StoreError.
+    """Summarize experiments by each of these keys. Raises StoreError.
 
     Without any, by those of SUMMARY_KEYS in which they differ. `baselines` are names of stacks by
     session.
     """
-    rows = [(keys_of(row), row) for row in collect_experiments(results)]
+    rows = [(keys_of(row), row) for row in experiments]
     rows.sort(key=lambda one: (str(one[0]["experiment"]), str(one[0]["stack"])))
     known = {name for one, _ in rows for name in one}
     chosen = list(dict.fromkeys(find_key(name, known) for name in keys))
