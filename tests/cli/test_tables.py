@@ -293,6 +293,34 @@ def pieces(text: str) -> Counter[str]:
     return Counter(piece for word in text.split() for piece in BREAKS.split(word) if piece)
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        "cost --price 1",
+        "history unnamed",
+        "recommend --no-estimates --model tiny-llama-cpu --tokens 1e6",
+        "convergence",
+    ],
+)
+def test_experiments_that_differ_in_one_key_are_told_apart_by_it(
+    what: str, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(results))
+    out = " ".join(call(*what.split(), "--wide").out.split())
+    for rate in ("0.0001", "0.0003"):
+        name = f"baseline (train.micro_batch_size=4, train.learning_rate={rate})"
+        assert name in out
+    assert "baseline (train.micro_batch_size=4) " not in out
+    assert "baseline (train.micro_batch_size=1) " in out  # the only one of its name
+
+
+def test_an_ambiguous_name_lists_experiments_by_what_differs(results: Path) -> None:
+    found = call("compare", "monday/baseline", "tuesday/baseline", "--results", str(results))
+    assert found.code == 2
+    for rate in ("0.0001", "0.0003"):
+        assert f"baseline (train.micro_batch_size=4, train.learning_rate={rate}), " in found.err
+
+
 def test_a_wide_table_has_all_columns_and_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     narrow, wide = call("prices", "list").out, call("prices", "list", "--wide").out

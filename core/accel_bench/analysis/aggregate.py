@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -28,7 +28,7 @@ from accel_bench.analysis.statistics.estimators import (
 )
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names, label_of
-from accel_bench.documents.base import Frozen
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Provenance, RankResult, Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -94,11 +94,13 @@ class ExperimentRuns:
     dropped: str = ""
     """Why it ran no more rounds in a race; empty where it ran all of them."""
 
+    apart: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Settings that tell it apart from others whose stack and sweep point are called the same."""
+
     @property
     def name(self) -> str:
-        """The stack's name, with its sweep point where something is swept."""
-        experiment = self.planned.experiment
-        return label_of(experiment)
+        """The stack's name, with its sweep point and the settings that tell it apart."""
+        return label_of(self.planned.experiment, self.apart)
 
     @property
     def usable(self) -> bool:

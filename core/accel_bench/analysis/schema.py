@@ -115,6 +115,9 @@ class ExperimentRow(Frozen):
     tag: str = ""
     """Name of the sweep point; empty where nothing is swept."""
 
+    apart: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings that tell it apart from others whose stack and sweep point are called the same."""
+
     status: Status
     """How the experiment ended."""
 

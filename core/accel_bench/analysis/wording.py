@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from accel_bench.analysis.statistics.estimators import Interval
@@ -67,6 +68,7 @@ class StackAtPoint(NamedTuple):
     stack: str
     sweep: Mapping[str, JsonValue]
     tag: str
+    apart: Mapping[str, JsonValue] = MappingProxyType({})
 
 
 def point_name(point: SweepPoint) -> str:
@@ -75,8 +77,13 @@ def point_name(point: SweepPoint) -> str:
 
 
 def label(row: AtPoint) -> str:
-    """Return a stack's name, with its sweep point where something is swept."""
-    return f"{row.stack} ({point_name(row)})" if row.sweep else row.stack
+    """Return a stack's name, with its sweep point where something is swept.
+
+    A row may have settings `apart`, in which it differs from others that are called so.
+    """
+    names = [point_name(row)] if row.sweep else []
+    names += [settings(apart)] if (apart := getattr(row, "apart", None)) else []
+    return f"{row.stack} ({', '.join(names)})" if names else row.stack
 
 
 def group_label(stack: str, shared: Mapping[str, JsonValue]) -> str:
@@ -85,9 +92,10 @@ def group_label(stack: str, shared: Mapping[str, JsonValue]) -> str:
     return label(StackAtPoint(stack, shared, ""))
 
 
-def label_of(experiment: Experiment) -> str:
-    """Return the label of an experiment."""
-    return label(StackAtPoint(experiment.stack.name, experiment.sweep, experiment.tag))
+def label_of(experiment: Experiment, apart: Mapping[str, JsonValue] | None = None) -> str:
+    """Return the label of an experiment, with settings that tell it apart from others."""
+    name = experiment.stack.name
+    return label(StackAtPoint(name, experiment.sweep, experiment.tag, apart or {}))
 
 
 def differs(stack: Stack) -> str:

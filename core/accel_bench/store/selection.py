@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, select
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiment
+from accel_bench.analysis.aggregate import (
+    ExperimentRuns,
+    collect_experiment,
+    collect_experiments,
+)
+from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.wording import join_names
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
@@ -227,7 +232,8 @@ def _by_point(word: str, runs: Runs) -> dict[str, Runs]:
         found.setdefault(run.experiment.point, {}).setdefault(name, []).append(run)
     for meanings in found.values():
         if len(meanings) > 1:
-            listed = join_names([f"{stack} ({id} of {name})" for name, stack, id in meanings])
+            rows = tell_apart(collect_experiments([runs[0] for runs in meanings.values()]))
+            listed = join_names([f"{row.name}, {row.planned.experiment.id}" for row in rows])
             raise StoreError(
                 f"{word!r} means several experiments: {listed}; give an id, or SESSION/STACK"
             )

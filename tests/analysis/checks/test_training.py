@@ -527,7 +527,12 @@ def test_what_only_a_declaration_allows_is_never_called_equivalent():
     assert table.count("equivalent") == 2  # in the sentence and in the table, both of the loss
     document = json.loads(render([summary], "json"))
     assert document["experiments"][1]["update_verdict"] == "different by design"
-    assert verdict_parts(update_verdict(row)) == ("within what", "half-backward declares", "~25/30")
+    assert verdict_parts(update_verdict(row)) == (
+        "within what",
+        "half-backward declares",
+        "~25 %,",
+        "limit 30 %",
+    )
     assert row.verdicts["update"][0] == word
     planned = [PlannedSummary(experiment=one) for one in (BASE, half)]
     gate = judge_gate("half", "lora", 0.01, planned, [*results(make_update())[:5], *stack])

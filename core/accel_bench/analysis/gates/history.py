@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from accel_bench.analysis.aggregate import ExperimentRuns, StopReason
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.checks.offered_load import saturation
 from accel_bench.analysis.gates.history_schema import History, HistoryPoint, HistoryStep
@@ -23,8 +24,10 @@ from accel_bench.analysis.gates.tracked_figures import (
     figures_of,
 )
 from accel_bench.analysis.metrics.offered_load import OfferedLoad, is_saturated, offered_rate
+from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
+from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import join_names, label_of, percent, plain_value
 from accel_bench.documents.base import JsonValue
@@ -85,7 +88,12 @@ def histories(
     series: dict[str, list[HistoryRun]] = {}
     for run in sorted(runs, key=lambda run: (run.started_at, run.round, run.attempt)):
         series.setdefault(series_of(run.experiment), []).append(run)
-    found = [_history(group, figure) for group in series.values()]
+    newest = (PlannedSummary(experiment=group[-1].experiment) for group in series.values())
+    named = tell_apart([ExperimentRuns(one, StopReason(Status.OK), {}, {}, {}) for one in newest])
+    found = [
+        _history(group, figure, one.apart)
+        for group, one in zip(series.values(), named, strict=True)
+    ]
     return sorted(found, key=lambda one: len(one.points), reverse=True)
 
 
@@ -99,7 +107,9 @@ def series_of(experiment: Experiment) -> str:
     return digest([names, identity, machine])
 
 
-def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
+def _history(
+    runs: Sequence[HistoryRun], figure: TrackedFigure, apart: Mapping[str, JsonValue]
+) -> History:
     newest = runs[-1].experiment
     figure = compared_figure(figure, offered_rate(newest.scenario))
     replaced = {(run.replaces, run.round) for run in runs if run.replaces}
@@ -111,12 +121,13 @@ def _history(runs: Sequence[HistoryRun], figure: TrackedFigure) -> History:
         commands.setdefault(run.session.partition(".")[0], []).append(run)
     points = tuple(_point(session, own) for session, own in commands.items())
     steps = _steps(points, figure)
-    name, since = label_of(newest), _saturated_since(points)
+    name, since = label_of(newest, apart), _saturated_since(points)
     return History(
         scenario=newest.scenario.name,
         stack=newest.stack.name,
         sweep=newest.sweep,
         tag=newest.tag,
+        apart=dict(apart),
         experiment_id=newest.id,
         series=series_of(newest),
         devices=_devices(newest),

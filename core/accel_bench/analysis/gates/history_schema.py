@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.gates.tracked_figures import Change
 from accel_bench.analysis.schema import Document
@@ -83,6 +85,9 @@ class History(Document):
     sweep: dict[str, JsonValue]
     tag: str = ""
     """Name of the sweep point; empty where nothing is swept."""
+
+    apart: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings that tell it apart from other series whose stack and sweep point are called so."""
 
     experiment_id: str
     """Id of the newest experiment."""

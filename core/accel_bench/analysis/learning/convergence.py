@@ -115,6 +115,7 @@ def _row(group: LearningGroup, usd: float | None, reached: ToLoss | None) -> Exp
         stack=group.stack,
         sweep=group.sweep,
         tag=group.tag,
+        apart=group.apart,
         experiments=tuple(one.row.planned.experiment.id for one in group.seeds),
         runs=len(group.runs),
         loss_kind=group.loss_kind,

@@ -17,6 +17,7 @@ from accel_bench.analysis.learning.curves import (
 from accel_bench.analysis.learning.schema import LossKind
 from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result, Status
@@ -63,6 +64,16 @@ class LearningGroup:
         first = self.seeds[0].row.planned.experiment
         return first.tag if first.sweep == self.sweep else ""
 
+    @property
+    def apart(self) -> dict[str, JsonValue]:
+        """Settings that tell all of it apart from others whose names are the same."""
+        every = [one.row.apart for one in self.seeds]
+        return {
+            key: value
+            for key, value in every[0].items()
+            if key not in SEED_KEYS and all(one.get(key) == value for one in every)
+        }
+
     @cached_property
     def runs(self) -> list[Result]:
         """Completed runs with a curve."""
@@ -87,7 +98,7 @@ class LearningGroup:
 def learning_groups(rows: Sequence[ExperimentRuns]) -> list[LearningGroup]:
     """Return the groups of all experiments that were measured here, in their order."""
     groups: dict[str, list[ExperimentRuns]] = {}
-    for row in rows:
+    for row in tell_apart(rows):
         experiment = row.planned.experiment
         names = [experiment.scenario.name, experiment.stack.name]
         groups.setdefault(canonical_json([*names, _without_seeds(row)]), []).append(row)

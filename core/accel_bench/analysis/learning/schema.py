@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from pydantic import Field
+
 from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
@@ -145,6 +147,9 @@ class ExperimentLearning(Frozen):
 
     tag: str = ""
     """Name of the sweep point; empty where nothing is swept, or several seeds are."""
+
+    apart: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings that tell it apart from others whose stack and sweep point are called the same."""
 
     experiments: tuple[str, ...]
     """Ids, one for each seed."""

@@ -16,6 +16,7 @@ from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.metrics.utilization import devices_used
 from accel_bench.analysis.schema import Document, ExperimentRow
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.catalog.hardware import find_hardware, list_hardware
 from accel_bench.catalog.prices import Price
 from accel_bench.documents.base import Frozen
@@ -134,7 +135,7 @@ def cost_of_experiments(
 
     `instances` is how many machines were used, where that is known better than from the devices.
     """
-    rows = tuple(_row(row, tariff, for_tokens, instances) for row in experiments)
+    rows = tuple(_row(row, tariff, for_tokens, instances) for row in tell_apart(experiments))
     return CostDocument(tariff=tariff, for_tokens=for_tokens, experiments=rows)
 
 
@@ -178,6 +179,7 @@ def _row(
         scenario=experiment.scenario.name,
         stack=experiment.stack.name,
         sweep=experiment.sweep,
+        apart=dict(measured.apart),
         status=measured.ending.status,
         runs=len(measured.speeds),
         counts=experiment.scenario.counts,

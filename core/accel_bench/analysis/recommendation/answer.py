@@ -74,6 +74,7 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
         stack=row.stack,
         sweep=row.sweep,
         tag=row.tag,
+        apart=dict(candidate.runs.apart),
         changes=differs(candidate.experiment.stack),
         device=candidate.device.label,
         tokens_per_second=row.tokens_per_second if usable else None,

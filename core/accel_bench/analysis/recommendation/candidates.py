@@ -17,7 +17,8 @@ from accel_bench.analysis.recommendation.schema import Fate
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.wording import join_names, label
+from accel_bench.analysis.tables.experiment_keys import tell_apart
+from accel_bench.analysis.wording import join_names
 from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.machine.devices import HOST, computes_on_host
@@ -129,11 +130,20 @@ def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) 
     experiment on one kind of device are compared together.
     """
     measured = [result for result in results if not result.imported]
-    return [
+    found = [
         candidate
         for (device, *_), block in _blocks(measured, baselines).items()
         for candidate in _candidates(device, block, baselines)
     ]
+    devices = dict.fromkeys(one.device for one in found)
+    return [one for device in devices for one in _named(found, device)]
+
+
+def _named(candidates: Sequence[Candidate], device: DeviceKind) -> list[Candidate]:
+    """Return the candidates of a device, told apart by their names."""
+    own = [one for one in candidates if one.device == device]
+    named = tell_apart([one.runs for one in own])
+    return [replace(one, runs=runs) for one, runs in zip(own, named, strict=True)]
 
 
 def device_of(result: Result) -> DeviceKind | None:
@@ -302,5 +312,4 @@ def same_training(base: Candidate, other: Candidate) -> str:
         return "it trains something else"
     runs = numbered(base.runs.completed), numbered(other.runs.completed)
     obstacle = training_obstacle(compare_training(*runs))
-    where = label(base.row)
-    return f"compared with {where}: {obstacle}" if obstacle else ""
+    return f"compared with {base.name}: {obstacle}" if obstacle else ""

@@ -137,6 +137,9 @@ class Considered(Frozen):
     tag: str = ""
     """Name of the sweep point; empty where nothing is swept."""
 
+    apart: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings that tell it apart from others whose stack and sweep point are called the same."""
+
     changes: str
     """What it adds to the scenario and changes in it."""
 

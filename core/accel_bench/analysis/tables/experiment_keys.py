@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from accel_bench.analysis.aggregate import ExperimentRuns
@@ -47,6 +48,9 @@ WITHOUT_EFFECT = (
     *("evaluate.batches", "evaluate.micro_batch_size", "evaluate.steps", "evaluate.every"),
 )
 """Keys that change neither speed nor training, or only repeat what other keys hold."""
+
+COMPUTED = {"world_size", "compute_dtype", "train.global_batch_size"}
+"""Keys that follow from others."""
 
 VERSIONS = ("environment.plugins.", "environment.fingerprints.")
 """Prefixes of keys that say of each plugin which version it had, and what it was made of."""
@@ -149,6 +153,24 @@ def telling_apart(
         added.append(candidates[0])
         groups = _split(clashes, [added[-1]])
     return added
+
+
+def tell_apart(rows: Sequence[ExperimentRuns]) -> list[ExperimentRuns]:
+    """Return the rows, those with one name each with settings in which it differs from the others.
+
+    Names are those of a scenario's stack at a sweep point.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault((row.planned.experiment.scenario.name, row.name), []).append(number)
+    found = list(rows)
+    for same in (one for one in groups.values() if len(one) > 1):
+        keys = [keys_of(rows[number]) for number in same]
+        causes = [{key: one[key] for key in one.keys() - COMPUTED} for one in keys]
+        names = telling_apart(causes, ())
+        for number, one in zip(same, keys, strict=True):
+            found[number] = replace(rows[number], apart={name: one.get(name) for name in names})
+    return found
 
 
 def rest_of(rows: Sequence[ExperimentRuns], keys: Sequence[Keys], key: str) -> list[str]:
