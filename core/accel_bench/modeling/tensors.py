@@ -39,12 +39,17 @@ def has_values(tensor: torch.Tensor) -> bool:
 
 
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors that a tensor consists of: itself, unless it wraps others."""
+    """Yield the plain tensors that a tensor consists of: itself, unless it wraps others.
+
+    Of a sharded tensor that is the part of this rank; newer torch counts its mesh among the parts.
+    """
     if not hasattr(tensor, "__tensor_flatten__"):
         yield tensor
         return
-    for name in tensor.__tensor_flatten__()[0]:
-        yield from plain_tensors(getattr(tensor, name))
+    parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            yield from plain_tensors(part)
 
 
 def is_simulated() -> bool:
