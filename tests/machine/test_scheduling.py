@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -63,6 +63,19 @@ def test_children_and_orphans_of_a_block_end_with_it_and_others_stay() -> None:
         assert is_alive(child.pid) and is_alive(orphan)
     assert not is_alive(child.pid) and not is_alive(orphan)
     assert ours.poll() is None
-    ours.send_signal(signal.SIGKILL)
+    ours.kill()
     ours.wait()
     child.wait()
+
+
+def test_beside_another_thread_it_is_not_known_whose_processes_they_are() -> None:
+    goes_on = threading.Event()
+    thread = threading.Thread(target=goes_on.wait)
+    thread.start()
+    with ended_children():
+        child = start()
+    assert child.poll() is None
+    child.kill()
+    child.wait()
+    goes_on.set()
+    thread.join()

@@ -67,9 +67,11 @@ def restored_scheduling() -> Iterator[None]:
 def ended_children() -> Iterator[None]:
     """End the processes that the block has started and left, and their orphans.
 
-    Linux alone, and the main thread alone: beside others it cannot tell whose processes they are.
+    Linux alone, and the main thread alone, beside no threads but daemons: of others it cannot tell
+    whose processes they are.
     """
-    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+    threads = (one for one in threading.enumerate() if not one.daemon)
+    if sys.platform != "linux" or [*threads] != [threading.current_thread()]:
         yield
         return
     libc, adopted = ctypes.CDLL(None), ctypes.c_int()
