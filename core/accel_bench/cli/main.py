@@ -9,112 +9,13 @@ import time
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from accel_bench.cli import (
-    audit,
-    bundle,
-    claim,
-    compare,
-    convergence,
-    cost,
-    count,
-    doctor,
-    estimate,
-    fit,
-    gate,
-    hardware,
-    history,
-    import_results,
-    models,
-    new,
-    op,
-    pivot,
-    plugins,
-    prices,
-    profile,
-    recommend,
-    report,
-    reproduce,
-    results,
-    run,
-    scaling,
-    scenarios,
-    site,
-    stacks,
-    summary,
-    tune,
-)
-from accel_bench.cli.output import print_aside, with_wide
+from accel_bench.cli.commands import LazyCommands
+from accel_bench.cli.output import print_aside
 from accel_bench.cli.streams import prepare_streams
 from accel_bench.documents.shown import printable
 from accel_bench.errors import AccelBenchError
 from accel_bench.launcher import INTERRUPTIONS
-
-COMMANDS: dict[str, dict[str, Any]] = {
-    "Measure": {
-        "run": run.run,
-        "gate": gate.gate,
-        "scaling": scaling.scaling,
-        "fit": fit.fit,
-        "tune": tune.tune,
-        "profile": profile.profile,
-        "count": count.count,
-        "op": op.app,
-        "reproduce": reproduce.reproduce,
-    },
-    "Look at what is stored": {
-        "report": report.report,
-        "compare": compare.compare,
-        "pivot": pivot.pivot,
-        "summary": summary.summary,
-        "history": history.history,
-        "claim": claim.app,
-        "convergence": convergence.convergence,
-        "cost": cost.cost,
-        "audit": audit.audit,
-        "results": results.app,
-    },
-    "Decide": {
-        "estimate": estimate.estimate,
-        "recommend": recommend.recommend,
-    },
-    "Exchange": {
-        "bundle": bundle.bundle,
-        "site": site.site,
-        "import": import_results.import_results,
-    },
-    "Look up and write": {
-        "doctor": doctor.doctor,
-        "plugins": plugins.app,
-        "new": new.app,
-        "scenarios": scenarios.app,
-        "stacks": stacks.app,
-        "models": models.app,
-        "hardware": hardware.app,
-        "prices": prices.app,
-    },
-}
-"""All commands under the titles of `--help`."""
-
-
-class _TitledCommands(TyperGroup):
-    """Lists the commands under their titles."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, names in COMMANDS.items():
-            with formatter.section(title):
-                width = formatter.width - 14
-                texts = ((name, self.commands[name].get_short_help_str(width)) for name in names)
-                formatter.write_dl(list(texts))
-
-
-def _add_wide(group: typer.Typer) -> None:
-    """Give `--wide` to all commands of a group that print tables, and to the group itself."""
-    for one in (*group.registered_commands, group.registered_callback):
-        if one is not None and one.callback is not None:
-            one.callback = with_wide(one.callback)
-
 
 app = typer.Typer(
     name="accel-bench",
@@ -123,14 +24,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    cls=_TitledCommands,
+    cls=LazyCommands,
 )
-for _name, _command in (pair for titled in COMMANDS.values() for pair in titled.items()):
-    if isinstance(_command, typer.Typer):
-        _add_wide(_command)
-        app.add_typer(_command, name=_name)
-    else:
-        app.command(_name)(with_wide(_command))
 
 
 def _print_version(requested: bool) -> None:

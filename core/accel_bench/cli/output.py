@@ -26,14 +26,15 @@ _wide: ContextVar[bool] = ContextVar("wide", default=False)
 
 
 def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that prints tables the option `--wide`; return any other as it is."""
+    """Give a command that prints tables the option `--wide`, once; return any other as it is."""
     hints = get_type_hints(command, include_extras=True)
     parameters = [
         one.replace(annotation=hints[one.name]) if isinstance(one.annotation, str) else one
         for one in inspect.signature(command).parameters.values()
     ]
     forms = (get_args(one.annotation) for one in parameters if one.name == "output")
-    if not any("table" in get_args(form[0]) for form in forms if form):
+    has_it = any(one.name == "wide" for one in parameters)
+    if has_it or not any("table" in get_args(form[0]) for form in forms if form):
         return command
 
     @wraps(command)

@@ -1,0 +1,204 @@
+"""The door for commands: listed from metadata and a data file, imported when they are called.
+
+A distribution adds a command by an entry point of the group `accel_bench.commands`, whose value is
+a function with typer's annotations or a `typer.Typer`, and by a table of that name in the file
+`commands.toml` among its presets (`accel_bench.samples`): the title under which `--help` lists it,
+and one line about it. Our own commands enter by this door too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from accel_bench.documents.presets import preset_roots
+from accel_bench.errors import AccelBenchError, PluginError, ScenarioError
+
+GROUP = "accel_bench.commands"
+"""Group of the entry points."""
+
+DESCRIPTIONS = "commands.toml"
+"""File beside the presets of a distribution that describes its commands."""
+
+MAXIMUM_BYTES = 256 * 1024
+"""Size of that file; nothing that describes commands is as large."""
+
+OWN_DISTRIBUTION = "accel-bench"
+"""The distribution whose commands keep their names."""
+
+UNTITLED = "Of other distributions"
+"""Title above commands that no file describes."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command as the list of all commands shows it."""
+
+    name: str
+    """What is typed; `distribution:name` where ours, or two others, have the same name."""
+
+    entry: metadata.EntryPoint
+
+    title: str
+    """Heading under which it is listed."""
+
+    line: str
+    """What it does, in one line; what it needs and does not find, if that is known."""
+
+    @property
+    def brought_by(self) -> str:
+        """The distribution and its version."""
+        found = self.entry.dist
+        return f"{found.name} {found.version}" if found else "an unknown distribution"
+
+    def load(self) -> Any:
+        """Import the command. Raises PluginError that names its distribution and the reason."""
+        try:
+            return self.entry.load()
+        except AccelBenchError:
+            raise
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise PluginError(
+                f"the command {self.name!r} of {self.brought_by} is broken: {reason}"
+            ) from error
+
+
+def find_commands() -> dict[str, Command]:
+    """Return all commands by name, in the order in which they are listed; nothing is imported."""
+    return _commands_on(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
+    """Return the commands of this `sys.path`; ours keep their names, whoever has them too."""
+    entries = dict.fromkeys(metadata.entry_points(group=GROUP))  # a line may stand twice
+    shared = Counter(entry.name for entry in entries)
+    named = {_name_of(entry, shared[entry.name] > 1): entry for entry in entries}
+    own_root, *roots = preset_roots()
+    ours, others = _descriptions([own_root]), _descriptions(roots)
+    found = [
+        _described(name, entry, ours if _is_ours(entry) else others)
+        for name, entry in named.items()
+    ]
+    order = [*ours]
+    found.sort(
+        key=lambda one: (order.index(one.name) if one.name in ours else len(order), one.name)
+    )
+    return {command.name: command for command in found}
+
+
+def _is_ours(entry: metadata.EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == OWN_DISTRIBUTION
+
+
+def _name_of(entry: metadata.EntryPoint, shared: bool) -> str:
+    """Return what a command is called: by its address where another one has its name."""
+    if not shared or _is_ours(entry):
+        return entry.name
+    return f"{entry.dist.name if entry.dist else ''}:{entry.name}"
+
+
+def _described(
+    name: str, entry: metadata.EntryPoint, described: Mapping[str, tuple[str, str]]
+) -> Command:
+    """Return a command; the line of one that lacks a library says so."""
+    title, line = described.get(entry.name, (UNTITLED, ""))
+    if entry.dist is not None and not _is_ours(entry):
+        from accel_bench.plugins.registry import unmet_requirement
+
+        missing = filter(None, map(unmet_requirement, entry.dist.requires or ()))
+        line = "; ".join(missing) or line
+    return Command(name, entry, title, line)
+
+
+def _descriptions(roots: Iterable[Path]) -> dict[str, tuple[str, str]]:
+    """Return title and line of the commands that the files in these folders describe."""
+    from accel_bench.documents.files import read_text
+    from accel_bench.documents.load_toml import load_toml
+
+    found: dict[str, tuple[str, str]] = {}
+    for path in (root / DESCRIPTIONS for root in roots):
+        if not path.is_file():
+            continue
+        try:
+            document = load_toml(read_text(path, MAXIMUM_BYTES, ScenarioError, ""), str(path))
+        except ScenarioError:  # Of another distribution: its commands are listed without a line.
+            continue
+        for name, entry in document.data.items():
+            facts = entry if isinstance(entry, dict) else {}
+            title, line = (str(facts.get(key, "")) for key in ("title", "help"))
+            found.setdefault(name, (title or UNTITLED, line))
+    return found
+
+
+class LazyCommands(TyperGroup):
+    """Lists all commands by their descriptions, and imports the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return [*find_commands()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a command; None where there is none of that name. Raises PluginError."""
+        found = find_commands().get(cmd_name)
+        return None if found is None else _as_click(found)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands under their titles, without importing them."""
+        titled: dict[str, list[tuple[str, str]]] = {}
+        for command in find_commands().values():
+            titled.setdefault(command.title, []).append((command.name, command.line))
+        for title, rows in titled.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete names of commands without importing them, and options as usual."""
+        from typer._click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(one.name, help=one.line)
+            for one in find_commands().values()
+            if one.name.startswith(incomplete)
+        ]
+        return names or super().shell_complete(ctx, incomplete)
+
+
+def _as_click(command: Command) -> Any:
+    """Return the command that typer makes of a function or of a group."""
+    from accel_bench.cli.output import with_wide
+
+    loaded = command.load()
+    outer = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    outer.callback()(lambda: None)
+    if isinstance(loaded, typer.Typer):
+        _add_wide(loaded)
+        outer.add_typer(loaded, name=command.name)
+    elif callable(loaded):
+        outer.command(command.name)(with_wide(loaded))
+    else:
+        raise PluginError(
+            f"the command {command.name!r} of {command.brought_by} is broken: "
+            f"{command.entry.value} is neither a function nor a typer.Typer"
+        )
+    group: Any = typer.main.get_group(outer)
+    return group.commands[command.name]
+
+
+def _add_wide(group: typer.Typer) -> None:
+    """Give `--wide` to all commands of a group that print tables, and to the group itself."""
+    from accel_bench.cli.output import with_wide
+
+    for one in (*group.registered_commands, group.registered_callback):
+        if one is not None and one.callback is not None:
+            one.callback = with_wide(one.callback)
