@@ -235,14 +235,15 @@ class Timed(Silent):
     """One whose events count seconds, and complete a while after they were recorded."""
 
     def __init__(self) -> None:
-        self.stream = Stream()
+        self.stream, self.waited = Stream(), 0
 
     def make_event(self) -> Any:
         """Return an event that is a second after the one before."""
         return self.stream.make_event()
 
     def synchronize(self) -> None:
-        """Wait for its stream."""
+        """Wait for its stream, and count."""
+        self.waited += 1
         self.stream.synchronize()
 
 
@@ -256,13 +257,16 @@ def test_steps_are_timed_by_events_where_there_are_some() -> None:
 
 
 def test_no_lap_takes_a_time_from_an_event_that_has_not_completed(tmp_path: Path) -> None:
-    """An event that was just recorded completes a while later, in the warm-up as in the window."""
-    clock = clock_for(Timed())
-    watch = WindowStopwatch(clock, Heartbeat(tmp_path / "beat"), warmup=3, steps=4, phase_steps=2)
+    """An event that was just recorded completes a while later; none is waited for in the window."""
+    device, heartbeat, waits = Timed(), Heartbeat(tmp_path / "beat"), []
+    watch = WindowStopwatch(clock_for(device), heartbeat, warmup=3, steps=4, phase_steps=2)
     watch.start()
     while watch.running:
+        phase, before = heartbeat.phase, device.waited
         watch.mark("forward")
         watch.lap([Batch({}, 1, TokenCounts(8, 8, 7), 7)], 1.0)
+        waits += [device.waited - before] if phase == "window" else []
+    assert waits[:-1] == [0, 0, 0]
     window = watch.window()
     seconds = [sample.device_seconds for sample in (*window.warmup, *window.samples)]
     assert seconds == [1.0] * 7
