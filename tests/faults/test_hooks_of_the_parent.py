@@ -40,6 +40,40 @@ class Greedy(Plugin[Options]):
 """
 
 
+BACKEND = """
+from accel_bench import Options, Plugin, hookimpl
+
+def autoload():
+    from torch.optim import AdamW
+    AdamW.step = lambda self, closure=None: None
+
+class Importer(Plugin[Options]):
+    @hookimpl
+    def prepare_process(self, run):
+        import torch
+
+    @hookimpl
+    def report_evidence(self, run):
+        from torch.optim import AdamW
+        return {"step": AdamW.step.__name__}
+"""
+
+
+@pytest.mark.release
+def test_torch_runs_no_code_of_a_distribution_that_no_scenario_names(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    install(site, "bench-backend", {"importer": "Importer"}, BACKEND)
+    with (site / "bench_backend-1.0.dist-info" / "entry_points.txt").open("a") as file:
+        file.write("[torch.backends]\ncheat = bench_backend:autoload\n")
+    scenario = null_scenario({"baseline": ["importer"]})
+    ours = Program(tmp_path, site).run(scenario)
+    assert ours.result("baseline").ranks[0].evidence["importer"] == {"step": "step"}
+    asked = {**scenario, "environment": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}}
+    theirs = Program(tmp_path / "site", site).run(asked, "--allow-env")
+    assert theirs.result("baseline").ranks[0].evidence["importer"] == {"step": "<lambda>"}
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A run of a baseline beside a stack whose plugin takes what it can."""

@@ -192,6 +192,17 @@ def test_a_fingerprint_of_what_a_stack_uses_with_other_options_is_declared() -> 
     assert found == (["uses", "environment.fingerprints.fused"], [])
 
 
+def test_a_rank_that_is_not_the_first_is_looked_at_too() -> None:
+    (one,) = run()
+    first, second = one.ranks[0], one.ranks[0].model_copy(update={"rank": 1})
+    before = one.model_copy(update={"ranks": (first, second)})
+    raised = second.effective.model_copy(update={"scheduling": Scheduling(nice=-20, cpus=4)})
+    second = second.model_copy(update={"effective": raised})
+    after = one.model_copy(update={"ranks": (first, second)})
+    assert keys([before], [before]) == ([], [])
+    assert keys([before], [after]) == ([], ["effective.scheduling.nice"])
+
+
 def test_seconds_and_counts_that_are_measured_are_no_condition() -> None:
     changes = {"synchronizations_per_step": 2, "compilation": Compilation(compile_seconds=1.0)}
     assert keys(run(), run(effective=changes)) == ([], [])

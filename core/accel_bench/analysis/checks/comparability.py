@@ -244,6 +244,9 @@ def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
     for key, value in effective.items():
         if value != "" and (key in ALWAYS_EFFECTIVE or (plain and key not in MEASURED_EFFECTIVE)):
             yield from _flat(f"effective.{key}", value)
+    for rank in run.ranks[1:]:
+        scheduling = rank.effective.model_dump(mode="json")["scheduling"]
+        yield from _flat("effective.scheduling", scheduling)
     yield from _policy(run)
 
 
