@@ -4,28 +4,28 @@ they are broken."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from cli.program import call, start
+from cli.program import call, start, write_nulls
 
 from accel_bench.cli.commands import DESCRIPTIONS, GROUP, find_commands
 
-STRANGER = '''\
-"""A command of another distribution."""
-from typing import Annotated
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+FILE = re.compile(r"^`([a-z_/]+\.(?:toml|py))`:\n\n```[a-z]+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
+STRANGER = '''\
 import typer
 
 
-def greet(name: Annotated[str, typer.Argument(help="Who is greeted.")] = "you") -> None:
+def greet(name: str = typer.Argument("you")) -> None:
     """Greet somebody."""
     typer.echo(f"hello {name}")
 '''
-"""A whole command: nine lines."""
 
 PYPROJECT = {
     "accel_bench.commands": {
@@ -86,6 +86,30 @@ def test_a_broken_command_is_named_with_its_distribution_and_harms_no_other(
     assert done.code == 2
     assert done.err == f"error: the command {name!r} of a-stranger 1.0 is broken: {reason}\n"
     assert call("--version", PYTHONPATH=str(stranger)).code == 0
+
+
+def test_the_command_of_the_documentation_takes_fifteen_lines_and_works(tmp_path: Path) -> None:
+    files = dict(FILE.findall(PAGE.read_text(encoding="utf8")))
+    assert len(files["acme_slowest/__init__.py"].splitlines()) <= 15
+    for name, text in files.items():
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / name).write_text(text, encoding="utf8")
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index"]
+    pip += ["--no-deps", "--no-build-isolation", "--target", str(site), str(tmp_path / "source")]
+    subprocess.run(pip, check=True, capture_output=True)
+    assert call("run", str(write_nulls(tmp_path)), "-q", folder=tmp_path).code == 0
+    listed = call("--help", PYTHONPATH=str(site)).out
+    assert "  slowest      Print the slowest stack that is stored.\n" in listed
+    done = call("slowest", folder=tmp_path, PYTHONPATH=str(site))
+    assert re.fullmatch(r"(baseline|other): [\d,]+ tokens/s\n", done.out), done.err
+
+
+def test_a_library_that_is_missing_stands_in_the_list(stranger: Path) -> None:
+    metadata_file = stranger / "a_stranger-1.0.dist-info" / "METADATA"
+    metadata_file.write_text(metadata_file.read_text() + "Requires-Dist: no-such-library>=2\n")
+    listed = call("--help", PYTHONPATH=str(stranger)).out
+    assert "  greet      no-such-library>=2 is not installed\n" in listed
 
 
 def test_the_shell_completes_a_stranger_s_command(stranger: Path) -> None:
