@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
-from cli.program import call
+from cli.program import call, write_nulls
 
 from accel_bench.cli.output import print_aside
 from accel_bench.errors import did_you_mean
@@ -59,3 +60,12 @@ def test_an_error_ends_its_lines_at_blanks_on_a_terminal(
         "here",
         "  indented",
     ]
+
+
+def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
+    nulls = write_nulls(tmp_path, stacks="{baseline: []}")
+    valid = call("scenarios", "validate", str(nulls)).out
+    assert valid.endswith(": ok, 1 run here\n")
+    done = call("run", str(nulls), "--dry-run", folder=tmp_path)
+    assert "1 run, " in done.out
+    assert "1 runs" not in valid + done.out + done.err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from accel_bench.analysis.statistics.estimators import geometric_interval
-from accel_bench.analysis.wording import StackAtPoint, group_label, label, rate_interval
+from accel_bench.analysis.wording import StackAtPoint, group_label, label, rate_interval, shares
 
 
 def spread(*values: float) -> str:
@@ -26,3 +29,20 @@ def test_a_point_is_called_by_the_tag_that_the_scenario_forms_and_else_by_its_va
     automatic = "sequence_length_64-seed_1"
     assert label(StackAtPoint("lora", sweep, automatic)) == group_label("lora", sweep)
     assert label(StackAtPoint("lora", sweep, "run.seed_1")) == "lora (run.seed_1)"
+
+
+def test_shares_of_a_step_add_up_to_a_hundred_percent() -> None:
+    thirds = {"forward": 1.0, "backward": 1.0, "optimizer": 1.0}
+    assert shares(thirds, 3.0) == "forward 34 %, backward 33 %, optimizer 33 %"
+    assert shares({"forward": 0.255, "backward": 0.705}, 1.0) == (
+        "forward 26 %, backward 70 %, other 4 %"
+    )
+    # Medians of parts may add up to more than that of the step.
+    assert shares({"forward": 2.0, "backward": 2.0}, 3.0) == "forward 50 %, backward 50 %"
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=6), st.floats(1e-3, 1e6))
+def test_shares_of_any_parts_do(parts: list[float], whole: float) -> None:
+    named = {f"part{number}": part for number, part in enumerate(parts)}
+    percents = [int(one.split()[1]) for one in shares(named, whole).split(", ")]
+    assert sum(percents) == 100

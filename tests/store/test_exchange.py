@@ -50,8 +50,8 @@ def test_an_export_comes_back_equal_and_once(source: Path, tmp_path: Path, form:
         store.add_session(make_session())
         store.add(RESULTS[0])
     printed = call("import", file, "--results", target)
-    assert printed == "4 runs were added, 1 were there already\n"
-    assert call("import", file, "--results", target).startswith("0 runs were added, 5")
+    assert printed == "4 runs added, 1 there already\n"
+    assert call("import", file, "--results", target).startswith("0 runs added, 5")
     with open_store(source, write=False) as one, open_store(target, write=False) as other:
         assert [run.run_id for run in recent_results(other)] == ["a"]
         assert one.results() == [unmarked(result) for result in other.results()]
@@ -131,7 +131,7 @@ def test_an_import_that_stops_in_the_middle_has_added_nothing(
         assert "the disk is full" in str(done.exception)
     with open_store(target, write=False) as store:
         assert (store.rows(), store.sessions()) == ([], [])
-    assert call("import", file, "--results", target).startswith("5 runs were added, 0")
+    assert call("import", file, "--results", target).startswith("5 runs added, 0")
 
 
 def test_a_large_list_is_read_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

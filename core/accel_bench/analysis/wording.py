@@ -23,6 +23,22 @@ def percent(fraction: float) -> str:
     return f"{value:,.0f} %" if abs(value) >= 100 else f"{value:.3g} %"
 
 
+def shares(parts: Mapping[str, float], whole: float) -> str:
+    """Return `forward 33 %, backward 66 %, other 1 %`: whole percents that add up to 100.
+
+    What the parts leave of the whole is `other`; the largest remainders are rounded up.
+    """
+    named = {**parts, "other": max(0.0, whole - sum(parts.values()))}
+    total = sum(named.values())
+    exact = {name: 100 * part / total for name, part in named.items()} if total else {}
+    whole_ones = {name: int(value) for name, value in exact.items()}
+    missing = round(100 - sum(whole_ones.values())) if exact else 0
+    for name in sorted(exact, key=lambda one: whole_ones[one] - exact[one])[:missing]:
+        whole_ones[name] += 1
+    shown = {name: one for name, one in whole_ones.items() if one or name in parts}
+    return ", ".join(f"{name} {one} %" for name, one in shown.items())
+
+
 def plain_value(value: JsonValue) -> str:
     """Return a setting's value: text as it stands, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.summary import exit_code
+from accel_bench.analysis.wording import count
 from accel_bench.api.frame import to_frame
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.formats import render
@@ -104,4 +105,4 @@ class Results(Sequence[Result]):
         return len(self._results)
 
     def __repr__(self) -> str:
-        return f"<Results of {len(self)} runs: {self.conclusion}>"
+        return f"<Results of {count(len(self), 'run')}: {self.conclusion}>"

@@ -27,6 +27,7 @@ def audit(
     against one another, devices against those requested, and every row's checksum. Exits with 1
     when anything is broken.
     """
+    from accel_bench.analysis.wording import count
     from accel_bench.report.table import Report, Section, Table, paths
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.audit import audit_store
@@ -36,7 +37,7 @@ def audit(
     rows = len({one.run_id for one in report.broken})
     found = f"{rows} with broken invariants" if rows else "no invariant is broken"
     section = Section(
-        title=f"{report.rows} rows, {report.audited} completed: {found}",
+        title=f"{count(report.rows, 'row')}, {report.audited} completed: {found}",
         tables=[Table(paths("", COLUMNS), report.broken)] if rows else [],
     )
     print_report(Report([section], report), output)

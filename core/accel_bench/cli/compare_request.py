@@ -54,6 +54,8 @@ def compare_pairs(options: CompareOptions) -> int:
 
 def compare_reference(options: CompareOptions) -> int:
     """Print a set of runs against a reference; return 1 where something looks worse."""
+    from accel_bench.analysis.wording import count
+
     assert options.reference is not None
     if options.b is not None or options.results_b is not None:
         raise StoreError("with --reference there is one selection, and neither B nor --results-b")
@@ -63,7 +65,7 @@ def compare_reference(options: CompareOptions) -> int:
         current = select_runs(store, options.a or "")
         reference = read_reference(options.reference, store)
     if {run.run_id for run in current} == {run.run_id for run in reference}:
-        raise StoreError(f"both sets are the same {len(current)} runs; select others")
+        raise StoreError(f"both sets are the same {count(len(current), 'run')}; select others")
     if not options.a:  # the reference is no part of what is compared with it
         known = {run.run_id for run in reference}
         current = [run for run in current if run.run_id not in known]

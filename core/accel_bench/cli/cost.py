@@ -46,10 +46,12 @@ def cost(options: CostOptions) -> None:
 
 def warn_if_stale(rate: HourlyRate | None) -> None:
     """Print where a newer price can be had, where this one is old."""
+    from accel_bench.analysis.wording import count
+
     if rate is not None and rate.stale:
         print_aside(
-            f"warning: the price is {rate.age_days} days old ({rate.date}); `accel-bench "
-            "prices import` brings newer ones, --price gives one"
+            f"warning: the price is {count(rate.age_days or 0, 'day')} old ({rate.date}); "
+            "`accel-bench prices import` brings newer ones, --price gives one"
         )
 
 

@@ -28,13 +28,16 @@ CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
 
 def print_plan(plans: Sequence[Plan], machine: Machine, results: str, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
+    from accel_bench.analysis.wording import count
+
     documents = [_document(plan, COLUMNS, **_estimate(plan, machine, results)) for plan in plans]
     flat = keyed(
         ("scenario", *COLUMNS),
         [{"scenario": one["scenario"], **row} for one in documents for row in one["experiments"]],
     )
     sections = [
-        _section(one, COLUMNS, f"{one['runs']} runs, {one['estimate']}") for one in documents
+        _section(one, COLUMNS, f"{count(one['runs'], 'run')}, {one['estimate']}")
+        for one in documents
     ]
     if output == "markdown":  # one table, as in CSV
         sections = [Section(tables=[flat])]

@@ -71,6 +71,7 @@ def import_results(
 
 def _import_export(path: Path, set_: options.Names, results: str) -> None:
     """Add the runs of an export, and print how many were added."""
+    from accel_bench.analysis.wording import count
     from accel_bench.errors import ImportFileError
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.exchange import add_export, check_export
@@ -80,7 +81,7 @@ def _import_export(path: Path, set_: options.Names, results: str) -> None:
     run_ids = check_export(path)
     with open_results(results, write=True) as store:
         added, there = add_export(store, path, run_ids)
-    typer.echo(f"{added} runs were added, {there} were there already")
+    typer.echo(f"{count(added, 'run')} added, {there} there already")
 
 
 def results_of_file(file: ImportedFile, now: str) -> list[Result]:

@@ -45,6 +45,7 @@ def import_scenarios(
     whose defaults are those of the program. Names that are misspelt or lead nowhere are reported
     with file and line, and so is what has no counterpart; the exit code is then 2.
     """
+    from accel_bench.analysis.wording import count
     from accel_bench.interchange.fms_scenarios import Matrix
     from accel_bench.interchange.mapping import Findings
 
@@ -54,7 +55,7 @@ def import_scenarios(
     for line in findings.lines():
         print_aside(plain(line))
     for one in scenarios:
-        typer.echo(plain(f"{output / one.name}.yaml: {one.experiments} experiments"))
+        typer.echo(plain(f"{output / one.name}.yaml: {count(one.experiments, 'experiment')}"))
     if findings.wrong:
         raise typer.Exit(WRONG)
 

@@ -67,6 +67,7 @@ def import_prices(options: ImportOptions) -> None:
     configuration folder. Rows for the same provider, instance and region are replaced, others stay;
     the version before is kept beside it as prices.yaml.bak.
     """
+    from accel_bench.analysis.wording import count
     from accel_bench.catalog.price_import import origin_of, read_catalog
     from accel_bench.catalog.prices import add_to_user_table
     from accel_bench.errors import PriceError
@@ -79,8 +80,9 @@ def import_prices(options: ImportOptions) -> None:
             f"{file} holds no price of a machine with accelerators that the options name"
         )
     table = add_to_user_table(catalog.prices)
-    left_out = ", ".join(f"{count} with {why}" for why, count in catalog.left_out.items())
+    left_out = ", ".join(f"{number} with {why}" for why, number in catalog.left_out.items())
+    prices = count(len(catalog.prices), "price")
     typer.echo(
-        f"{len(catalog.prices)} prices of {origin.provider}, dated {origin.date}, are in {table}"
+        f"{prices} of {origin.provider}, dated {origin.date}, now in {table}"
         + (f"; rows left out: {left_out}" if left_out else "")
     )

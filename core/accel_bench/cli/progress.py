@@ -33,6 +33,8 @@ class LineReporter(Reporter):
 
     def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
         """Print notices, skipped stacks and the number of runs."""
+        from accel_bench.analysis.wording import count
+
         for notice in (*plan.notices, *(estimate.notices if runs else ())):
             self._print(f"notice: {notice}")
         for planned in plan.planned:
@@ -41,7 +43,7 @@ class LineReporter(Reporter):
                     f"skipped {planned.experiment.stack.name}: {'; '.join(planned.skipped)}"
                 )
         done = "" if runs else "; all rounds are complete, nothing is run"
-        self._print(f"{plan.file.name}: {runs} runs{done}")
+        self._print(f"{plan.file.name}: {count(runs, 'run')}{done}")
         # Plans that run side by side are all announced before the first run.
         self._runs = runs if self._ended else self._runs + runs
         self._ended, self._seconds = 0, 0.0

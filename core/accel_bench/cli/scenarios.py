@@ -54,6 +54,7 @@ def validate(
 ) -> None:
     """Check files, their plugins' options included, without running anything; exit 2 if one is
     wrong."""
+    from accel_bench.analysis.wording import count
     from accel_bench.cli.request import find_drafts
     from accel_bench.errors import AccelBenchError
     from accel_bench.machine.info import read_machine
@@ -72,7 +73,7 @@ def validate(
         try:
             for draft in find_drafts([name]):
                 plan = make_plan(draft, machine, request)
-                but = f"but {plan.nothing}" if plan.nothing else f"{plan.runs} runs here"
+                but = f"but {plan.nothing}" if plan.nothing else f"{count(plan.runs, 'run')} here"
                 typer.echo(printable(f"{draft.source}: ok, {but}"))
         except AccelBenchError as error:
             wrong += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import interval_text, percent, ratio
+from accel_bench.analysis.wording import count, interval_text, percent, ratio
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.presets import preset_path
 from accel_bench.machine.info import Machine
@@ -73,8 +73,8 @@ def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
     if machine.load_average is not None and machine.load_average >= machine.cores / 2:
         load.insert(
             0,
-            f"load average {machine.load_average:.1f} on {machine.cores} cores before it began: "
-            "other work ran here, an idle machine shows more",
+            f"load average {machine.load_average:.1f} on {count(machine.cores, 'core')} before it "
+            "began: other work ran here, an idle machine shows more",
         )
     return noise_of(rows[plan.baseline], rows[AGAIN], tuple(load))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from accel_bench.analysis.wording import percent
+from accel_bench.analysis.wording import count, percent
 from accel_bench.doctor.checks import DeviceReport, Examination, TorchBuild
 from accel_bench.doctor.conflicts import Conflict
 from accel_bench.doctor.noise_floor import NoiseFloor
@@ -46,7 +46,7 @@ def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
     """Return the rows of the table."""
     machine = examined.machine
     load = "" if machine.load_average is None else f", load {machine.load_average:.1f}"
-    yield "system", f"{machine.system}, {machine.cores} cores of {machine.processor}{load}"
+    yield "system", f"{machine.system}, {count(machine.cores, 'core')} of {machine.processor}{load}"
     available = _size(examined.memory_available_bytes)
     yield "memory", f"{available} of {_size(machine.memory_bytes)} free"
     for what, disk in examined.disks.items():
@@ -62,7 +62,7 @@ def _rows(examined: Examination) -> Iterator[tuple[str, str]]:
         compiler = examined.compilers.get(language)
         text = f"{compiler.path}: {compiler.version}" if compiler else "none"
         yield f"{language} compiler", text
-    yield "plugins", f"{len(examined.plugins)} installed"
+    yield "plugins", f"{count(len(examined.plugins), 'plugin')} installed"
     for plugin in examined.plugins:
         if plugin.unusable:
             yield f"  {plugin.name}", f"cannot be used: {'; '.join(plugin.unusable)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.analysis.checks.noise import device_reasons
-from accel_bench.analysis.wording import size
+from accel_bench.analysis.wording import count, size
 from accel_bench.documents.canonical import whole_text
 from accel_bench.documents.files import PRIVATE
 from accel_bench.errors import AccelBenchError, HookError
@@ -171,7 +171,7 @@ def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
         found = ranks if isinstance(ranks, list | tuple) else ()
         return [getattr(rank, "rank", None) for rank in found] == list(range(job.world_size))
 
-    expected = f"the processes of {job.world_size} ranks"
+    expected = f"the processes of {count(job.world_size, 'rank')}"
     ranks: Sequence[RankProcess] = active.require(
         "launch_ranks", expected, are_all, job=job, allocation=allocation
     )

@@ -13,6 +13,7 @@ from accel_bench.analysis.metrics.cost import (
     usd_per_million_tokens,
 )
 from accel_bench.analysis.metrics.rate import HourlyRate
+from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.scenario.models import Scenario
@@ -55,7 +56,7 @@ def cheapest_rate(
 
 def price_words(machines: int, rate: HourlyRate) -> str:
     """Return `2 x aws p4d.24xlarge, on demand, 2026-11-01`."""
-    stale = f", {rate.age_days} days old" if rate.stale else ""
+    stale = f", {count(rate.age_days or 0, 'day')} old" if rate.stale else ""
     many = f"{machines} x " if machines > 1 else ""
     return f"{many}{rate.provider} {rate.instance}, on demand, {rate.date}{stale}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from accel_bench.analysis.estimates.speed import DevicePeaks, cpu_peaks, gpu_peaks
+from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import NamedHardware, find_hardware
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import GPU, Machine
@@ -46,7 +47,7 @@ def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
         name = device.find(machine)[0]
         known = find_hardware(name)
         return Target(name, "cuda", known.hardware.memory_bytes if known else None, known, machine)
-    name = f"{machine.processor} ({machine.cores} cores)"
+    name = f"{machine.processor} ({count(machine.cores, 'core')})"
     return Target(name, "cpu", machine.memory_bytes, None, machine)
 
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from accel_bench.analysis.wording import count
 from accel_bench.job import WRITES_RESULT, Job
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.result import RankResult, Status
@@ -133,6 +134,11 @@ def _where(progress: Progress, active: ActivePlugins | None) -> str:
     return f"{progress.phase} of plugin {plugin.name!r} ({plugin.distribution})"
 
 
+def _reached(progress: Progress, active: ActivePlugins | None) -> str:
+    """Return how far a rank was: `in warm-up after 1 step`."""
+    return f"in {_where(progress, active)} after {count(progress.step, 'step')}"
+
+
 def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
     """Return the verdict at the time limit; it names the rank that is furthest behind."""
     rank = outcome.slowest or 0
@@ -141,7 +147,7 @@ def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) ->
     # Ranks that wait for one another stand at the same step: then none of them is to blame alone.
     who = "the run" if outcome.slowest is None or job.world_size == 1 else f"rank {rank}"
     what = "stood still" if outcome.expired == "hung" else "was still busy"
-    where = f"in {_where(progress, active)} after {progress.step} steps at the limit of {limit:g} s"
+    where = f"{_reached(progress, active)} at the limit of {limit:g} s"
     reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
     return Verdict(Status(outcome.expired), (reason,), progress.phase, rank)
 
@@ -161,7 +167,7 @@ def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
     reasons = []
     for rank, reason in sorted(outcome.lost.items()):
         progress = outcome.progress.get(rank, Progress(0, "start"))
-        where = f"in {_where(progress, active)} after {progress.step} steps"
+        where = _reached(progress, active)
         reasons.append(f"rank {rank}: {reason}, {where}")
     first = min(outcome.lost)
     phase = outcome.progress.get(first, Progress(0, "start")).phase
@@ -208,7 +214,7 @@ def _judge_rank(
         status = Status.CRASHED
     elif code is not None and code < 0:
         status = Status.KILLED
-    where = f"in {_where(progress, active)} after {progress.step} steps"
+    where = _reached(progress, active)
     reason = f"{prefix}ended by {end} {where}, without a result"
     if end == "SIGKILL" and outcome.out_of_memory:
         status = Status.OOM

@@ -127,13 +127,14 @@ def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tu
     if between is None:
         rounds = max(MINIMUM_ROUNDS, 2 * done)
         apart = "did not run in the same rounds, so that drift counts as difference"
-        return rounds, f"{names} {apart}; {rounds} rounds would narrow it down, there are {done}"
+        narrowed = f"{count(rounds, 'round')} would narrow it down"
+        return rounds, f"{names} {apart}; {narrowed}, there are {done}"
     # Rounds that are no pairs do not count beside those that are.
     others = done - len(pairs_of(best, other))
     needed = max(MINIMUM_ROUNDS, between.rounds_needed or 0) + others
     if needed <= done:
         return 0, f"{names} cannot be told apart by a number of rounds worth running"
-    return needed, f"{needed} rounds would settle {names}; there are {done}"
+    return needed, f"{count(needed, 'round')} would settle {names}; there are {done}"
 
 
 def first_run(

@@ -41,7 +41,7 @@ def test_a_node_with_other_devices_is_refused_by_name() -> None:
     refuse_devices([agent("a", [0], "NVIDIA L4")], asked)
     with pytest.raises(ScenarioError, match=r"device_type is l4, and a device of node b .* L40S"):
         refuse_devices([agent("b", [0], "NVIDIA L40S")], asked)
-    with pytest.raises(ScenarioError, match=r"node c .* has 0 CUDA devices"):
+    with pytest.raises(ScenarioError, match=r"node c .* has 0 of the 1 CUDA devices"):
         refuse_devices([agent("c", [0])], asked)
 
 
@@ -64,7 +64,7 @@ def test_agents_that_see_one_device_each_have_those_of_the_node_together() -> No
     refuse_devices(own, asked)
     assert [device_index(one, rank, own) for rank, one in enumerate(own)] == [0, 0]
     same = [agent("a", [0], "L4"), agent("a", [1], "L4", rank=1)]
-    with pytest.raises(ScenarioError, match=r"node a .* has 1 CUDA devices"):
+    with pytest.raises(ScenarioError, match=r"node a .* has 1 of the 2 CUDA devices"):
         refuse_devices(same, asked)
 
 

@@ -105,7 +105,7 @@ def test_what_slurm_lacks_is_named(program: Launched, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
     done = call("run", name, *SLURM)
     assert done.code == 2
-    assert "job 7 has 1 nodes, and the scenario asks for 2" in done.err
+    assert "job 7 has 1 of the 2 nodes that the scenario asks for" in done.err
     monkeypatch.delenv("SLURM_JOB_ID")
     monkeypatch.setenv("PATH", str(program.folder))
     done = call("run", name, *SLURM)
@@ -156,7 +156,9 @@ def test_one_step_starts_the_agents_of_all_components() -> None:
     sizes = {"SLURM_HET_SIZE": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
     groups = {f"SLURM_JOB_NUM_NODES_HET_GROUP_{number}": str(number + 1) for number in range(2)}
     assert slurm.check_job({**sizes, **groups}, 3) == [1, 2]
-    with pytest.raises(ScenarioError, match="job 7 has 3 nodes, and the scenario asks for 4"):
+    with pytest.raises(
+        ScenarioError, match="job 7 has 3 of the 4 nodes that the scenario asks for"
+    ):
         slurm.check_job({**sizes, **groups}, 4)
     text = " ".join(slurm.srun_command([1, 2], 2, 4))
     first, second = text.split(" : ")

@@ -130,8 +130,8 @@ def refuse_devices(agents: Sequence[Agent], resources: Any) -> None:
     names = list(gpus_of(agents).values())[: resources.devices]
     if resources.device == "cuda" and len(names) < resources.devices:
         raise ScenarioError(
-            f"node {node} has {len(names)} CUDA devices, and resources.devices is "
-            f"{resources.devices}; leave the node out, or ask for fewer"
+            f"node {node} has {len(names)} of the {resources.devices} CUDA devices that "
+            "resources.devices asks for; leave the node out, or ask for fewer"
         )
     for name in names if resources.device_type else ():
         if not resources.is_device(name):

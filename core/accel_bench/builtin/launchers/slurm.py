@@ -168,8 +168,8 @@ def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
     here = sum(map(int, counts))
     if here < nodes:
         raise ScenarioError(
-            f"launcher slurm: job {variables['SLURM_JOB_ID']} has {here} nodes, and the scenario "
-            f"asks for {nodes}; get as many, or set resources.nodes"
+            f"launcher slurm: job {variables['SLURM_JOB_ID']} has {here} of the {nodes} nodes that "
+            "the scenario asks for; get as many, or set resources.nodes"
         )
     return [int(count) for count in counts]
 

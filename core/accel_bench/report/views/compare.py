@@ -13,6 +13,7 @@ from accel_bench.analysis.metrics.named import MetricFigure, labels
 from accel_bench.analysis.schema import StepSeconds
 from accel_bench.analysis.wording import (
     WITHIN,
+    count,
     label,
     mebibytes,
     milliseconds,
@@ -92,7 +93,11 @@ def _answer(one: ExperimentComparison) -> str:
     a, b = (label(side) for side in (one.a, one.b))
     if one.ratio is None:
         return f"no ratio: {one.verdict_reason}."
-    runs = f"{one.rounds} rounds" if one.paired else f"{one.a.runs} and {one.b.runs} runs, unpaired"
+    runs = (
+        count(one.rounds, "round")
+        if one.paired
+        else f"{one.a.runs} and {count(one.b.runs, 'run')}, unpaired"
+    )
     median, *ends = ratio_texts(one.ratio)
     interval = f"[{', '.join(ends)}] " if ends else ""
     speed = f"B, {b}, is {median} times as fast as A, {a} {interval}({runs})"

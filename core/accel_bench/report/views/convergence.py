@@ -112,7 +112,7 @@ def answer(document: ConvergenceDocument) -> str:
 def rate_title(best: BestLearningRate) -> str:
     """Return what the rates are compared in."""
     name = group_label(best.stack, best.sweep)
-    return f"learning rates of {name}: {best.loss_kind} loss after {best.steps} steps"
+    return f"learning rates of {name}: {best.loss_kind} loss after {count(best.steps, 'step')}"
 
 
 def rate_sentence(best: BestLearningRate) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from accel_bench.analysis.metrics.cost import FACTORS, CostDocument, ExperimentCost
 from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import grouped_by_reason, label, rate, usd
+from accel_bench.analysis.wording import count, grouped_by_reason, label, rate, usd
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 from accel_bench.report.views.points import in_units
 
@@ -49,7 +49,7 @@ def price_note(tariff: HourlyRate) -> str:
     """Return the price that costs are worked out with, where it comes from, and its age."""
     what = " ".join(filter(None, (tariff.provider, tariff.instance, tariff.region)))
     dated = f", {tariff.date}" if tariff.date else ""
-    stale = f" STALE: {tariff.age_days} days old" if tariff.stale else ""
+    stale = f" STALE: {count(tariff.age_days or 0, 'day')} old" if tariff.stale else ""
     named = f", {what}, {tariff.kind}" if what else ""
     return f"price: {tariff.usd_per_hour:g} USD per hour{named} ({tariff.source}{dated}){stale}"
 

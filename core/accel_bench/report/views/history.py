@@ -8,7 +8,7 @@ from typing import NamedTuple
 from accel_bench.analysis.gates.confirmation import Confirmation
 from accel_bench.analysis.gates.history_schema import History, HistoryPoint, HistoryStep
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import label, percent, significant
+from accel_bench.analysis.wording import count, label, percent, significant
 from accel_bench.report.table import (
     Column,
     Report,
@@ -46,7 +46,9 @@ def _section(one: History) -> Section:
     newest = list(_lines(one))[-MOST_POINTS:]
     older = len(one.points) - len(newest)
     tables = [Table(STEPS, one.steps)] if one.steps else []
-    tables.append(Table(POINTS, newest, notes=[f"and {older} older sessions"] if older else []))
+    tables.append(
+        Table(POINTS, newest, notes=[f"and {count(older, 'older session')}"] if older else [])
+    )
     devices = f" on {', '.join(one.devices)}" if one.devices else ""
     return Section(
         title=f"{one.scenario}: {label(one)}{devices}",

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from accel_bench.analysis.profiles.modules import ROOT
 from accel_bench.analysis.profiles.schema import RankProfile
-from accel_bench.analysis.wording import percent, size
+from accel_bench.analysis.wording import count, percent, size
 from accel_bench.report.table import Column, Table
 
 
@@ -25,7 +25,7 @@ def memory_notes(rank: RankProfile, folder: str) -> Iterator[str]:
     """Yield where the timeline and the snapshot are."""
     if rank.memory is None:
         return
-    yield f"memory over {rank.memory.steps} steps: `memory` in the figures"
+    yield f"memory over {count(rank.memory.steps, 'step')}: `memory` in the figures"
     if rank.memory.snapshot:
         path = f"{folder}/rank{rank.rank}/{rank.memory.snapshot}"
         yield f"snapshot: {path} (drop it on https://pytorch.org/memory_viz)"

@@ -15,7 +15,7 @@ from accel_bench.analysis.profiles.waterfall_schema import (
     WaterfallReport,
 )
 from accel_bench.analysis.statistics.estimators import t_quantile
-from accel_bench.analysis.wording import join_names, percent
+from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 
 UNEXPLAINED = "unexplained"
@@ -138,7 +138,10 @@ def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]
         a, b = sum(m.a for m in rest), sum(m.b for m in rest)
         hardly = all(abs(bar.change) < SMALL * one.difference.a for bar in rest)
         what = "that hardly change" if hardly else "that change less"
-        yield f"{len(rest)} modules {what}", Change(a=a, b=b, change=b - a, low=None, high=None)
+        yield (
+            f"{count(len(rest), 'module')} {what}",
+            Change(a=a, b=b, change=b - a, low=None, high=None),
+        )
     yield UNEXPLAINED, one.unexplained
     yield "measured", one.difference
 
@@ -191,7 +194,7 @@ def _rounds_for(one: ProfileWaterfall) -> str:
     spread = half * math.sqrt(one.rounds) / t_quantile(one.rounds - 1, 0.975)
     for rounds in range(one.rounds + 1, MOST_ROUNDS + 1):
         if t_quantile(rounds - 1, 0.975) * spread / math.sqrt(rounds) < abs(change.change):
-            return f"about {rounds} rounds would settle it (--rounds)"
+            return f"about {count(rounds, 'round')} would settle it (--rounds)"
     return f"not even {MOST_ROUNDS} rounds would settle it"
 
 

@@ -18,6 +18,7 @@ from accel_bench.analysis.statistics.verdict import (
 )
 from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.analysis.wording import (
+    count,
     flops,
     group_label,
     grouped_by_reason,
@@ -30,6 +31,7 @@ from accel_bench.analysis.wording import (
     rate_interval,
     rate_unit,
     ratio_interval,
+    shares,
     significant,
     size,
     training_word,
@@ -343,7 +345,7 @@ def _seeds(row: SeedEquivalence) -> str:
     """Return `name: loss at the end over 5 seeds equivalent: +0.01% (90 % interval ...)`."""
     name = group_label(row.stack, row.sweep)
     word = training_word(row.verdict, row.tolerance_by)
-    text = f"{name}: loss at the end over {row.seeds} seeds {word}"
+    text = f"{name}: loss at the end over {count(row.seeds, 'seed')} {word}"
     if row.lost:
         text += f" ({row.lost} more on which it did not train)"
     if row.difference is None or row.low is None or row.high is None or row.tolerance is None:
@@ -352,9 +354,8 @@ def _seeds(row: SeedEquivalence) -> str:
     text = f"{text}: {row.difference:+.2%} ({interval}), {row.tolerance:.2g} allowed"
     if row.minimum_detectable_difference is None:
         return text
-    return (
-        f"{text}; {row.seeds} seeds show differences above {row.minimum_detectable_difference:.2%}"
-    )
+    visible = f"{row.minimum_detectable_difference:.2%}"
+    return f"{text}; {count(row.seeds, 'seed')} show differences above {visible}"
 
 
 def details(summary: Summary) -> list[str]:
@@ -376,10 +377,10 @@ def _phases(row: ExperimentSummary) -> str:
         return ""
     whole, to_window = row.phases.step_seconds, row.phases.to_window
     seconds = row.phases.model_dump(include={"data", "forward", "backward", "optimizer"})
-    parts = [f"{name} {spent / whole:.0%}" for name, spent in seconds.items() if spent is not None]
+    parts = shares({name: one for name, one in seconds.items() if one is not None}, whole)
     flagged = to_window is not None and abs(to_window - 1) > PHASE_TOLERANCE
     of_which = f" (of a step {to_window:.2f} times the window's)" if flagged else ""
-    return f"a step is {', '.join(parts)}{of_which}"
+    return f"a step is {parts}{of_which}"
 
 
 def _communication(row: ExperimentSummary) -> str:
@@ -416,7 +417,9 @@ def _start(row: ExperimentSummary) -> str:
 
 def _visible(row: ExperimentSummary) -> str:
     effect = row.minimum_detectable_effect
-    return f"{row.rounds} rounds show differences above {percent(effect)}" if effect else ""
+    return (
+        f"{count(row.rounds, 'round')} show differences above {percent(effect)}" if effect else ""
+    )
 
 
 class FlatRow(NamedTuple):
