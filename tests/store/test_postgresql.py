@@ -95,7 +95,7 @@ def test_it_answers_as_sqlite_does(address: str, tmp_path: Path) -> None:
 
 
 def test_a_row_is_stored_once_and_a_reader_writes_nothing(address: str) -> None:
-    with pytest.raises(StoreError, match="there are no results of this version"):
+    with pytest.raises(StoreError, match="there are no results in postgresql"):
         with open_store(address, write=False):
             pass
     with open_store(address, write=True) as store:

@@ -224,18 +224,6 @@ def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator
         yield from export.export_lines(found, form)
 
 
-@app.command("migrate")
-def migrate_results(results: options.Results = options.DEFAULT_RESULTS) -> None:
-    """Bring the results of an earlier version to this one, in place and without loss.
-
-    `run` does that too; programs of the earlier version cannot use them from then on.
-    """
-    from accel_bench.runner.unfinished import open_results
-
-    with open_results(results, write=True) as store:
-        typer.echo(plain(f"{store.place} is up to date, with {store.count()} runs"))
-
-
 @app.command("why")
 def explain_difference(
     left: Annotated[str, typer.Argument(metavar="ID", help="A run or an experiment.")],

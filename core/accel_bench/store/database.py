@@ -349,9 +349,9 @@ def open_store(
     `options` are settings of the server. A connection that is lost is made again for so many
     seconds as another writer is waited for.
 
-    Raises StoreError: no results, not a database, newer schema, locked, disk full, read-only. With
-    `write`, a file that is no readable database is set aside under another name, never deleted. A
-    database of an earlier version is migrated with `write`; without, a copy is, and is read.
+    Raises StoreError: no results, not a database, another version of the tables, locked, disk full,
+    read-only. With `write`, a file that is no readable database is set aside under another name,
+    never deleted.
     """
     with opened_database(place, write, timeout_seconds) as opened:
         yield Store(opened)

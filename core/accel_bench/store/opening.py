@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -14,7 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from accel_bench.errors import NoResultsError, StoreError, StoreUnavailableError
 from accel_bench.store import postgresql, sqlite
-from accel_bench.store.versions import has_tables, is_outdated, make_tables, migrate
+from accel_bench.store.versions import has_tables, make_tables
 
 Faults = Callable[[], AbstractContextManager[None]]
 """Turns what a database raises into a StoreError."""
@@ -57,10 +55,9 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
         with faults():
             if write:
                 make_tables(engine, address.shown)
-            elif (empty := not has_tables(engine, address.shown)) or is_outdated(engine):
-                kind = NoResultsError if empty else StoreError
-                raise kind(
-                    f"there are no results of this version in {address.shown}; "
+            elif not has_tables(engine, address.shown):
+                raise NoResultsError(
+                    f"there are no results in {address.shown}; "
                     "`accel-bench run SCENARIO --results ADDRESS` makes some"
                 )
         again = partial(postgresql.connect_again, seconds=timeout_seconds)
@@ -81,9 +78,8 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
             raise NoResultsError(_no_results(root))
     engine = _opened_or_set_aside(path, write, timeout_seconds)
     try:
-        with _current(engine, path, write, timeout_seconds) as current:
-            faults = partial(sqlite.named_faults, path)
-            yield Opened(root, current, str(path), partial(_bound, faults), Engine.connect)
+        faults = partial(sqlite.named_faults, path)
+        yield Opened(root, engine, str(path), partial(_bound, faults), Engine.connect)
     finally:
         engine.dispose()
 
@@ -160,34 +156,6 @@ def _open(path: Path, write: bool, timeout_seconds: float) -> Engine:
         engine.dispose()
         raise
     return engine
-
-
-@contextmanager
-def _current(engine: Engine, path: Path, write: bool, timeout_seconds: float) -> Iterator[Engine]:
-    """Yield the database; for a reader of an earlier version, a migrated copy of it.
-
-    A program of that version may still write to the database itself.
-    """
-    if write or not is_outdated(engine):
-        yield engine
-        return
-    print(
-        f"{path} is of an earlier version, and is migrated anew each time it is read until "
-        "`accel-bench run` or `accel-bench results migrate` has done so once",
-        file=sys.stderr,
-    )
-    with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
-        copied = Path(folder) / sqlite.FILE_NAME
-        with sqlite.named_faults(copied):
-            sqlite.copy(engine, copied)
-        copy = sqlite.connect(copied, write=True, timeout_seconds=timeout_seconds)
-        try:
-            with sqlite.named_faults(copied):
-                sqlite.enable_wal(copy, timeout_seconds)  # it is read while it is migrated
-                migrate(sqlite.writing(copy), str(path))
-            yield copy
-        finally:
-            copy.dispose()
 
 
 def _no_results(root: Path) -> str:

@@ -225,11 +225,8 @@ def _parse(model: type[ModelT], payload: str) -> ModelT:
 
 
 def _with_samples(result: Result, samples: str) -> Result:
-    """Return the result with the samples of its windows; none stand apart of a row that was
-    migrated as it was. Raises ValueError."""
+    """Return the result with the samples of its windows. Raises ValueError."""
     windows = _windows_adapter().validate_json(samples)
-    if not windows:
-        return result
     ranks = [_rank_with(rank, parts) for rank, parts in zip(result.ranks, windows, strict=True)]
     return result.model_copy(update={"ranks": tuple(ranks)})
 

@@ -33,7 +33,7 @@ from sqlalchemy import (
 METADATA = MetaData()
 
 STORE_VERSION = 3
-"""Version of the tables; `migrations` has the steps from earlier ones."""
+"""Version of the tables; a database of another version is refused."""
 
 MAXIMUM_PAYLOAD_BYTES = 24 * 1024 * 1024
 """Largest result that is stored or read: that of a run of more than 100,000 samples."""

@@ -77,17 +77,6 @@ def writing(engine: Engine) -> Engine:
     return engine.execution_options(immediate=True)
 
 
-def copy(engine: Engine, target: Path) -> None:
-    """Copy a database as it is now, whoever writes to it, into a new file."""
-    with (
-        contextlib.closing(engine.raw_connection()) as opened,
-        contextlib.closing(sqlite3.connect(target)) as copied,
-    ):
-        source = opened.driver_connection
-        assert isinstance(source, sqlite3.Connection)
-        source.backup(copied)
-
-
 def enable_wal(engine: Engine, timeout_seconds: float) -> None:
     """Let readers and a writer work side by side; stored in the file, so done once.
 

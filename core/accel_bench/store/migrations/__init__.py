@@ -1,1 +1,0 @@
-"""Steps between versions of the tables, which alembic runs; the version stands in `meta`."""

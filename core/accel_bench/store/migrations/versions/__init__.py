@@ -1,1 +1,0 @@
-"""One module for each version, which makes it of the one before."""
