@@ -101,8 +101,8 @@ def test_a_file_that_grows_while_it_is_read_or_is_too_large_is_refused(tmp_path:
         read_bytes(path, 4, ImportFileError, ", the limit")
     with open_regular(path, ImportFileError) as opened:
         opened.read()
-        refuse_growth(opened, path, ImportFileError)
+        refuse_growth(opened, path, ImportFileError, 5)
         with path.open("ab") as writer:
             writer.write(b"6")
         with pytest.raises(ImportFileError, match="log: grows while it is read"):
-            refuse_growth(opened, path, ImportFileError)
+            refuse_growth(opened, path, ImportFileError, 5)

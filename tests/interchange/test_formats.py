@@ -14,7 +14,14 @@ from interchange.files import CSV, IPFS, MLLOG, OPTIMUM, PYTEST, STATE, TRAINER,
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange.formats import FORMATS, read_files
-from accel_bench.interchange.rows import MAXIMUM_ROWS, ImportedRow, short_name, to_results
+from accel_bench.interchange.rows import (
+    MAXIMUM_ROWS,
+    MAXIMUM_VALUES,
+    ImportedRow,
+    read_source,
+    short_name,
+    to_results,
+)
 from accel_bench.result import Result, Status
 from accel_bench.scenario.settings import MAXIMUM_SAMPLES
 
@@ -54,7 +61,7 @@ def test_a_file_is_recognized_as_its_format_alone_and_says_where_it_comes_from(
     path = write(tmp_path, *FILES[form])
     files, _ = read_files(path, None, {})
     assert [file.format for file in files] == [form]
-    assert [one.name for one in FORMATS if one.recognizes(files[0].source)] == [form]
+    assert [one.name for one in FORMATS if one.recognizes(read_source(path))] == [form]
     for result in imported(tmp_path, *FILES[form]):
         assert result.imported
         assert result.ranks == ()
@@ -375,6 +382,21 @@ def test_limits_are_kept_and_nothing_is_cut_in_silence(tmp_path: Path) -> None:
     rows = [ImportedRow(key=str(n)) for n in range(MAXIMUM_ROWS + 1)]
     with pytest.raises(ImportFileError, match="at most 10,000"):
         to_results(rows, files[0].source, "fms-csv", "x", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "value"),
+    [
+        ("a.json", '{"machine_info": {}, "benchmarks": [', "[],"),
+        ("a.csv", "model_name_or_path,train_runtime\n", ","),
+        ("a.log", ":::MLLOG {}", "\n"),
+    ],
+)
+def test_a_file_of_more_values_than_fit_the_memory_is_not_parsed(
+    tmp_path: Path, name: str, start: str, value: str
+) -> None:
+    with pytest.raises(ImportFileError, match=f"{name}: more than 1,000,000 values, the limit of"):
+        imported(tmp_path, name, start + value * (MAXIMUM_VALUES + 1))
 
 
 @pytest.mark.parametrize("name", ["", "..", "-x", "é", "a/b c", "x" * 200, "\x1b[31m"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
+import os
 import sys
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -22,9 +25,10 @@ from accel_bench.interchange.export import export_lines
 from accel_bench.planning.duration import recent_results
 from accel_bench.report.views.results import export_lines as export_csv
 from accel_bench.result import Provenance, Result
-from accel_bench.store import database, exchange
+from accel_bench.store import database, exchange, parquet
 from accel_bench.store.database import open_store
-from accel_bench.store.exchange import check_export, read_export, write_parquet
+from accel_bench.store.exchange import check_export, read_export
+from accel_bench.store.parquet import write_parquet
 from accel_bench.store.records import RunRecord, insert_run
 
 
@@ -195,6 +199,60 @@ def test_one_bad_run_among_good_ones_imports_none(tmp_path: Path) -> None:
         check_export(tmp_path / "missing.json")
 
 
+BOMB = (
+    "c-rmUF-ikL6vpwFAq*0>u$d(TQ!L0XDUz5K6a<?zf?yG1W19^N5!9@^iMBa}g-FOP?Cb>bIASS??tq@cKf|w"
+    "h?|m>g_(sEVYQ)?>JU%zg+eUSbsz+_K6Oqo-?$>J8I)2$%i=3-^qZ(3ASwlX)58suN?F;|_0000000000000"
+    "0000000000000001h|K@Da%1qOC_oc0?=`6pR7$qi%Ra=*NwY*%!a_W10LS>zGi8vG3Sd0BTn;=x-tFQhEKQ"
+    "}7bI&ntor{pMH`K{G95nucB8>%BdD4nR7lsC(K(VG@UZ&H@?yXZDAtBd({w0F=S^i%8nzw6p)I8J{6+e=Vc"
+)
+"""A Parquet file of 18 KB, compressed: one row, whose text has 600 MB of one letter."""
+
+
+def test_a_file_that_would_fill_the_memory_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "bomb").write_bytes(zlib.decompress(base64.b85decode(BOMB)))
+    with pytest.raises(StoreError, match=r"bomb: no Parquet.* needs more than 201,326,592 bytes"):
+        check_export(tmp_path / "bomb")
+
+
+def test_a_text_that_is_larger_than_any_run_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each value of it would take a hundred bytes of memory."""
+    file = tmp_path / "bomb.json"
+    good = make_result("good").model_dump_json()
+    file.write_text(f"[{good}, {{" + '"schema_version": [' + "[]," * exchange.MAXIMUM_VALUES)
+    reading = read_export(file)
+    assert next(reading).run_id == "good"
+    with pytest.raises(
+        StoreError, match=r"bomb\.json: run 2 is larger than any run that is stored"
+    ):
+        next(reading)
+    monkeypatch.setattr(exchange, "MAXIMUM_TEXT", len(good) - 1)
+    with pytest.raises(StoreError, match="run 1 is larger than any run that is stored"):
+        check_export(file)
+
+
+def test_a_pipe_is_refused_and_so_is_an_export_that_is_still_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for read in (check_export, exchange.is_export):
+        with pytest.raises(StoreError, match="pipe' cannot be read: it is a named pipe"):
+            read(tmp_path / "pipe")
+    file = tmp_path / "file.json"
+    file.write_text(f"[{make_result('a').model_dump_json()}]")
+    reading = read_export(file)
+    assert next(reading).run_id == "a"
+    with file.open("a") as writer:
+        writer.write(" ")
+    with pytest.raises(StoreError, match=r"file\.json: grows while it is read"):
+        next(reading)
+
+
+def test_letters_of_all_languages_come_back_from_an_export(tmp_path: Path) -> None:
+    run = make_result("a", log_tail="\u00e9\u2028\x85\xa0\U0001f600\u4e2d")
+    (tmp_path / "file.json").write_text(f"\ufeff [{run.model_dump_json()}\n]", encoding="utf8")
+    assert list(read_export(tmp_path / "file.json")) == [run]
+
+
 @pytest.mark.parametrize("key", ["round", "position", "attempt", "schema_version"])
 def test_a_number_that_no_database_holds_is_refused_by_name(tmp_path: Path, key: str) -> None:
     run = {**make_result("a").model_dump(mode="json"), key: 2**64}
@@ -228,7 +286,7 @@ WRITERS: dict[str, Callable[[Iterator[Result], Path], None]] = {
 def test_an_export_of_many_runs_takes_no_more_memory_than_one_of_few(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(parquet, "ROWS_AT_ONCE", 10)
 
     def runs(number: int) -> Iterator[Result]:
         for one in range(number):

@@ -198,7 +198,7 @@ def _intact(
 def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
     """Write runs to a file or to the terminal."""
     from accel_bench.documents.files import write_atomically
-    from accel_bench.store.exchange import write_parquet
+    from accel_bench.store.parquet import write_parquet
 
     if output is None:
         for piece in _pieces(found, form, None):

@@ -46,7 +46,7 @@ def read_bytes(path: Path, maximum_bytes: int, error: type[AccelBenchError], bey
             raise error(f"{str(path)!r} cannot be read: {problem.strerror}") from problem
         if max(size, len(raw)) > maximum_bytes:
             raise error(f"{path}: larger than {maximum_bytes} bytes{beyond}")
-        refuse_growth(handle, path, error)
+        refuse_growth(handle, path, error, len(raw))
     return raw
 
 
@@ -70,9 +70,9 @@ def open_regular(path: Path, error: type[AccelBenchError]) -> BinaryIO:
     return open(descriptor, "rb")
 
 
-def refuse_growth(handle: BinaryIO, path: Path, error: type[AccelBenchError]) -> None:
-    """Raise `error` where a file has more than what was read of it: it is still written."""
-    if os.fstat(handle.fileno()).st_size > handle.tell():
+def refuse_growth(handle: BinaryIO, path: Path, error: type[AccelBenchError], size: int) -> None:
+    """Raise `error` where a file has more bytes than it had: it is still written."""
+    if os.fstat(handle.fileno()).st_size > size:
         raise error(f"{path}: grows while it is read; try again when it is complete")
 
 

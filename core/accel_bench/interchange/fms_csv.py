@@ -59,10 +59,14 @@ HARDLY = 1024.0
 """MiB below which no model was on the device."""
 
 
+LONGEST_HEADER = 64 * 1024
+"""Letters of the line that names the columns."""
+
+
 def recognizes(source: Source) -> bool:
     """Return whether the first line holds the columns of such a file."""
     try:
-        columns = set(next(csv.reader([source.text.partition("\n")[0]]), []))
+        columns = set(next(csv.reader([source.text[:LONGEST_HEADER].partition("\n")[0]]), []))
     except csv.Error:  # a line that no spreadsheet writes
         return False
     ours = {"train_runtime", "train_tokens_per_second", "train_samples_per_second"}
@@ -71,6 +75,7 @@ def recognizes(source: Source) -> bool:
 
 def read(source: Source) -> Iterator[ImportedRow]:
     """Return a row for each line. Raises ImportFileError for a line with too many cells."""
+    source.check_values()
     lines = list(csv.DictReader(io.StringIO(source.text)))
     most = max((number(_memory(line, DRIVER)) or 0.0 for line in lines), default=0.0)
     for place, line in enumerate(lines):

@@ -129,7 +129,8 @@ def _read(source: Source, form: Format, given: Mapping[str, JsonValue]) -> Impor
         raise ImportFileError(
             f"{source.path}: begins as {form.description}, but is not: {error!r}"
         ) from error
-    return ImportedFile(source, form.name, tuple(_with_given(row, given) for row in rows))
+    rows = tuple(_with_given(row, given) for row in rows)
+    return ImportedFile(replace(source, text=""), form.name, rows)
 
 
 def _with_given(row: ImportedRow, given: Mapping[str, JsonValue]) -> ImportedRow:

@@ -77,6 +77,7 @@ def recognizes(source: Source) -> bool:
 
 def read(source: Source) -> Iterator[ImportedRow]:
     """Return a row for each namespace of the log. Raises ImportFileError for a broken line."""
+    source.check_values()
     spaces: dict[str, list[Event]] = {}
     for place, line in enumerate(source.text.splitlines(), 1):
         if ":::MLLOG" in line:

@@ -28,8 +28,11 @@ from accel_bench.scenario.settings import MAXIMUM_SAMPLES
 Scope: TypeAlias = Literal["rank", "device", "global"]
 Better: TypeAlias = Literal["lower", "higher", "neither"]
 
-MAXIMUM_BYTES = 64 * 1024 * 1024
+MAXIMUM_BYTES = 32 * 1024 * 1024
 """A larger file is not read."""
+
+MAXIMUM_VALUES = 1_000_000
+"""Values of a JSON file, each of which may take a hundred bytes of memory."""
 
 MAXIMUM_ROWS = 10_000
 """Rows of one file."""
@@ -56,12 +59,24 @@ class Source:
 
     @cached_property
     def json(self) -> Any:
-        """Parsed JSON; None for a file that is none, or whose top level is no mapping."""
+        """Parsed JSON; None for a file that is none, or whose top level is no mapping.
+
+        Raises ImportFileError for too many values.
+        """
+        if not re.match(r"\s*\{", self.text):
+            return None
+        self.check_values()
         try:
-            found = json.loads(self.text)
+            return json.loads(self.text)
         except (ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+
+    def check_values(self) -> None:
+        """Raise ImportFileError for so many values, or lines, that they would fill the memory."""
+        if max(sum(map(self.text.count, ",[{")), self.text.count("\n")) > MAXIMUM_VALUES:
+            raise ImportFileError(
+                f"{self.path}: more than {MAXIMUM_VALUES:,} values, the limit of an import"
+            )
 
     def beside(self, name: str) -> Source | None:
         """Return another file of the same folder, None where there is none."""

@@ -2,93 +2,45 @@
 
 from __future__ import annotations
 
+import codecs
+import collections
 import hashlib
 import json
+import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import BinaryIO
 
-from accel_bench.analysis.tables.listing import flat_run
-from accel_bench.documents.files import aside_of, naming_the_file
-from accel_bench.documents.spool import Spool
+from accel_bench.documents.files import naming_the_file, open_regular, refuse_growth
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result
 from accel_bench.store.database import SessionRecord, Store
+from accel_bench.store.parquet import parquet_texts
 from accel_bench.store.records import parse_result
 from accel_bench.store.schema import EXPORTED, MAXIMUM_PAYLOAD_BYTES
 
 PIECE = 1024 * 1024
 """Letters of a file that are read at once."""
 
-MAXIMUM_TEXT = 8 * MAXIMUM_PAYLOAD_BYTES
+MAXIMUM_TEXT = 3 * MAXIMUM_PAYLOAD_BYTES
 """Longest text of one run: an export is indented, and what is stored is not."""
 
-ROWS_AT_ONCE = 100
-"""Rows of a Parquet file that are written and read together."""
+MAXIMUM_VALUES = 2_000_000
+"""Most values of one run, of which the largest that is stored has half."""
 
 FROM_EXPORT = "from-export"
 """Tag of runs that came with an export of another store."""
 
 _EXPORT = re.compile(rb'(\xef\xbb\xbf)?\s*(PAR1|\[\s*[{\]]|\{\s*"schema_version")')
-_BETWEEN = re.compile(r"[\s,]*")
-
-RESULT_COLUMN = "result"
-"""Column of a Parquet export with the whole result as JSON."""
-
-
-def write_parquet(results: Iterable[Result], path: Path) -> None:
-    """Write a row for each run, with the columns of the CSV export and the whole result.
-
-    Raises StoreError without pyarrow.
-    """
-    parquet, arrow = _pyarrow()
-    aside = aside_of(path)
-    with naming_the_file(path), Spool(path.parent) as spool:
-        # The columns are those of all rows, so nothing is written before the last is known.
-        numbers = _spool_rows(results, spool)
-        types = {name: arrow.float64() if is_number else arrow.string()
-                 for name, is_number in numbers.items()}  # fmt: skip
-        schema = arrow.schema({**types, RESULT_COLUMN: arrow.string()})
-        rows = iter(spool)
-        try:
-            with parquet.ParquetWriter(aside, schema) as writer:
-                while part := list(islice(rows, ROWS_AT_ONCE)):
-                    columns = {
-                        name: [_of_type(row.get(name), is_number) for row, _ in part]
-                        for name, is_number in numbers.items()
-                    }
-                    columns[RESULT_COLUMN] = [text for _, text in part]
-                    writer.write_table(arrow.table(columns, schema=schema))
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-
-
-def _spool_rows(results: Iterable[Result], spool: Spool) -> dict[str, bool]:
-    """Spool each run as its flat row and its text; return which columns hold numbers alone."""
-    numbers: dict[str, bool] = {}
-    for one in results:
-        row = flat_run(one)
-        for name, value in row.items():
-            is_number = value is None or isinstance(value, int | float)
-            numbers[name] = is_number and numbers.get(name, True)
-        spool.add([row, one.model_dump_json()])
-    return numbers
-
-
-def _of_type(value: Any, is_number: bool) -> float | str | None:
-    """Return a value as its column's type: Parquet has one for all rows."""
-    if value is None:
-        return None
-    return float(value) if is_number else str(value)
+_BETWEEN = re.compile(r"[\s,]*", re.ASCII)
 
 
 def is_export(path: Path) -> bool:
     """Return whether a file begins as an export does. Raises StoreUnavailableError."""
-    with naming_the_file(path), path.open("rb") as handle:
+    with open_regular(path, StoreError) as handle, naming_the_file(path):
         return bool(_EXPORT.match(handle.read(1024)))
 
 
@@ -113,8 +65,8 @@ def add_export(store: Store, path: Path, run_ids: Sequence[str]) -> tuple[int, i
 
 def _provenance(path: Path) -> Provenance:
     digest = hashlib.sha256()
-    with naming_the_file(path), path.open("rb") as handle:
-        for piece in iter(lambda: handle.read(PIECE), b""):
+    with open_regular(path, StoreError) as handle, naming_the_file(path):
+        for piece in _pieces(handle, path):
             digest.update(piece)
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     name = str(path).encode("utf8", "replace").decode()
@@ -160,61 +112,75 @@ def read_export(path: Path) -> Iterator[Result]:
 
 def _texts(path: Path) -> Iterator[str]:
     """Yield the JSON of each run in an exported file."""
-    with naming_the_file(path):
-        with path.open("rb") as handle:
-            start = handle.read(4)
-    if start == b"PAR1":
-        yield from _parquet_texts(path)
-        return
-    try:
-        with naming_the_file(path), path.open(encoding="utf-8-sig") as opened:
-            yield from _json_texts(opened)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(
-            f"{path}: neither JSON nor Parquet ({error}); `accel-bench results export --format "
-            "json --output FILE` writes what can be imported, and CSV cannot"
-        ) from error
+    with open_regular(path, StoreError) as handle, naming_the_file(path):
+        start = handle.read(4)
+        handle.seek(0)
+        if start == b"PAR1":
+            yield from parquet_texts(handle, path)
+            return
+        try:
+            yield from _json_texts(_pieces(handle, path), path)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"{path}: neither JSON nor Parquet ({error}); `accel-bench results export --format "
+                "json --output FILE` writes what can be imported, and CSV cannot"
+            ) from error
 
 
-def _json_texts(opened: TextIO) -> Iterator[str]:
-    """Yield the text of each element of a JSON list, reading no more than one; or the document."""
-    decoder, text, place, in_list = json.JSONDecoder(), opened.read(PIECE), 0, False
-    if text.lstrip().startswith("["):
-        text, in_list = text.lstrip()[1:], True
+def _pieces(handle: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yield a file piece by piece, as long as it was at first. Raises StoreError if it grows."""
+    left = size = os.fstat(handle.fileno()).st_size
+    while left and (piece := handle.read(min(PIECE, left))):
+        left -= len(piece)
+        yield piece
+    refuse_growth(handle, path, StoreError, size)
+
+
+def _json_texts(pieces: Iterator[bytes], path: Path) -> Iterator[str]:
+    """Yield the text of each element of a JSON list, reading no more than one; or the document.
+
+    Only its end is looked for, so that nothing is made of values, and in text of one byte for a
+    character, as all that JSON is built of is ASCII. Raises StoreError for what is no run by size.
+    """
+    ends = json.JSONDecoder(
+        object_pairs_hook=bool, parse_float=bool, parse_int=bool, parse_constant=bool
+    )
+    text, place, in_list, number = _latin(next(pieces, b"")), 0, False, 1
+    text = text.removeprefix(_latin(codecs.BOM_UTF8)).lstrip()
+    if text.startswith("["):
+        text, in_list = text[1:], True
     while True:
         place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr]
         if in_list and text.startswith("]", place):
-            return
+            break
         try:
-            end = decoder.raw_decode(text, place)[1]
+            end = ends.raw_decode(text, place)[1]
         except ValueError:
-            more = opened.read(max(PIECE, len(text) - place))
-            if not more or len(text) - place > MAXIMUM_TEXT:
+            text, place = text[place:], 0
+            _refuse_beyond_a_run(text, number, path)
+            wanted = min(len(text), MAXIMUM_TEXT - len(text))
+            more = _latin(b"".join(islice(pieces, 1 + wanted // PIECE)))
+            if not more:
                 raise
-            text, place = text[place:] + more, 0
+            text += more
             continue
-        yield text[place:end]
+        found = text[place:end]
+        _refuse_beyond_a_run(found, number, path)
+        yield found.encode("latin-1").decode()
+        place, number = end, number + 1
         if not in_list:
-            return
-        place = end
+            break
+    collections.deque(pieces, maxlen=0)
 
 
-def _parquet_texts(path: Path) -> Iterator[str]:
-    parquet, arrow = _pyarrow()
-    try:
-        file = parquet.ParquetFile(path)
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[RESULT_COLUMN]):
-            yield from map(str, batch.column(RESULT_COLUMN).to_pylist())
-    except (arrow.ArrowException, KeyError, OSError) as error:
+def _latin(piece: bytes) -> str:
+    return piece.decode("latin-1")
+
+
+def _refuse_beyond_a_run(text: str, number: int, path: Path) -> None:
+    """Raise StoreError where the text of a run, or its beginning, is longer than any run's."""
+    if len(text) > MAXIMUM_TEXT or sum(map(text.count, ",[{")) > MAXIMUM_VALUES:
         raise StoreError(
-            f"{path}: no Parquet file of `accel-bench results export`: {error}"
-        ) from error
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise StoreError("Parquet needs pyarrow: pip install 'accel-bench[parquet]'") from error
-    return parquet, pyarrow
+            f"{path}: run {number} is larger than any run that is stored: more than "
+            f"{MAXIMUM_TEXT:,} bytes or {MAXIMUM_VALUES:,} values"
+        )
