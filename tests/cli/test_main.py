@@ -47,7 +47,8 @@ def test_without_arguments_the_program_shows_its_help_and_asks_for_a_command() -
 @pytest.mark.parametrize("arguments", [["--version"], ["run", "--help"], ["stacks", "list"]])
 def test_the_module_is_the_same_program_as_the_script(arguments: list[str]) -> None:
     command = [str(installed_script()), *arguments]
-    script = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Without `env`, the script would get COLUMNS too, which readline sets behind Python's back.
+    script = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     module = start(*arguments)
     assert (module.code, module.out) == (script.returncode, script.stdout)
 
