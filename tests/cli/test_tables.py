@@ -334,8 +334,8 @@ def test_a_wide_table_has_all_columns_and_is_not_wrapped(monkeypatch: pytest.Mon
 def test_every_command_that_prints_tables_can_print_them_wide() -> None:
     def options(command: Any) -> Iterator[set[str]]:
         yield {name for parameter in command.params for name in parameter.opts}
-        for inner in getattr(command, "commands", {}).values():
-            yield from options(inner)
+        for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+            yield from options(command.get_command(None, name))
 
     found = [one for one in options(get_command(app)) if "--format" in one]
     without = [one for one in found if "--wide" not in one]

@@ -74,6 +74,14 @@ def test_eight_processes_that_start_and_write_together_lose_no_row(address: str)
     assert {row.run_id for row in listed if not row.corrupt} == names
 
 
+def test_a_number_names_no_run_of_a_server(address: str) -> None:
+    with open_store(address, write=True) as store:
+        fill(store)
+        assert store.numbers() == {}
+        with pytest.raises(StoreError, match="'#1': runs on a server have no numbers"):
+            store.find("#1")
+
+
 def test_it_answers_as_sqlite_does(address: str, tmp_path: Path) -> None:
     hostile = make_result("hostile", status=Status.FAILED, phase="a\0b", log_tail="\0")
     answers = []
@@ -88,7 +96,12 @@ def test_it_answers_as_sqlite_does(address: str, tmp_path: Path) -> None:
             ]
             groups = [group_runs(store, [name]) for name in ("stack", "adapter.r", "status")]
             pairs = select_pairs("a", "c", store)
-            documents = [list_runs(store), list_runs(store, newest=2), store.sessions(), pairs]
+            # A server does not count rows, so its runs have no numbers.
+            listed = [
+                [{key: one for key, one in row.items() if key != "number"} for row in rows]
+                for rows in (list_runs(store), list_runs(store, newest=2))
+            ]
+            documents = [*listed, store.sessions(), pairs]
             answers.append([chosen, groups, *documents, audit_store(store), store.results()])
     assert answers[0] == answers[1]
     assert len(answers[0][-1]) == len(RESULTS) + 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli.program import call
 from store.store_factory import make_experiment, make_result, make_session
 
 from accel_bench.analysis.aggregate import collect_experiments
@@ -13,6 +15,7 @@ from accel_bench.errors import StoreError
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store import records
 from accel_bench.store.database import Store, open_store
+from accel_bench.store.listing import list_runs
 from accel_bench.store.schema import RUNS
 from accel_bench.store.selection import select_experiments, select_pairs
 
@@ -142,3 +145,42 @@ def test_unknown_words_are_refused_with_what_is_there(store: Store) -> None:
         select_pairs("lora", "quantized", store)
     with pytest.raises(StoreError, match="begins with 'sunday' and has a stack called 'nf4'"):
         select_pairs("lora", "sunday/nf4", store)
+
+
+def test_a_run_has_a_number_that_stays_whatever_is_stored_later(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "numbered", ("monday", LORA, "05"), ("monday", NF4, "06"))
+    with open_store(folder, write=True) as store:
+        before = store.numbers()
+        early = "2020-01-01T00:00:00Z"
+        store.add(make_result("an-import", "monday", experiment=LORA, started_at=early))
+        assert before == {"run-0": 1, "run-1": 2}
+        assert store.numbers() == {**before, "an-import": 3}
+        assert [run["number"] for run in list_runs(store)] == [3, 1, 2]  # by their start
+        assert store.run_ids("#2") == store.run_ids("2") == ["run-1"]
+        assert ids(store, "#3", "#2") == (["an-import"], ["run-1"])
+        for word in ("#0", "#4", "#99999999999999999999", "#", "#x"):
+            with pytest.raises(StoreError, match="the newest are"):
+                store.run_ids(word)
+
+
+def test_what_an_id_begins_with_is_no_number(tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    with open_store(folder, write=True) as store:
+        store.add_session(make_session("monday"))
+        for run_id in ("first", "1st"):
+            store.add(make_result(run_id, "monday", experiment=LORA))
+        assert store.run_ids("1") == ["1st"]
+        assert store.run_ids("#1") == ["first"]
+
+
+def test_results_are_shown_exported_and_compared_by_their_numbers(tmp_path: Path) -> None:
+    folder = str(fill(tmp_path / "named", ("monday", LORA, "05"), ("monday", NF4, "06")))
+    listed = call("results", "list", "--results", folder).out
+    assert [line.split()[:2] for line in listed.splitlines()[2:]] == [
+        ["#1", "run-0"],
+        ["#2", "run-1"],
+    ]
+    assert "run_id: run-1" in call("results", "show", "#2", "--results", folder).out
+    (exported,) = json.loads(call("results", "export", "2", "--results", folder).out)
+    assert exported["run_id"] == "run-1"
+    assert call("compare", "#1", "2", "--results", folder).code == 0

@@ -10,7 +10,7 @@ import typer
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat
 
-WORD = "A stack's name, SESSION/STACK, or the beginning of an experiment's or a run's id."
+WORD = "A stack's name, SESSION/STACK, or the beginning of an experiment's or a run's id, or '#12'."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,8 @@ class ExperimentOptions:
         Names,
         typer.Argument(
             metavar="ID",
-            help="Runs, experiments or sessions; their beginning will do. Without any, all.",
+            help="Runs, experiments or sessions; their beginning or number will do. Without any, "
+            "all.",
         ),
     ] = None
     results: Results = DEFAULT_RESULTS

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from accel_bench.store.database import Store
 
 Identifier = Annotated[
-    str, typer.Argument(metavar="ID", help="A run, experiment or session; its beginning will do.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="A run, experiment or session; its beginning will do, or a run's number in "
+        "`results list`.",
+    ),
 ]
 WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
 
@@ -152,6 +157,10 @@ def show_results(
 
 @app.command("export")
 def export_results(
+    identifiers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Runs, experiments or sessions. Without any, all."),
+    ] = None,
     results: options.Results = options.DEFAULT_RESULTS,
     output_format: Annotated[
         Literal["json", "csv", "parquet", "fms-csv", "mllog"],
@@ -166,19 +175,23 @@ def export_results(
     ] = None,
     where: Annotated[str | None, typer.Option(metavar="CONDITION", help=WHERE)] = None,
 ) -> None:
-    """Write all runs, or those of a condition, to a file or to the terminal.
+    """Write all runs, those that are named, or those of a condition, to a file or the terminal.
 
     JSON and Parquet can be brought to another place with `accel-bench import`.
     """
     from accel_bench.errors import StoreError
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.queries import condition_of
+    from accel_bench.store.schema import RUNS
 
     if output_format == "parquet" and output is None:
         raise StoreError("Parquet is written to a file: --output FILE")
     corrupt: list[str] = []
     with open_results(results) as store:
         conditions = [condition_of(store, where)] if where is not None else []
+        if identifiers:
+            named = {run_id for one in identifiers for run_id in store.run_ids(one)}
+            conditions.append(RUNS.c.run_id.in_(named))
         _write(_intact(store, conditions, corrupt), output_format, output)
     if corrupt:
         print_aside(plain(f"left out as corrupt: {', '.join(corrupt)}"))

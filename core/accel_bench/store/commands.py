@@ -14,7 +14,7 @@ from accel_bench.analysis.repetitions import Repetition
 from accel_bench.analysis.tables.overview import RunLine
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
-from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts, named_by
+from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
 from accel_bench.store.history import one_of_each
 from accel_bench.store.queries import condition_of, damaged_runs, without
 from accel_bench.store.repetitions import read_repetitions, repeating_sessions
@@ -120,7 +120,7 @@ def _keys_of(store: Store, word: str) -> list[CommandKey]:
     named = _keys(store, RUNS.c.scenario == word)
     if named:
         return named[-1:]
-    found = next(filter(None, (_keys(store, one) for one in named_by(word))), [])
+    found = next(filter(None, (_keys(store, one) for one in store.named_by(word))), [])
     if not found:
         raise store.unknown(word)
     return found

@@ -44,6 +44,7 @@ from accel_bench.store.schema import (
     EXPERIMENTS,
     IDS,
     LABELS,
+    RUN_NUMBER,
     RUNS,
     SESSIONS,
     SHOWN_LETTERS,
@@ -64,6 +65,9 @@ ROWS_AT_ONCE = 4
 ROWS_OF_COLUMNS = 500
 """Rows without documents that are fetched together."""
 
+
+MOST_DIGITS = 18
+"""Digits of the largest number that a run can have."""
 
 IDS_AT_ONCE = 500
 """Ids of one query."""
@@ -239,9 +243,31 @@ class Store:
         """Return the ids of runs that are corrupt, or that this version cannot read."""
         return [to_row(found).run_id for found in self._runs() if readable(found) is None]
 
+    def named_by(self, word: str) -> list[ColumnElement[bool]]:
+        """Return conditions on runs that a word names, to be tried in this order.
+
+        An id is the word; one begins with it; the run has that number, as in `#12` or `12`.
+        Raises StoreError for `#12` where runs have no numbers.
+        """
+        begins = [or_(*(begins_with(name, word) for name in IDS))] if word else []
+        digits = word.removeprefix("#")
+        numbered = digits.isdecimal() and len(digits) <= MOST_DIGITS
+        if numbered and word != digits and not self.on_sqlite:
+            raise StoreError(f"{word!r}: runs on a server have no numbers; name it by its id")
+        number = [RUN_NUMBER == int(digits)] if numbered and self.on_sqlite else []
+        return [or_(*(name == word for name in IDS)), *begins, *number]
+
+    def numbers(self) -> dict[str, int]:
+        """Return the number of each run by its id, in the order in which they were stored; nothing
+        on a server."""
+        query = select(RUNS.c.run_id, RUN_NUMBER.label("number"))
+        found = self.fetch(query) if self.on_sqlite else ()
+        return {str(row["run_id"]): int(row["number"]) for row in found}
+
     def find(self, prefix: str) -> list[Result]:
-        """Return the results whose run, experiment or session id is or begins with `prefix`."""
-        found = next(filter(None, (list(self._runs(one)) for one in named_by(prefix))), [])
+        """Return the results whose run, experiment or session `prefix` names, as `named_by` has
+        it."""
+        found = next(filter(None, (list(self._runs(one)) for one in self.named_by(prefix))), [])
         if not found:
             raise self.unknown(prefix)
         sound = [result for columns in found if (result := readable(columns)) is not None]
@@ -251,7 +277,7 @@ class Store:
 
     def run_ids(self, prefix: str) -> list[str]:
         """Return the ids of the runs that `find` finds, whether they can be read or not."""
-        for condition in named_by(prefix):
+        for condition in self.named_by(prefix):
             query = select(RUNS.c.run_id).where(condition).order_by(*CHRONOLOGICAL)
             if found := [row["run_id"] for row in self.fetch(query)]:
                 return found
@@ -325,12 +351,6 @@ class Store:
 def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yield the ids in parts of as many as one query takes."""
     return (ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE))
-
-
-def named_by(prefix: str) -> list[ColumnElement[bool]]:
-    """Return the conditions that an id is a text, and that one begins with it, to be tried so."""
-    begins = [or_(*(begins_with(name, prefix) for name in IDS))] if prefix else []
-    return [or_(*(name == prefix for name in IDS)), *begins]
 
 
 def begins_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:

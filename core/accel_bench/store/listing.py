@@ -29,9 +29,12 @@ def list_runs(
 
     `conditions` choose some of them, `newest` so many at most. `cut_off` are folders of attempts
     that have no result, as a kill of the program leaves them; those that are not stored follow as
-    `unfinished`. Where a run has tags or notes, all rows have a column for them.
+    `unfinished`. Where a run has tags or notes, all rows have a column for them, and in a results
+    folder one for the number by which a run can be named.
     """
     listed = list(map(_cells, store.rows(*conditions, newest=newest)))
+    if numbers := store.numbers():
+        listed = [{"number": numbers.get(row["run_id"]), **row} for row in listed]
     stored = {row["run_id"] for row in listed}
     names = dict.fromkeys(name for row in listed for name in row)
     listed = [{name: row.get(name) for name in names} for row in listed]

@@ -238,6 +238,10 @@ IDS = (RUNS.c.run_id, RUNS.c.experiment_id, RUNS.c.session)
 """Ids that name runs."""
 
 
+RUN_NUMBER: ColumnElement[int] = literal_column("runs.rowid")
+"""Short id of a run in a results folder: SQLite counts rows as they are stored."""
+
+
 def within_limits(table: Table, untyped: bool, document: str = "") -> list[ColumnElement[Any]]:
     """Return the columns of a table; a text that is too long is cut, and fails its checksum.
 

@@ -19,7 +19,7 @@ from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.wording import join_names
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
-from accel_bench.store.database import SessionRecord, Store, begins_with, named_by
+from accel_bench.store.database import SessionRecord, Store, begins_with
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import CHRONOLOGICAL, IMPORTED, RUNS
 
@@ -145,7 +145,7 @@ def _candidates(store: Store, word: str) -> list[Named]:
             f"no session in {store.folder} begins with {session!r} and has a stack called "
             f"{name!r} (`accel-bench results list` shows all)"
         )
-    for condition in named_by(word):
+    for condition in store.named_by(word):
         if found := _named(store, [condition]):
             return found
     raise _unknown(store, word)

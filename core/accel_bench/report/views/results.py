@@ -29,9 +29,10 @@ RANK_KEYS = ("rank", "status", "reasons", "error", "device", "metrics", "effecti
 """What of a rank is printed as it is stored."""
 
 RANKS = {
-    "started_at": 1,
-    "sweep": 2,
+    "sweep": 1,
+    "started_at": 2,
     "experiment_id": 3,
+    "run_id": 3,
     "tag": 4,
     "provenance": 5,
     "attempt": 6,
@@ -62,6 +63,7 @@ def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
         **dict.fromkeys((name for name in columns if name.endswith(PER_SECOND)), "{:,.1f}".format),
         **dict.fromkeys(rates, _short),
         "round": lambda number: str(number + 1),
+        "number": "#{}".format,
     }
     shown = [
         replace(
