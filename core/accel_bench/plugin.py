@@ -17,6 +17,12 @@ PROJECT = "accel_bench"
 CONTRACT = ">=0.1,<0.2"
 """Versions of accel-bench that share this contract: a plugin built for another is refused."""
 
+CONTRACT_VERSION = "1.0"
+"""Version of the contract: hooks, declarations and groups of entry points.
+
+The second number grows when something is added, the first when something is taken away or changed.
+"""
+
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a method of a plugin as the implementation of the hook of that name."""
 
@@ -49,6 +55,9 @@ class Plugin(Generic[OptionsT]):
 
     requires: ClassVar[tuple[str, ...]] = ()
     """Requirements (PEP 508) beyond those of the distribution; checked from metadata."""
+
+    contract: ClassVar[str | None] = None
+    """Versions of the contract that it needs (PEP 440), such as `>=1.1,<2`; None means any."""
 
     restricted_model_archs: ClassVar[frozenset[str] | None] = None
     """Architectures that it works with, such as `LlamaForCausalLM`; None means any."""

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import TypeAdapter, ValidationError
 
 from accel_bench import hookspecs
 from accel_bench.errors import did_you_mean
-from accel_bench.plugin import PROJECT, Options, Plugin
+from accel_bench.plugin import CONTRACT_VERSION, PROJECT, Options, Plugin
 
 NEAR = 0.82
 """Similarity (`difflib`) from which an attribute is taken for a misspelt declaration."""
@@ -39,7 +40,21 @@ def wrong_declarations(kind: type[Plugin[Any]]) -> list[str]:
         except ValidationError as error:
             problem = error.errors()[0]
             wrong.append(f"{name} = {getattr(kind, name)!r}: {problem['msg']}")
-    return [*wrong, *_misspelt_declarations(kind)]
+    return [*wrong, *_misspelt_declarations(kind), *_unmet_contract(kind)]
+
+
+def _unmet_contract(kind: type[Plugin[Any]]) -> Iterator[str]:
+    """Yield that the class needs another version of the contract, or names none."""
+    if not isinstance(kind.contract, str):
+        return
+    try:
+        if not SpecifierSet(kind.contract).contains(CONTRACT_VERSION):
+            yield (
+                f"contract = {kind.contract!r}: this accel-bench has contract {CONTRACT_VERSION}; "
+                "upgrade the older of the two"
+            )
+    except InvalidSpecifier:
+        yield f"contract = {kind.contract!r} names no versions; write such as '>=1.0,<2'"
 
 
 def _misspelt_declarations(kind: type[Plugin[Any]]) -> Iterator[str]:

@@ -1,0 +1,55 @@
+"""The contract has a version of its own, which changes with hooks, declarations and doors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from accel_bench.cli import commands
+from accel_bench.documents import presets
+from accel_bench.hookspecs import ONE_ANSWER
+from accel_bench.machine import devices
+from accel_bench.micro import discovery
+from accel_bench.plugin import CONTRACT_VERSION, PROJECT, Options, Plugin
+from accel_bench.plugins.validation import declarations, hook_arguments, wrong_declarations
+
+RECORD = Path(__file__).with_name("contract.json")
+"""The version, and a digest of what it stands for."""
+
+
+def contract() -> str:
+    """A digest of all hooks with their arguments, the declarations and the doors."""
+    doors = (PROJECT, commands.GROUP, presets.PRESETS_GROUP, devices.DEVICES)
+    doors += (discovery.BENCHMARKS, discovery.EXECUTORS)
+    parts = [hook_arguments(), ONE_ANSWER, sorted(declarations()), sorted(doors)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def test_hooks_declarations_and_doors_change_with_the_version_alone() -> None:
+    recorded = json.loads(RECORD.read_text())
+    now = {"version": CONTRACT_VERSION, "digest": contract()}
+    assert now == recorded, (
+        "hooks, declarations or doors have changed: raise accel_bench.plugin.CONTRACT_VERSION, say "
+        f"it in CHANGELOG, and write {json.dumps(now)} into {RECORD.name}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("needed", "problem"),
+    [
+        (None, None),
+        (f"=={CONTRACT_VERSION}", None),
+        (">=99", f"this accel-bench has contract {CONTRACT_VERSION}"),
+        ("newest", "names no versions"),
+    ],
+)
+def test_a_plugin_may_require_versions_of_the_contract(
+    needed: str | None, problem: str | None
+) -> None:
+    kind: type[Plugin[Options]] = type("It", (Plugin,), {"contract": needed})
+    wrong = wrong_declarations(kind)
+    assert [problem in text for text in wrong if problem] == ([True] if problem else [])
+    assert bool(wrong) == bool(problem)
