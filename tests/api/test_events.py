@@ -64,6 +64,24 @@ def test_scalars_that_are_written_are_read_by_tensorboard_s_own_reader(tmp_path:
     assert {*WINDOW_TAGS} == {events.WALL_TIME, events.ELAPSED_TIME, events.ELEMENTS_PER_SECOND}
 
 
+@pytest.mark.parametrize("damage", ["cut off", "changed"])
+def test_an_event_file_that_is_read_in_part_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    events.write_scalars(tmp_path, [(step, {"loss": 1.0}) for step in range(9)])
+    assert len(accel_bench.read_events(tmp_path)) == 9
+    assert caplog.text == ""
+    (file,) = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    if damage == "cut off":
+        del content[-5:]
+    else:
+        content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert len(accel_bench.read_events(tmp_path)) < 9
+    assert f"{file}: damaged, or still written: its last " in caplog.text
+
+
 def test_a_folder_without_events_and_a_missing_library_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from accel_bench.catalog.prices import (
     MAXIMUM_BYTES,
     Price,
     PriceTable,
+    add_to_user_table,
     find_price,
     leading_comments,
     merge,
@@ -94,6 +96,22 @@ def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", os.sep + "home-of-mine")
     assert user_table_path() == Path("/home-of-mine/.config/accel-bench/prices.yaml")
+
+
+def test_a_user_without_a_home_has_the_shipped_table_and_is_told_how_to_have_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("ACCEL_BENCH_PRICES", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert not any(listed.own for listed in read_prices())
+    with pytest.raises(PriceError, match="stands for no home folder here; let ACCEL_BENCH_PRICES"):
+        add_to_user_table([price()])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_row_of_the_user_s_replaces_the_shipped_one_and_no_other(own: Path) -> None:

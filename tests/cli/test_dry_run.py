@@ -40,6 +40,21 @@ def test_nothing_is_made_on_the_disk(folder: Path) -> None:
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("data.path", "data={use: text, source: path, path: ~nosuchuser/a.txt}"),
+        ("data.path", "data={use: instructions, source: path, path: ~nosuchuser/a.jsonl}"),
+        ("data.tokenizer", "data={use: text, tokenizer: ~nosuchuser/a.json}"),
+        ("model.id", "model={id: ~nosuchuser/model}"),
+    ],
+)
+def test_a_home_of_nobody_is_a_path_that_is_not_there(key: str, settings: str) -> None:
+    done = call("run", "nulls.yaml", "--dry-run", "--set", settings)
+    assert done.code == 2
+    assert done.err.startswith(f"error: {key} '~nosuchuser/")
+
+
 def test_each_experiment_has_its_id_what_it_changes_and_its_place_in_the_sweep() -> None:
     found = plan("--set", "sweep.train.learning_rate=[0.1,0.2]")
     assert len(set(ids(found))) == 4

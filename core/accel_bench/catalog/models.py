@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -173,7 +174,7 @@ def model_directory(model: ModelUse) -> Path | None:
     """
     if model.id in find_presets("models"):
         return None
-    path = Path(model.id).expanduser()
+    path = Path(os.path.expanduser(model.id))
     return path if path.is_dir() else None
 
 

@@ -146,8 +146,8 @@ def shipped_prices() -> list[Price]:
 
 
 def user_prices(path: Path) -> list[Price]:
-    """Return the rows of the user's table; none without a file."""
-    text = read_table_text(path)
+    """Return the rows of the user's table; none without a file, nor without a home folder."""
+    text = "" if str(path).startswith("~") else read_table_text(path)
     if not text.strip():
         return []
     document = load_yaml(text, str(path))
@@ -200,7 +200,13 @@ def add_to_user_table(prices: Iterable[Price]) -> Path:
 
     The file is the old one or the new one at any moment. Raises PriceError, StoreUnavailableError.
     """
-    target = user_table_path().resolve()
+    named = user_table_path()
+    if str(named).startswith("~"):
+        raise PriceError(
+            f"{str(named)!r} begins with `~`, which stands for no home folder here; let "
+            f"{TABLE_VARIABLE} name a file by its whole path"
+        )
+    target = named.resolve()
     old = read_table_text(target)
     text = table_text(merge(user_prices(target), prices), leading_comments(old))
     try:

@@ -195,7 +195,7 @@ def _plugins() -> tuple[PluginReport, ...]:
 
 
 def _disks(results: Path) -> dict[str, Disk]:
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     models = os.environ.get("HF_HOME") or str(Path(cache) / "huggingface")
     folders = {"results": results, "temporary": Path(tempfile.gettempdir()), "models": Path(models)}
     return {what: _disk(path) for what, path in folders.items()}

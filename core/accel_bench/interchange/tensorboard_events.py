@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +13,11 @@ from typing import Any
 from accel_bench.analysis.profiles.memory_schema import StepScalars
 from accel_bench.errors import AccelBenchError
 from accel_bench.result import Window
+
+LOGGER = logging.getLogger("accel_bench")
+
+RECORD_BYTES = 16
+"""Bytes of a record of an event file beside its event: its length, and checksums of both."""
 
 MARK = "tfevents"
 """What the name of every event file holds."""
@@ -70,8 +76,9 @@ def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a row for each step of each folder with event files, by TensorBoard's own reader.
 
     A row has `run`, the folder with the events within `folder`, `step`, `wall_time` in seconds
-    since 1970, and the value of each tag. Raises AccelBenchError where there are no event files, or
-    where tensorboard is not installed.
+    since 1970, and the value of each tag. A file of which TensorBoard reads a part alone, as it is
+    damaged or still written, is named in a warning. Raises AccelBenchError where there are no event
+    files, or where tensorboard is not installed.
     """
     folders = sorted({Path(path) for path, _, names in os.walk(folder) if _events(names)})
     if not folders:
@@ -79,6 +86,7 @@ def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
     with _needing_tensorboard():
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     for one in folders:
+        _warn_of_damage(one)
         events = EventAccumulator(str(one), size_guidance={"scalars": 0, "tensors": 1}).Reload()
         rows: dict[int, dict[str, Any]] = {}
         for tag in events.Tags()["scalars"]:
@@ -87,6 +95,20 @@ def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
                 row[tag] = found.value
         run = one.relative_to(folder).as_posix()
         yield from ({"run": run, "step": step, **rows[step]} for step in sorted(rows))
+
+
+def _warn_of_damage(folder: Path) -> None:
+    """Log a warning for each event file that does not end with the last record that is intact:
+    TensorBoard's reader stops there without a word."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+    for path in sorted(path for path in folder.iterdir() if MARK in path.name and path.is_file()):
+        intact = sum(len(one) + RECORD_BYTES for one in RawEventFileLoader(str(path)).Load())
+        if left := path.stat().st_size - intact:
+            LOGGER.warning(
+                "%s: damaged, or still written: its last %s bytes, from byte %s on, are not read",
+                *(path, f"{left:,}", f"{intact:,}"),
+            )
 
 
 def _events(names: Iterable[str]) -> bool:

@@ -99,7 +99,7 @@ def _python(
 ) -> str:
     """Return an environment's interpreter; empty for one that is to be built later."""
     if settings.python:
-        path = Path(settings.python).expanduser()
+        path = Path(os.path.expanduser(settings.python))
         if path.is_dir():
             return os.path.abspath(path / "bin" / "python")
         # A bare name, such as `python3.12`, is looked up on PATH.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ UNUSED: Mapping[str, str] = {
 
 def read_config(path: str) -> dict[str, Any]:
     """Return the content of a configuration file. Raises ScenarioError."""
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     try:
         found = json.loads(file.read_text())
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import sys
 import sysconfig
@@ -48,7 +49,7 @@ def is_english(code: str) -> bool:
 def files(code: str, path: str | None) -> list[Path]:
     """Return the catalogues of a language below `path`, or on this machine, by domain."""
     name = language(code)
-    roots = _roots() if path is None else [Path(path).expanduser()]
+    roots = _roots() if path is None else [Path(os.path.expanduser(path))]
     found = [one for root in roots for one in root.glob(f"{name}/LC_MESSAGES/*.mo")]
     return sorted(found, key=lambda one: (one.name, str(one)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import string
 import sys
 import unicodedata
@@ -179,7 +180,7 @@ def _font_files(font: str) -> list[str]:
     if font == "pillow":
         return [""]
     if font != "matplotlib":
-        path = Path(font).expanduser()
+        path = Path(os.path.expanduser(font))
         if not path.is_file():
             raise ScenarioError(
                 f"data.fonts: {font!r} is no file; name a .ttf file, `pillow` or `matplotlib`"

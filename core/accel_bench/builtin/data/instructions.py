@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
@@ -95,13 +96,15 @@ class ConversationOptions(TokenizerOptions):
             return []
         if self.path is None:  # Of a source little is prompts and answers, which alone count.
             return text_sources.stdlib_files(WITHOUT_LIMIT)
-        return row_sources.row_files(Path(self.path).expanduser(), self.split, self.limit_bytes)
+        return row_sources.row_files(
+            Path(os.path.expanduser(self.path)), self.split, self.limit_bytes
+        )
 
     def leaves_files_out(self) -> bool:
         """Return whether the files of `path` hold more than `limit_bytes` lets be read."""
         if self.path is None:
             return False
-        root = Path(self.path).expanduser()
+        root = Path(os.path.expanduser(self.path))
         whole = row_sources.row_files(root, self.split, WITHOUT_LIMIT)
         return sum(file.size for file in whole) > sum(file.size for file in self.files())
 
@@ -119,7 +122,7 @@ class ConversationOptions(TokenizerOptions):
 
     def tokenizer_folder(self) -> Path | None:
         """Return the folder of a tokenizer as transformers saves it; None without one."""
-        path = Path(self.tokenizer).expanduser()
+        path = Path(os.path.expanduser(self.tokenizer))
         return path if self.tokenizer != "train" and path.is_dir() else None
 
     def tokenizer_path(self) -> Path | None:
@@ -130,7 +133,7 @@ class ConversationOptions(TokenizerOptions):
     def template_path(self) -> Path | None:
         """Return the file of a chat template; None where none is named."""
         named = self.chat_template is not None and self.chat_template not in TEMPLATES
-        return Path(self.chat_template or "").expanduser() if named else None
+        return Path(os.path.expanduser(self.chat_template or "")) if named else None
 
     def content_fingerprint(self, seed: int) -> str:
         """Return a digest of the selected rows, the tokenizer and the template, in hexadecimal.
@@ -153,7 +156,7 @@ class ConversationOptions(TokenizerOptions):
     def check_files(self, experiment: Experiment) -> Iterable[str]:
         """Return why there is nothing to read. Raises ScenarioError for what the user must mend."""
         if self.path is not None:
-            problem = row_sources.unusable_rows(Path(self.path).expanduser(), self.split)
+            problem = row_sources.unusable_rows(Path(os.path.expanduser(self.path)), self.split)
             if problem:
                 raise ScenarioError(problem)
         template = self.template_path()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -59,7 +60,7 @@ class TextOptions(TokenizerOptions):
         """Return the selected files, by name; empty when there is nothing to read."""
         if self.path is None:
             return text_sources.stdlib_files(self.limit_bytes)
-        return text_sources.path_files(Path(self.path).expanduser(), self.limit_bytes)
+        return text_sources.path_files(Path(os.path.expanduser(self.path)), self.limit_bytes)
 
 
 class Text(Plugin[TextOptions]):
@@ -75,7 +76,7 @@ class Text(Plugin[TextOptions]):
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
         """Check that there is text. Raises ScenarioError for a file that the user must mend."""
         path = self.options.path
-        if path is not None and (problem := text_sources.unusable(Path(path).expanduser())):
+        if path is not None and (problem := text_sources.unusable(Path(os.path.expanduser(path)))):
             raise ScenarioError(problem)
         self.options.check_tokenizer(experiment)
         if path is None and not self.options.files():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pydantic import Field
@@ -28,7 +29,7 @@ class TokenizerOptions(Options):
 
     def tokenizer_path(self) -> Path | None:
         """Return the file of a finished tokenizer; None when one is to be trained."""
-        return None if self.tokenizer == "train" else Path(self.tokenizer).expanduser()
+        return None if self.tokenizer == "train" else Path(os.path.expanduser(self.tokenizer))
 
     def check_tokenizer(self, experiment: Experiment) -> None:
         """Raise ScenarioError where a finished tokenizer is named that is not there, or none beside
