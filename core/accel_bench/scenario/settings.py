@@ -238,7 +238,8 @@ class Measure(Described):
     """Steps of the measured window."""
 
     phase_steps: int = Field(5, ge=0, le=10_000)
-    """Steps after the window that are split into data, forward, backward and optimizer; 0: none."""
+    """Steps after the window that are split into data, forward, backward and optimizer; 0: none. Of
+    a training two whole steps are taken in any case."""
 
     rounds: int = Field(5, ge=1, le=10_000)
     """Rounds: each runs every stack once, in fresh processes."""
