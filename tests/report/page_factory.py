@@ -117,3 +117,17 @@ def page_of_endings(hostile: str = "slow", plots: bool = False) -> Page:
     """Return a page with that scenario alone."""
     one = scenario_of_endings(hostile)
     return page([one], overview([]), (hostile,), ("accel-bench", "report", hostile), plots=plots)
+
+
+def page_of_a_sweep() -> Page:
+    """Return a page with plots of stacks with long names at three sizes of the micro-batch."""
+    stacks = ("baseline", "activation-checkpointing-of-every-second-layer", "padding-free")
+    points = [
+        named(stack, sweep={"train.micro_batch_size": size})
+        for size in (1, 2, 4)
+        for stack in stacks
+    ]
+    runs = [run for number, point in enumerate(points)
+            for run in dressed(make_rounds(point, scaled(1 + number / 7)))]  # fmt: skip
+    plan = StoredPlan("baseline", tuple(PlannedSummary(experiment=one) for one in points), 5)
+    return page([scenario_page("monday", ("accel-bench", "run"), plan, runs, {})], [])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser
-from report.page_factory import HOSTILE, page_of_endings
+from report.page_factory import HOSTILE, page_of_a_sweep, page_of_endings
 
 from accel_bench.report.render_html import render_html
 
@@ -85,6 +85,50 @@ def test_plots_keep_the_size_of_their_letters(browser: Browser, file: Path) -> N
             ".map((one) => 9 * one.clientWidth / one.viewBox.baseVal.width)"
         )
         assert min(sizes) > 10, width
+
+
+PLOTS = """
+[...document.querySelectorAll('figure svg')].filter((one) => one.clientWidth).map((one) => {
+  const box = (part) => { const { left, right, top, bottom } = part.getBoundingClientRect();
+                          return [left, right, top, bottom]; };
+  return { width: one.clientWidth, room: one.closest('figure').clientWidth, box: box(one),
+           texts: [...one.querySelectorAll('text')].map((text) => [text.textContent, box(text)]) };
+})
+"""
+"""Widths, room and places of the plots that are shown, and of their texts."""
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a sweep with long names."""
+    path = tmp_path_factory.mktemp("sweep") / "page.html"
+    path.write_text(render_html(page_of_a_sweep()), encoding="utf8")
+    return path
+
+
+@pytest.mark.parametrize("width", [375, 800, 1280])
+def test_plots_use_the_width_of_the_page_and_their_labels_are_whole(
+    browser: Browser, sweep: Path, width: int
+) -> None:
+    browser.look(width)
+    browser.open(sweep)
+    plots = browser.run(PLOTS)
+    assert len(plots) == 6
+    for plot in plots:
+        assert plot["width"] == plot["room"] > 0.8 * width
+        left, right, top, bottom = plot["box"]
+        texts = plot["texts"]
+        for text, (begin, end, above, below) in texts:
+            inside = left <= begin and end <= right and top <= above and below <= bottom
+            assert inside, (width, text)
+        # Texts of one line follow one another: none covers the next one.
+        for one, (text, (begin, end, above, below)) in enumerate(texts):
+            for other, (left_of, right_of, top_of, bottom_of) in texts[one + 1 :]:
+                beside = end <= left_of or right_of <= begin
+                shared = min(below, bottom_of) - max(above, top_of)
+                assert beside or shared < (below - above) / 2, (width, text, other)
+        whole = "".join(text for text, _ in texts)
+        assert "…" not in whole and "every-second-layer" in whole
 
 
 def test_a_link_opens_what_it_means_and_keys_reach_everything(browser: Browser, file: Path) -> None:

@@ -23,12 +23,22 @@ from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.stored_plan import StoredPlan
 from accel_bench.analysis.tables.overview import RunLine, overview
 from accel_bench.report import plots
-from accel_bench.report.plots import MISSING, Series, pareto, strips, thinned, tick_text
+from accel_bench.report.plot_svg import tick_text
+from accel_bench.report.plots import (
+    MISSING,
+    MOST_HOVERED,
+    Series,
+    curves,
+    pareto,
+    strips,
+    thinned,
+)
 from accel_bench.report.render_html import render_html
 from accel_bench.report.render_page_markdown import render_page_markdown
 from accel_bench.report.views.configuration import configuration
 from accel_bench.report.views.page import page
 from accel_bench.report.views.page_tables import row_origin
+from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
 
 
@@ -178,6 +188,34 @@ def test_the_twin_of_any_input_fits_and_says_what_it_left_out() -> None:
     assert "more parts are left out" in text
 
 
+def test_what_decides_whether_to_believe_a_page_stands_under_its_answer() -> None:
+    one = scenario_of_endings()
+    warm = "throttled: the clocks were held down"
+    rows = [
+        row.model_copy(update={"status": Status.DEGRADED, "reasons": (warm, f"own of {row.stack}")})
+        if row.status.completed
+        else row
+        for row in one.summary.experiments
+    ]
+    load = "other programs used 40 % of the CPUs during these runs"
+    changes = {"experiments": tuple(rows), "noise": (load,)}
+    made = page([replace(one, summary=one.summary.model_copy(update=changes))], [], plots=False)
+    (shown,) = made.scenarios
+    assert shown.doubts == [f"load: {load}", f"all rows are degraded: {warm}"]
+    assert any("degraded: own of fast" in note for note in shown.notes)
+    for text in (render_html(made), render_page_markdown(made)):
+        assert text.count(load) == text.count(warm) == 1
+        assert text.index(shown.answer[:9]) < text.index(load) < text.index(warm)
+        assert text.index(warm) < text.index("8 stacks: 3 measured")
+
+
+def test_what_was_skipped_is_grey_and_nothing_bad() -> None:
+    cells = {row.stack: row.cells[-1] for row in page_of_endings().scenarios[0].rows}
+    assert cells["skipped"][1:] == (("skipped",), "quiet")
+    assert cells["broken"][1:] == (("failed",), "bad")
+    assert '<span class="verdict quiet">skipped</span>' in render_html(page_of_endings())
+
+
 def test_a_page_without_matplotlib_says_how_to_get_plots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -194,6 +232,44 @@ def test_each_process_is_a_dot_in_the_colours_of_the_page() -> None:
     assert "<b>" not in plot.wide and plot.wide.count("</svg>") == 1
     assert "http" not in plot.wide and "#c0000" not in plot.wide
     assert "a $x_" in plot.narrow
+
+
+def test_every_point_has_its_value_and_whole_numbers_have_whole_ticks() -> None:
+    series = [Series("a&b", 0, [(float(step), 9.5 - step) for step in range(100)])]
+    plot = curves("Loss", "", series, ("step", "loss"))
+    for drawn in (plot.wide, plot.narrow):
+        points = re.findall(r"<use [^>]*><title>a&amp;b: step (\d+), loss ([\d.-]+)</title>", drawn)
+        assert len(points) == MOST_HOVERED and points[0] == ("0", "9.5")
+        assert points[-1] == ("99", "-89.5")
+    few = [Series("a", 0, [(1.0, 5.0), (2.0, 6.0), (3.0, 7.0)])]
+    for drawn in curves("Speed", "", few, ("devices", "tokens/s"), dots=True)[2:]:
+        ticks = re.findall(r">([\d.]+)</text>", drawn)
+        assert ticks[:3] == ["1", "2", "3"] and not {"1.5", "1.25", "2.5"} & set(ticks[:-2])
+
+
+def test_an_interval_that_tells_nothing_does_not_stretch_a_plot() -> None:
+    wide = (STEADY[0], 5 * STEADY[0])
+    runs = [run for name in ("lora", "fast") for run in make_rounds(make_experiment(name), wide)]
+    plans = {run.experiment.id: PlannedSummary(experiment=run.experiment) for run in runs}
+    plan = StoredPlan("lora", tuple(plans.values()), 2)
+    (made,) = page([scenario_page("monday", (), plan, runs, {})], []).scenarios
+    (speed,) = [plot for plot in made.figures if plot.title == "Speed"]
+    assert "Intervals that reach to twice the estimate are left out." in speed.caption
+    assert "95 % interval" not in speed.wide and "lora: " in speed.wide
+
+
+def test_bars_of_memory_begin_after_the_imports() -> None:
+    made = page_of_endings()
+    view = made.scenarios[0].memories[0]
+    assert view.text.startswith("900 bytes at the peak, the whole process, 400 bytes of it imports")
+    assert [(part.name, part.width) for part in view.parts] == [
+        ("data and model", "40.00"),
+        ("acceleration and optimizer", "10.00"),
+        ("training, at its peak", "50.00"),
+    ]
+    text = render_html(made)
+    assert 'title="data and model 200 bytes"' in text
+    assert "A bar begins after the imports. The longest bar is 500 bytes." in text
 
 
 def test_long_series_keep_their_ends_and_the_frontier_has_no_beaten_point() -> None:
@@ -331,10 +407,12 @@ def test_speed_is_drawn_over_a_swept_number_and_the_time_of_each_step() -> None:
     assert "Time of each step" in titles and "Speed over data.use" not in titles
     (plot,) = [plot for plot in made.figures if plot.title == "Speed over train.micro_batch_size"]
     for name in ("lora text", "lora synthetic", "fast text", "fast synthetic"):
-        assert plot.wide.count(f">{name}<") == 1
+        assert plot.wide.count(f">{name}</text>") == 1
+    assert "<title>fast text: train.micro_batch_size 4, tokens/s 999.8</title>" in plot.wide
     assert "Behind each stack stands its data.use." in plot.caption
     (strips_of_speed,) = [plot for plot in made.figures if plot.title == "Speed"]
-    assert ">lora 4, synthetic<" in strips_of_speed.wide
+    assert ">lora 4, synthetic</text>" in strips_of_speed.wide
+    assert "<title>lora 4, synthetic: 1,000 tokens/s</title>" in strips_of_speed.wide
     assert "stands its train.micro_batch_size and data.use." in strips_of_speed.caption
 
 

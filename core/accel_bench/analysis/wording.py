@@ -199,15 +199,20 @@ def rate_interval(speed: Interval) -> str:
 def with_spread(interval: Interval, form: Callable[[float], str]) -> str:
     """Return `0.402 ±6 %`: the estimate and the larger half of the 95 % interval.
 
-    One that reaches to twice the estimate tells nothing, as with two rounds that are some 10 %
-    apart: it is not shown.
+    One that is too wide is not shown.
     """
     if interval.low is None or interval.high is None or interval.median == 0:
         return form(interval.median)
-    if interval.high / interval.median >= 2:
+    if too_wide(interval):
         return f"{form(interval.median)} (needs more rounds)"
     half = 100 * max(interval.high / interval.median - 1, 1 - interval.low / interval.median)
     return f"{form(interval.median)} ±{half:{',.0f' if half >= 1 else '.1g'}} %"
+
+
+def too_wide(interval: Interval) -> bool:
+    """Return whether an interval reaches to twice its estimate, as with two rounds that are some
+    10 % apart: it tells nothing."""
+    return interval.high is not None and interval.high >= 2 * interval.median
 
 
 def usd(value: float) -> str:

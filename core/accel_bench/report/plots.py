@@ -6,22 +6,19 @@ takes megabytes. A plot is drawn twice, for wide and narrow pages: scaled text c
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from accel_bench.documents.shown import plain
+from accel_bench.report.plot_svg import COLOURS, INK, QUIET, draw_svg, show_on_hover
 
 MISSING = "plots are left out: matplotlib is not installed (pip install 'accel-bench[report]')"
 """Note of a page without plots."""
-
-COLOURS = 8
-"""Colours of stacks in the style sheet, `--s0` to `--s7`."""
 
 MARKERS = "osD^vPXd"
 """Shapes of points: another one where the colours begin again."""
@@ -29,51 +26,29 @@ MARKERS = "osD^vPXd"
 MOST_POINTS = 600
 """Points of a series that are drawn: the first and the last, and evenly chosen ones between."""
 
-LABEL_LETTERS = 22
-"""Letters of a name that are drawn."""
+MOST_HOVERED = 40
+"""Points of a line that show their values on hover."""
 
-INK, QUIET, LINE = "#b00000", "#b00001", "#b00002"
-"""Placeholders of colours that the page defines."""
+NAME_LETTERS = 72
+"""Letters of a name that are drawn; of a longer one its start and its end."""
 
-_COLOURS_OF_PAGE = {
-    INK: "var(--ink)",
-    QUIET: "var(--quiet)",
-    LINE: "var(--line)",
-    **{f"#c0000{number}": f"var(--s{number})" for number in range(COLOURS)},
-}
+LABEL_LETTERS = {"wide": 26, "narrow": 15}
+"""Letters of a line of a name beside its strip."""
 
-STYLE: dict[Any, Any] = {
-    "axes.edgecolor": LINE,
-    "axes.labelcolor": QUIET,
-    "axes.labelsize": 9,
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "axes.formatter.useoffset": False,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "font.size": 9,
-    "font.family": "DejaVu Sans",
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "svg.fonttype": "none",
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": LINE,
-    "xtick.labelcolor": QUIET,
-    "ytick.color": LINE,
-    "ytick.labelcolor": QUIET,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-}
-"""What all plots share. Dollars in a name are no formula."""
+WIDTHS = {"wide": 8.9, "narrow": 3.5}
+"""Widths in inches of 96 pixels; the page scales them to its own."""
 
-WIDTHS = {"wide": 7.6, "narrow": 3.5}
-"""Widths in inches of 96 pixels."""
+LETTER, TEXT_LINE = 0.078, 0.16
+"""Inches that a letter is wide, and a line of text high."""
+
+HANDLE = 0.6
+"""Inches of an entry of the legend beside its name."""
+
+TICK = 0.65
+"""Inches that a number of the horizontal axis needs."""
+
+TICKS = range(3, 11)
+"""Numbers of the horizontal axis."""
 
 Point = tuple[float, float]
 
@@ -136,27 +111,44 @@ def strips(
 
     `line` is a value that all are read against.
     """
+    names = {
+        width: [_lines(one.name, letters) for one in reversed(series)]
+        for width, letters in LABEL_LETTERS.items()
+    }
 
-    def draw(figure: Any) -> None:
+    def draw(figure: Any, width: str) -> None:
         axes = figure.add_subplot()
         for place, one in enumerate(reversed(series)):
-            values = [value for value, _ in thinned(one.points)]
-            spread = [place + 0.16 + 0.1 * (number % 2) for number in range(len(values))]
-            axes.plot(values, spread, one.marker, color=one.colour, markersize=4, alpha=0.55,
-                      markeredgewidth=0)  # fmt: skip
-            if one.band:
-                middle, low, high = one.band
-                axes.plot([low, high], [place, place], color=one.colour, linewidth=3.2, alpha=0.9)
-                axes.plot([middle], [place], "|", color=INK, markersize=11, markeredgewidth=2)
+            _strip(axes, place, one, axis)
         if line is not None:
             axes.axvline(line, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set_yticks(range(len(series)), [_short(one.name) for one in reversed(series)])
+        axes.set_yticks(range(len(series)), ["\n".join(lines) for lines in names[width]])
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_ylim(-0.6, len(series) - 0.35)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(axis)
+        _name_axes(axes, (axis, ""), WIDTHS[width] - LETTER * LABEL_LETTERS[width])
 
-    return _plot(title, caption, draw, lambda narrow: 0.75 + 0.5 * len(series))
+    def height(width: str) -> float:
+        most = max(map(len, names[width]), default=1)
+        return 0.75 + max(0.5, TEXT_LINE * (most + 1)) * len(series)
+
+    return _plot(title, caption, draw, height)
+
+
+def _strip(axes: Any, place: int, one: Series, axis: str) -> None:
+    name = _shortened(one.name)
+    values = [value for value, _ in thinned(one.points)]
+    spread = [place + 0.16 + 0.1 * (number % 2) for number in range(len(values))]
+    (dots,) = axes.plot(values, spread, one.marker, color=one.colour, markersize=4, alpha=0.55,
+                        markeredgewidth=0)  # fmt: skip
+    show_on_hover(dots, name, [f"{name}: {_value(value)} {axis}" for value in values])
+    if one.band:
+        middle, low, high = one.band
+        (bar,) = axes.plot([low, high], [place, place], color=one.colour, linewidth=3.2, alpha=0.9)
+        (mark,) = axes.plot([middle], [place], "|", color=INK, markersize=11, markeredgewidth=2)
+        interval = f"95 % interval {_value(low)} to {_value(high)}"
+        for artist in (bar, mark):
+            show_on_hover(artist, f"{name}: {_value(middle)} {axis}, {interval}")
 
 
 def curves(
@@ -168,7 +160,7 @@ def curves(
 ) -> Plot:
     """Draw a line for each series; with `dots`, each of its points too."""
 
-    def draw(figure: Any) -> None:
+    def draw(figure: Any, width: str) -> None:
         axes = figure.add_subplot()
         # The first one, whose line is solid, comes first: dashes over it leave it visible.
         for one in sorted(series, key=lambda one: one.number):
@@ -176,36 +168,53 @@ def curves(
             style = one.number + one.shape
             gaps = style % 3 + 1
             dashes = (0, (2 * gaps, gaps)) if style else "solid"
-            axes.plot(
+            (drawn,) = axes.plot(
                 x, y, one.marker if dots else "", color=one.colour, linewidth=1.7,
-                linestyle=dashes, markersize=5, markeredgewidth=0, label=_short(one.name),
+                linestyle=dashes, markersize=5, markeredgewidth=0, label=_label(one),
             )  # fmt: skip
-        _name_axes(axes, axes_names)
-        _legend(figure, len(series))
+            show_on_hover(drawn, _shortened(one.name))
+        _hovered(axes, series, axes_names)
+        whole = all(float(x).is_integer() for one in series for x, _ in one.points)
+        _name_axes(axes, axes_names, WIDTHS[width], whole)
+        _legend(figure, series, width)
 
-    return _plot(title, caption, draw, lambda narrow: 3.0)
+    return _plot(title, caption, draw, lambda width: 2.6 + _legend_height(series, width))
+
+
+def _hovered(axes: Any, series: Sequence[Series], axes_names: tuple[str, str]) -> None:
+    """Lay a mark that nobody sees, and that shows its values on hover, over points of lines."""
+    for one in series:
+        points = thinned(one.points, MOST_HOVERED)
+        x, y = zip(*points, strict=True)
+        (marks,) = axes.plot(x, y, "o", color=one.colour, alpha=0, markersize=8, zorder=5)
+        texts = [_pair(one, point, axes_names) for point in points]
+        show_on_hover(marks, _shortened(one.name), texts)
 
 
 def dated(title: str, caption: str, series: Sequence[Series], axis: str) -> Plot:
     """Draw points over time, whose x are seconds since 1970."""
 
-    def draw(figure: Any) -> None:
+    def draw(figure: Any, width: str) -> None:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
         axes = figure.add_subplot()
         for one in series:
-            x, y = zip(*thinned(one.points), strict=True)
-            axes.plot([second / 86400 for second in x], y, one.marker, linestyle="-", linewidth=0.8,
-                      color=one.colour, markersize=4, label=_short(one.name))  # fmt: skip
+            points = thinned(one.points)
+            x, y = zip(*points, strict=True)
+            (drawn,) = axes.plot(
+                [second / 86400 for second in x], y, one.marker, linestyle="-", linewidth=0.8,
+                color=one.colour, markersize=4, label=_label(one),
+            )  # fmt: skip
+            show_on_hover(drawn, _shortened(one.name), [_on_a_day(one, *at, axis) for at in points])
             for second in one.steps:
                 axes.axvline(second / 86400, color=one.colour, linewidth=1.2, linestyle="--")
+        _name_axes(axes, ("", axis), WIDTHS[width])
         locator = AutoDateLocator(maxticks=5)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        _name_axes(axes, ("", axis))
-        _legend(figure, len(series))
+        _legend(figure, series, width)
 
-    return _plot(title, caption, draw, lambda narrow: 3.0)
+    return _plot(title, caption, draw, lambda width: 2.6 + _legend_height(series, width))
 
 
 def scatter(
@@ -217,106 +226,90 @@ def scatter(
 ) -> Plot:
     """Draw the first point of each series with its name, and a line of those that are best."""
 
-    def draw(figure: Any) -> None:
+    def draw(figure: Any, width: str) -> None:
         axes = figure.add_subplot()
         if len(frontier) > 1:
             axes.step(*zip(*frontier, strict=True), where="post", color=QUIET, linewidth=1,
                       linestyle=(0, (4, 3)))  # fmt: skip
         for one in series:
-            axes.plot(*one.points[0], one.marker, color=one.colour, markersize=9,
-                      markeredgewidth=0, label=_short(one.name))  # fmt: skip
+            (mark,) = axes.plot(*one.points[0], one.marker, color=one.colour, markersize=9,
+                                markeredgewidth=0, label=_label(one))  # fmt: skip
+            show_on_hover(mark, _pair(one, one.points[0], axes_names))
         axes.margins(0.12)
-        _name_axes(axes, axes_names)
-        _legend(figure, len(series))
+        _name_axes(axes, axes_names, WIDTHS[width])
+        _legend(figure, series, width)
 
-    return _plot(title, caption, draw, lambda narrow: 3.0)
+    return _plot(title, caption, draw, lambda width: 2.6 + _legend_height(series, width))
 
 
 def _plot(
-    title: str, caption: str, draw: Callable[[Any], None], height: Callable[[bool], float]
+    title: str, caption: str, draw: Callable[..., None], height: Callable[[str], float]
 ) -> Plot:
-    texts = {name: _svg(title, draw, width, height(name == "narrow")) for name, width in
-             WIDTHS.items()}  # fmt: skip
+    texts = {
+        name: draw_svg(title, partial(draw, width=name), inches, height(name))
+        for name, inches in WIDTHS.items()
+    }
     return Plot(title, caption, **texts)
 
 
-def _svg(title: str, draw: Callable[[Any], None], width: float, height: float) -> str:
-    with _matplotlib() as matplotlib:
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, ScalarFormatter
+def _name_axes(axes: Any, names: tuple[str, str], inches: float, whole: bool = False) -> None:
+    """Name both axes, and give the horizontal one as many numbers as it has room for.
 
-        matplotlib.rcParams["svg.hashsalt"] = f"{title} {width}"
-        figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure)
-        for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-            if isinstance(axis.get_major_formatter(), ScalarFormatter):
-                axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
-        output = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(output, metadata={"Date": None})
-    return _for_page(output.getvalue(), title)
-
-
-def tick_text(value: float) -> str:
-    """Return a number of an axis, whole: matplotlib would put a common factor at its end."""
-    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / (1e3 if letter == 'k' else size):g}{letter}"
-    return f"{value:.6g}"
-
-
-@contextmanager
-def _matplotlib() -> Iterator[Any]:
-    """Yield matplotlib with our style; letters that its font lacks are drawn by the browser's."""
-    import matplotlib
-
-    with warnings.catch_warnings(), matplotlib.rc_context(dict(STYLE)):
-        warnings.simplefilter("ignore", UserWarning)
-        yield matplotlib
-
-
-LEFT_OUT = re.compile(
-    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style[^>]*>.*?</style>\s*</defs>"
-    r"| xmlns(:xlink)?=\"[^\"]*\"|font-family: [^;\"]*; |(?<=\n)\s+",
-    re.S,
-)
-"""What a drawing that stands in a page does without: headers, comments, fonts."""
-
-
-def _for_page(svg: str, title: str) -> str:
-    """Return a drawing as a part of a page: small, and in the page's colours.
-
-    Its ids are hashes of the plot's title and width, and stay where they are referred to.
+    With `whole` these are whole numbers, as steps, devices and sizes of batches are.
     """
-    svg = LEFT_OUT.sub("", svg).replace("xlink:href", "href")
-    head, rest = svg.split(">", 1)
-    box = re.search(r'viewBox="[^"]*"', head)
-    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', rest))
-    rest = re.sub(r' id="([^"]*)"', lambda one: one[0] if one[1] in used else "", rest)
-    rest = re.sub(r"#[bc]0000\d", lambda one: _COLOURS_OF_PAGE.get(one[0], one[0]), rest)
-    return f'<svg role="img" aria-label="{_attribute(title)}" {box[0] if box else ""}>{rest}'
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("\n".join(_lines(names[0], round(0.8 * inches / LETTER))))
+    axes.set_ylabel("\n".join(_lines(names[1], 28)))
+    room = min(max(int(inches / TICK), TICKS[0]), TICKS[-1])
+    steps = [1, 2, 2.5, 5, 10]
+    axes.xaxis.set_major_locator(MaxNLocator(room, steps=steps, integer=whole))
 
 
-def _attribute(text: str) -> str:
-    from markupsafe import escape
-
-    return str(escape(plain(text)))
-
-
-def _name_axes(axes: Any, names: tuple[str, str]) -> None:
-    axes.set_xlabel(names[0])
-    axes.set_ylabel(names[1])
-
-
-def _legend(figure: Any, entries: int) -> None:
-    columns = max(1, min(entries, round(figure.get_figwidth() / 1.7)))
+def _legend(figure: Any, series: Sequence[Series], width: str) -> None:
+    columns = _legend_columns(series, width)
     figure.legend(loc="outside lower left", ncols=columns, fontsize=9, handlelength=1.6)
 
 
-def _short(name: str) -> str:
-    """Return a name that a plot has room for."""
-    shown = plain(name)
-    return shown if len(shown) <= LABEL_LETTERS else f"{shown[: LABEL_LETTERS - 1]}…"
+def _legend_columns(series: Sequence[Series], width: str) -> int:
+    longest = max((len(line) for one in series for line in _label(one).split("\n")), default=0)
+    return max(1, min(len(series), int(WIDTHS[width] / (HANDLE + LETTER * longest))))
+
+
+def _legend_height(series: Sequence[Series], width: str) -> float:
+    """Return the inches that the names of all series take below a plot."""
+    rows = math.ceil(len(series) / _legend_columns(series, width))
+    most = max((_label(one).count("\n") + 1 for one in series), default=1)
+    return (TEXT_LINE * most + 0.04) * rows
+
+
+def _label(one: Series) -> str:
+    return "\n".join(_lines(one.name, 36))
+
+
+def _lines(name: str, letters: int) -> list[str]:
+    """Return a name in lines, broken at blanks and hyphens where it has any."""
+    return textwrap.wrap(_shortened(name), letters)
+
+
+def _shortened(name: str) -> str:
+    """Return a name that a plot has room for; its end tells sweep points apart."""
+    shown, half = plain(name), NAME_LETTERS // 2
+    return shown if len(shown) <= NAME_LETTERS else f"{shown[: half - 1]}…{shown[-half:]}"
+
+
+def _pair(one: Series, point: Point, names: tuple[str, str]) -> str:
+    values = (f"{name} {_value(value)}" for name, value in zip(names, point, strict=True))
+    return f"{_shortened(one.name)}: {', '.join(values)}"
+
+
+def _on_a_day(one: Series, second: float, value: float, axis: str) -> str:
+    when = datetime.fromtimestamp(second, timezone.utc)
+    return f"{_shortened(one.name)}: {_value(value)} {axis}, {when:%Y-%m-%d %H:%M} UTC"
+
+
+def _value(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:

@@ -72,6 +72,8 @@ def _blocks(page: Page) -> Iterator[str]:
 def _shown(part: ScenarioView) -> Iterator[str]:
     yield f"## {_line(part.name)}"
     yield f"**{_line(part.answer)}**"
+    if part.doubts:
+        yield _list(part.doubts)
     if part.more:
         yield _list(part.more)
     yield f"{_line(part.counts)} · {_line(part.measured)}"

@@ -120,6 +120,18 @@ def test_there_is_colour_on_a_terminal_and_none_elsewhere(monkeypatch):
     assert "\x1b[32m" not in show(quickstart())
 
 
+def test_what_was_skipped_is_grey_on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    summary = quickstart()
+    left_out = {"status": Status.SKIPPED, "reasons": ("no CUDA device",), "ratio": None}
+    rows = (*summary.experiments[:-1], summary.experiments[-1].model_copy(update=left_out))
+    text = show(summary.model_copy(update={"experiments": rows}))
+    assert "\x1b[90mskipped" in text
+    assert "\x1b[31mskipped" not in text and "\x1b[33mskipped" not in text
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_verdict_of_several_words_has_the_colour_of_all_of_them(width, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)

@@ -7,8 +7,11 @@ from typing import NamedTuple
 from accel_bench.analysis.metrics.memory import MemoryFigure, MemoryFigures
 from accel_bench.result import Result
 
+IMPORTS = "process and imports"
+"""Part of a host's memory that is there before any work."""
+
 STAGE_NAMES = {
-    "before": "process and imports",
+    "before": IMPORTS,
     "load": "data and model",
     "prepare": "acceleration and optimizer",
 }
@@ -38,6 +41,11 @@ class MemoryAtPeak(NamedTuple):
 
     place: str
     """Whose memory it is: `host`, or the name of a GPU."""
+
+    @property
+    def imports(self) -> int:
+        """Bytes of the process before any work; 0 if they are not known, or on a GPU."""
+        return sum(part.bytes for part in self.parts if part.name == IMPORTS)
 
     @property
     def headroom(self) -> int | None:

@@ -25,7 +25,8 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.files import slug
-from accel_bench.report.plots import COLOURS, MISSING, plots_available
+from accel_bench.report.plot_svg import COLOURS
+from accel_bench.report.plots import MISSING, plots_available
 from accel_bench.report.table import EMPTY, Column
 from accel_bench.report.views.both_modes import both_modes_tables
 from accel_bench.report.views.configuration import configuration
@@ -51,6 +52,7 @@ from accel_bench.report.views.page_tables import (
 )
 from accel_bench.report.views.stack_comparison import (
     comparison_notes,
+    doubts,
     extra_tables,
     speed_unit,
     stack_columns,
@@ -64,6 +66,8 @@ WARN_WORDS = frozenset(
 )
 
 PLAIN_WORDS = frozenset(("baseline", "same", EMPTY))
+
+QUIET_WORDS = frozenset(("skipped",))
 """Words of verdicts by their colour; all others are bad."""
 
 ENDED = re.compile(r" (ended as \w+|was skipped|were skipped)$")
@@ -146,6 +150,7 @@ def _scenario(
         id=key,
         name=one.summary.scenario,
         answer=_sentence(answer),
+        doubts=doubts(one.summary),
         more=list(map(_sentence, _endings_together(more))),
         counts=_counts(one),
         measured=_measured(one),
@@ -283,8 +288,8 @@ def _cell(column: Column, row: PageRow) -> tuple[Column, tuple[str, ...], str]:
         return column, parts, ""
     if parts[0] in PLAIN_WORDS:
         return column, parts, ""
-    kind = "good" if parts[0] in GOOD_WORDS else "warn" if parts[0] in WARN_WORDS else "bad"
-    return column, parts, kind
+    kinds = {"good": GOOD_WORDS, "warn": WARN_WORDS, "quiet": QUIET_WORDS}
+    return column, parts, next((kind for kind in kinds if parts[0] in kinds[kind]), "bad")
 
 
 def _last_line(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from accel_bench.analysis.metrics.memory_parts import IMPORTS, MemoryAtPeak
 from accel_bench.analysis.metrics.waterfall import Waterfall
 from accel_bench.analysis.wording import milliseconds, percent, size
 
@@ -63,6 +64,7 @@ class MemoryView(NamedTuple):
     row: RowView
     text: str
     parts: Sequence[PartView]
+    """Kinds beside what the imports took."""
 
 
 def waterfalls(rows: Sequence[RowView], baseline: str, tokens: float) -> list[WaterfallView]:
@@ -131,29 +133,38 @@ def _share(value: float, most: float) -> str:
 
 
 def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
-    """Return the memory of each completed row on one scale, and what the bars leave out."""
+    """Return the memory of each completed row on one scale, and what the bars leave out.
+
+    A bar begins after the imports, which take as much with every stack, and more than small models.
+    """
     found = [(row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked]
-    shown = found[:MOST_ROWS]
-    most = max((memory.peak for _, memory in shown if memory), default=0)
-    views = []
-    for row, memory in shown:
-        if memory is None:
-            continue
-        whole = ", the whole process" if memory.place == "host" else ""
-        left = ""
-        if memory.headroom is not None and memory.capacity:
-            share = percent(memory.headroom / memory.capacity)
-            left = f", {size(memory.headroom)} ({share}) of the {memory.place}'s left"
-        parts = [
-            PartView(
-                part.name,
-                size(part.bytes),
-                _share(part.bytes, most),
-                round(30 + 70 * (number + 1) / len(memory.parts)),
-            )
-            for number, part in enumerate(memory.parts)
-        ]
-        views.append(MemoryView(row, f"{size(memory.peak)} at the peak{whole}{left}", parts))
-    capacity = {memory.capacity for _, memory in shown if memory and memory.capacity}
-    note = f"The longest bar is {size(most)}." if capacity else ""
-    return views, note
+    shown = [(row, memory) for row, memory in found[:MOST_ROWS] if memory]
+    most = max((_drawn(memory) for _, memory in shown), default=0)
+    note = f"The longest bar is {size(most)}." if any(one.capacity for _, one in shown) else ""
+    if any(memory.imports for _, memory in shown):
+        note = f"A bar begins after the imports. {note}".rstrip()
+    return [_memory_view(row, memory, most) for row, memory in shown], note
+
+
+def _drawn(memory: MemoryAtPeak) -> int:
+    return memory.peak - memory.imports
+
+
+def _memory_view(row: RowView, memory: MemoryAtPeak, most: int) -> MemoryView:
+    whole = ", the whole process" if memory.place == "host" else ""
+    imports = f", {size(memory.imports)} of it imports" if memory.imports else ""
+    left = ""
+    if memory.headroom is not None and memory.capacity:
+        share = percent(memory.headroom / memory.capacity)
+        left = f", {size(memory.headroom)} ({share}) of the {memory.place}'s left"
+    drawn = [part for part in memory.parts if part.name != IMPORTS]
+    parts = [
+        PartView(
+            part.name,
+            size(part.bytes),
+            _share(part.bytes, most),
+            round(30 + 70 * (number + 1) / len(drawn)),
+        )
+        for number, part in enumerate(drawn)
+    ]
+    return MemoryView(row, f"{size(memory.peak)} at the peak{whole}{imports}{left}", parts)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from accel_bench._version import __version__
 from accel_bench.analysis.metrics.cost import EXCLUDED
 from accel_bench.analysis.page import PageRow
-from accel_bench.report.plots import COLOURS, Plot
+from accel_bench.report.plot_svg import COLOURS
+from accel_bench.report.plots import Plot
 from accel_bench.report.table import Column, Table
 from accel_bench.report.views.page_bars import MemoryView, WaterfallView
 
@@ -95,6 +96,10 @@ class ScenarioView:
     id: str
     name: str
     answer: str
+
+    doubts: Sequence[str]
+    """Notes that decide whether the figures are believed."""
+
     more: Sequence[str]
     counts: str
     measured: str

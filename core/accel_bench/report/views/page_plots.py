@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from accel_bench.analysis.page import ScenarioPage
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.steps import Step
 from accel_bench.analysis.tables.overview import OverviewRow, level_steps
-from accel_bench.analysis.wording import EARLIEST, group_label, label, rate, rate_unit
+from accel_bench.analysis.wording import EARLIEST, group_label, label, rate, rate_unit, too_wide
 from accel_bench.report.plots import (
     MOST_POINTS,
     Plot,
@@ -129,6 +130,7 @@ def _speed(one: ScenarioPage, rows: Sequence[RowView], end: str) -> Iterator[Plo
     if series:
         unit = speed_unit(one.summary)
         what = "Real tokens" if unit == "tokens/s" else unit.removesuffix("/s").capitalize()
+        end = _too_wide(row.row.summary.tokens_per_second for row in rows) + end
         yield strips("Speed", f"{what} per second, global. {EACH}{end}", series, unit)
 
 
@@ -149,7 +151,8 @@ def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
         series.append(Series(row.name, row.number, dots, _band(ratio), shape=row.shape))
     if series:
         caption = (
-            f"Times as fast as {baseline}: each dot is a round, the bar the 95 % interval.{end}"
+            f"Times as fast as {baseline}: each dot is a round, the bar the 95 % interval."
+            f"{_too_wide(row.row.summary.ratio for row in rows)}{end}"
         )
         yield strips("Times as fast", caption, series, f"times as fast as {baseline}", line=1.0)
 
@@ -248,9 +251,14 @@ def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
         yield curves("Scaling", caption, series, ("devices", "tokens/s"), dots=True)
 
 
-def _band(interval: object) -> tuple[float, float, float] | None:
-    from accel_bench.analysis.statistics.estimators import Interval
+def _too_wide(intervals: Iterable[Interval | None]) -> str:
+    """Return what a caption says of intervals that are not drawn."""
+    left_out = any(one is not None and too_wide(one) for one in intervals)
+    return " Intervals that reach to twice the estimate are left out." if left_out else ""
 
-    if not isinstance(interval, Interval) or interval.low is None or interval.high is None:
+
+def _band(interval: Interval | None) -> tuple[float, float, float] | None:
+    """Return the estimate with its interval; None if that is too wide to tell anything."""
+    if interval is None or interval.low is None or interval.high is None or too_wide(interval):
         return None
     return interval.median, interval.low, interval.high

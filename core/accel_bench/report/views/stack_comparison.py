@@ -130,8 +130,26 @@ def stack_columns(summary: Summary) -> list[Column]:
 
 
 def comparison_notes(summary: Summary) -> list[str]:
-    """Return the notes under the tables, those that the answer has included, then the details."""
-    return [*_notes(summary, ""), *details(summary)]
+    """Return the notes of a page beside its doubts, those in its answer too, then the details."""
+    shared = _reasons_of_all(summary)
+    rows = [
+        row.model_copy(update={"reasons": tuple(one for one in row.reasons if one not in shared)})
+        for row in summary.experiments
+    ]
+    others = summary.model_copy(update={"experiments": tuple(rows), "noise": ()})
+    return [*_notes(others, ""), *details(summary)]
+
+
+def doubts(summary: Summary) -> list[str]:
+    """Return the notes that decide whether figures are believed: the load of the host, and what
+    degrades every measured row."""
+    degraded = [f"all rows are degraded: {reason}" for reason in _reasons_of_all(summary)]
+    return [*(f"load: {note}" for note in summary.noise), *degraded]
+
+
+def _reasons_of_all(summary: Summary) -> list[str]:
+    measured = [row.reasons for row in summary.experiments if row.status.completed]
+    return [one for one in (measured or [()])[0] if all(one in own for own in measured)]
 
 
 def _notes(summary: Summary, answer: str) -> list[str]:

@@ -1,0 +1,147 @@
+"""Drawings as SVG that stands in a page: small, in the page's colours, with values on hover."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from accel_bench.documents.shown import plain
+
+COLOURS = 8
+"""Colours of stacks in the style sheet, `--s0` to `--s7`."""
+
+INK, QUIET, LINE = "#b00000", "#b00001", "#b00002"
+"""Placeholders of colours that the page defines."""
+
+_COLOURS_OF_PAGE = {
+    INK: "var(--ink)",
+    QUIET: "var(--quiet)",
+    LINE: "var(--line)",
+    **{f"#c0000{number}": f"var(--s{number})" for number in range(COLOURS)},
+}
+
+STYLE: dict[Any, Any] = {
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": QUIET,
+    "axes.labelsize": 9,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "axes.formatter.useoffset": False,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": LINE,
+    "xtick.labelcolor": QUIET,
+    "ytick.color": LINE,
+    "ytick.labelcolor": QUIET,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+"""What all plots share. Dollars in a name are no formula."""
+
+HOVER = re.compile(r'<g id="hover\n([^"]*)">')
+"""Group of an artist that has texts on hover; its id carries them, one in each line."""
+
+MARK = re.compile(r"(<use [^>]*)/>")
+"""Mark of one point."""
+
+
+def draw_svg(title: str, draw: Callable[[Any], None], width: float, height: float) -> str:
+    """Return what a function draws on a figure of that size in inches, named by its title."""
+    with _matplotlib() as matplotlib:
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, ScalarFormatter
+
+        matplotlib.rcParams["svg.hashsalt"] = f"{title} {width}"
+        figure = Figure(figsize=(width, height), layout="constrained")
+        draw(figure)
+        for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+            if isinstance(axis.get_major_formatter(), ScalarFormatter):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+        output = io.StringIO()
+        FigureCanvasSVG(figure).print_svg(output, metadata={"Date": None})
+    return _for_page(output.getvalue(), title)
+
+
+def tick_text(value: float) -> str:
+    """Return a number of an axis, whole: matplotlib would put a common factor at its end."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):g}{letter}"
+    return f"{value:.6g}"
+
+
+def show_on_hover(artist: Any, text: str, points: Sequence[str] = ()) -> None:
+    """Give an artist a text that a browser shows beside the pointer, and each of its points one."""
+    artist.set_gid("\n".join(("hover", *map(plain, (text, *points)))))
+
+
+@contextmanager
+def _matplotlib() -> Iterator[Any]:
+    """Yield matplotlib with our style; letters that its font lacks are drawn by the browser's."""
+    import matplotlib
+
+    with warnings.catch_warnings(), matplotlib.rc_context(dict(STYLE)):
+        warnings.simplefilter("ignore", UserWarning)
+        yield matplotlib
+
+
+LEFT_OUT = re.compile(
+    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style[^>]*>.*?</style>\s*</defs>"
+    r"| xmlns(:xlink)?=\"[^\"]*\"|font-family: [^;\"]*; |(?<=\n)\s+",
+    re.S,
+)
+"""What a drawing that stands in a page does without: headers, comments, fonts."""
+
+
+def _for_page(svg: str, title: str) -> str:
+    """Return a drawing as a part of a page: small, and in the page's colours.
+
+    Its ids are hashes of the plot's title and width, and stay where they are referred to.
+    """
+    svg = _with_titles(LEFT_OUT.sub("", svg).replace("xlink:href", "href"))
+    head, rest = svg.split(">", 1)
+    box = re.search(r'viewBox="[^"]*"', head)
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', rest))
+    rest = re.sub(r' id="([^"]*)"', lambda one: one[0] if one[1] in used else "", rest)
+    rest = re.sub(r"#[bc]0000\d", lambda one: _COLOURS_OF_PAGE.get(one[0], one[0]), rest)
+    return f'<svg role="img" aria-label="{_attribute(title)}" {box[0] if box else ""}>{rest}'
+
+
+def _with_titles(svg: str) -> str:
+    """Return a drawing in which texts on hover are titles, of their artists and points."""
+    start, *groups = HOVER.split(svg)
+    return start + "".join(map(_titled, groups[::2], groups[1::2]))
+
+
+def _titled(texts: str, inside: str) -> str:
+    whole, *points = texts.split("\n")
+    titles = iter(points)
+
+    def titled(mark: re.Match[str]) -> str:
+        title = next(titles, None)
+        return mark[0] if title is None else f"{mark[1]}><title>{title}</title></use>"
+
+    return f"<g><title>{whole}</title>{MARK.sub(titled, inside)}"
+
+
+def _attribute(text: str) -> str:
+    from markupsafe import escape
+
+    return str(escape(plain(text)))
