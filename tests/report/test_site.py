@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def test_a_row_has_its_figures_and_a_failed_one_its_status_alone() -> None:
     counts = {key: Counter({"reproduced": 2, "cannot tell": 1})}
     text = render_site("Results", [shown(repetitions=counts)], [])
     rows = {
-        re.search(r'data-stack="([^"]+)"', row)[1]: re.sub(r"<[^>]+>", "|", row)  # type: ignore[index]
+        re.search(r'data-stack="([^"]+)"', row)[1]: re.sub(r"<[^>]+>", "", row)  # type: ignore[index]
         for row in text.split("<tr ")[1:]
     }
     assert "1.250 [1.249, 1.251]" in rows["fast"]
@@ -140,6 +141,35 @@ def test_a_browser_filters_it_and_runs_nothing_else(browser: Browser, tmp_path: 
     assert browser.run("document.getElementById('shown').textContent") == "3 of 3 rows"
     assert browser.run("document.title") != "owned"
     assert browser.complaints() == []
+
+
+def test_a_table_of_long_names_fits_a_screen(browser: Browser, tmp_path: Path) -> None:
+    names = ("baseline", "activation-checkpointing", "fused-linear-cross-entropy", "absent")
+    base, *others, absent = (
+        make_experiment(name, sweep={"train.micro_batch_size": 16}) for name in names
+    )
+    runs = [
+        *make_rounds(base, STEADY),
+        *(run for n, one in enumerate(others) for run in make_rounds(one, scaled(0.8 + n))),
+        *make_failures(absent, Status.SKIPPED, reasons=["no CUDA device"]),
+    ]
+    bundle = shown(
+        file="team/a/full-fine-tuning-8b.zip",
+        summary=summarize_results(runs, "baseline"),
+        models={one.id: "meta-llama/Llama-3.1-8B" for one in (base, *others, absent)},
+        devices="NVIDIA H100 80GB HBM3",
+    )
+    keys = map(point_key, bundle.summary.experiments)
+    repeated = {key: Counter({"reproduced": 2, "cannot tell": 1}) for key in keys}
+    page = tmp_path / "index.html"
+    page.write_text(render_site("Results", [replace(bundle, repetitions=repeated)], []), "utf8")
+    browser.look(1280)
+    browser.open(page)
+    table = "document.querySelector('.wide')"
+    assert browser.run(f"{table}.scrollWidth") <= browser.run(f"{table}.clientWidth") <= 1280
+    colour = "getComputedStyle(document.querySelector('tr[data-stack=absent] td.{}')).color"
+    dim = browser.run("getComputedStyle(document.querySelector('summary')).color")
+    assert browser.run(colour.format("quiet")) == dim
 
 
 @pytest.mark.parametrize("width", [375, 800, 1400])

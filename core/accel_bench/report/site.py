@@ -24,7 +24,8 @@ from accel_bench.analysis.wording import (
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.shown import plain
 from accel_bench.report.html import html_environment, inline_files
-from accel_bench.report.table import EMPTY
+from accel_bench.report.table import EMPTY, STACKED
+from accel_bench.result import Status
 
 FOLDER = Path(__file__).with_name("templates")
 
@@ -35,7 +36,7 @@ TONES = {
     "different output": "bad",
     "inconclusive": "open",
 }
-"""Colours of verdicts; what did not complete is `bad`."""
+"""Colours of verdicts; what did not complete is `bad`, what was skipped `quiet`."""
 
 Repetitions = Mapping[tuple[str, str], Counter[str]]
 """Verdicts of repetitions by stack and sweep point."""
@@ -140,14 +141,16 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
         "device": bundle.devices,
         "stack": row.stack,
         "label": label(row),
-        "ratio": ratio_interval(row.ratio) if usable and compared and row.ratio else EMPTY,
+        "ratio": STACKED.split(
+            ratio_interval(row.ratio) if usable and compared and row.ratio else EMPTY
+        ),
         "verdict": verdict,
         "tone": tone,
         "reason": reason,
         "loss": next(iter(row.verdicts.values()))[0] if compared else EMPTY,
-        "speed": rate_interval(row.tokens_per_second)
-        if usable and row.tokens_per_second
-        else EMPTY,
+        "speed": STACKED.split(
+            rate_interval(row.tokens_per_second) if usable and row.tokens_per_second else EMPTY
+        ),
         "memory": EMPTY if row.peak_memory_bytes is None else mebibytes(row.peak_memory_bytes),
         "repeated": _repeated(bundle.repetitions.get(point_key(row), Counter()))
         if compared
@@ -163,7 +166,8 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
 def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
     """Return the verdict of a row, its tone, and its reason."""
     if not row.status.completed:
-        return row.status.value, "bad", "; ".join(row.reasons)
+        tone = "quiet" if row.status is Status.SKIPPED else "bad"
+        return row.status.value, tone, "; ".join(row.reasons)
     if row.disowned:
         return "disowned by its self-audit", "bad", "; ".join(row.disowned)
     if row.stack == summary.baseline:
