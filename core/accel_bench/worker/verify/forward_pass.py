@@ -94,10 +94,10 @@ class ForwardPass:
         return [*_other_operations(self.products, later.products)], invalid
 
     def _before(self, *_: Any) -> None:
-        self._generator = _generator_state(self._run.device)
+        self._generator = _generator_state(self._run.device.type)
 
     def _after(self, *_: Any) -> None:
-        state, before = _generator_state(self._run.device), self._generator
+        state, before = _generator_state(self._run.device.type), self._generator
         if state is not None and before is not None:
             self.drew = bool(self.drew) or not torch.equal(before, state)
 
@@ -162,15 +162,15 @@ def _dropout(module: Any) -> float:
     return module.p if known else 0.0
 
 
-def _generator_state(device: torch.device) -> torch.Tensor | None:
-    """Return the state of torch's generator of a device; None where it cannot be read now."""
-    if device.type == "cpu":
+def _generator_state(device_type: str) -> torch.Tensor | None:
+    """Return the state of the current device's generator; None where it cannot be read now."""
+    if device_type == "cpu":
         return torch.get_rng_state()
-    kind: Any = torch.get_device_module(device)
+    kind: Any = torch.get_device_module(device_type)
     if getattr(kind, "is_current_stream_capturing", bool)():
         return None
     read = getattr(kind, "get_rng_state", None)
-    return None if read is None else read(device)
+    return None if read is None else read()
 
 
 def _dtype_of_product(output: torch.Tensor) -> torch.dtype:
