@@ -16,6 +16,7 @@ from cli.program import call
 from several_ranks.scenarios import STARTS
 
 from accel_bench import Device, Run, load_base_model
+from accel_bench.analysis.checks.training import compare_training
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, ScenarioError
@@ -31,6 +32,7 @@ from accel_bench.testing import (
     make_machine,
     make_run,
     run_plugin,
+    run_scenario,
 )
 
 MIXTRAL = {
@@ -409,6 +411,29 @@ def test_a_run_is_ok(options):
     evidence = result.ranks[0].evidence["bitsandbytes"]
     assert ("quantized_modules" in evidence) == (options["quant_type"] != "none")
     assert ("optimizer" in evidence) == ("optimizer" in options)
+
+
+def test_a_state_of_8_bits_is_declared_and_said(tmp_path):
+    path = tmp_path / "work.yaml"
+    optimizer = {"use": "bitsandbytes", "quant_type": "none", "optimizer": "adamw_8bit"}
+    work = {
+        "model": {"id": "tiny-llama-cpu", "overrides": {"num_hidden_layers": 2}},
+        "data": {"sequence_length": 32},
+        "adapter": {"use": "lora", "r": 64},  # Of small tensors the state is not quantized.
+        "resources": {"device": "cpu", "threads": 1},
+        "measure": {"warmup": 1, "steps": 3, "rounds": 1, "phase_steps": 0},
+        "stacks": {"baseline": [], "small": [optimizer]},
+    }
+    path.write_text(json.dumps(work))
+    baseline, stack = run_scenario(path).values()
+    found = compare_training({("", 0): baseline}, {("", 0): stack})
+    said = "its optimizer keeps its state in uint8, the baseline's in float32"
+    assert found.optimizer_by_design == f"{said}, as bitsandbytes declares"
+    assert found.update_tolerance == 0.05
+    assert not found.training_difference
+    undeclared = stack.model_copy(update={"other_optimizers": ()})
+    (reason,) = compare_training({("", 0): baseline}, {("", 0): undeclared}).training_reasons
+    assert reason == said
 
 
 @pytest.mark.parametrize("archs", [(), pytest.param(None, marks=pytest.mark.release)])
