@@ -73,6 +73,10 @@ IDS_AT_ONCE = 500
 """Ids of one query."""
 
 
+ROWS_SALVAGED_AT_ONCE = 64
+"""Runs that are read together from a database with a damaged page."""
+
+
 class Store:
     """An open results folder, from `open_store`. Methods raise StoreError."""
 
@@ -310,17 +314,26 @@ class Store:
             yield from sorted(found, key=lambda columns: [text_of(columns[name]) for name in first])
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
-        """Read run by run where a damaged page stops a query; what cannot be read is empty.
+        """Read part by part where a damaged page stops a query; what cannot be read is empty.
 
         The ids come from the primary key's index, which lies on pages of its own.
         """
         ids = dict.fromkeys(found["run_id"] for found in self.fetch(select(RUNS.c.run_id)))
-        for run_id in ids:
-            this = RUNS.c.run_id == run_id
-            try:
-                yield from self.fetch(self._reading.where(this, *conditions))
-            except sqlite.BrokenDatabaseError:
-                yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
+        for part in in_parts(list(ids), ROWS_SALVAGED_AT_ONCE):
+            yield from self._salvage_part(part, conditions)
+
+    def _salvage_part(
+        self, ids: Sequence[str], conditions: Sequence[ColumnElement[bool]]
+    ) -> Iterator[Columns]:
+        """Read runs together, or in two halves where that cannot be."""
+        try:
+            yield from list(self.fetch(self._reading.where(RUNS.c.run_id.in_(ids), *conditions)))
+        except sqlite.BrokenDatabaseError:
+            if len(ids) == 1:
+                yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": ids[0]}
+                return
+            for half in in_parts(ids, -(-len(ids) // 2)):
+                yield from self._salvage_part(half, conditions)
 
     def fetch(
         self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS, **parameters: Any
@@ -348,9 +361,9 @@ class Store:
         )
 
 
-def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def in_parts(ids: Sequence[str], most: int = IDS_AT_ONCE) -> Iterator[Sequence[str]]:
     """Yield the ids in parts of as many as one query takes."""
-    return (ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE))
+    return (ids[start : start + most] for start in range(0, len(ids), most))
 
 
 def begins_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
