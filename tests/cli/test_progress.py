@@ -66,7 +66,7 @@ def test_a_terminal_shows_stack_round_phase_and_step_while_it_runs(
 
 def test_what_has_ended_stays_above_the_moving_line(watched: tuple[str, str, int]) -> None:
     _, shown, _ = watched
-    assert "nulls: 1 runs" in shown
+    assert "nulls: 1 run" in shown
     assert "round 1 of 1  alone  ok  " in shown
 
 

@@ -69,7 +69,7 @@ CASES = {
     "kill": Case({"fault": "kill"}, "killed", "ended by SIGKILL in window after 3 steps"),
     "sigint": Case({"fault": "interrupt"}, "killed", "ended by SIGINT from outside in window"),
     "kill-warm-up": Case(
-        {"fault": "kill", "at_step": 1}, "killed", "in warm-up after 1 steps", "warm-up"
+        {"fault": "kill", "at_step": 1}, "killed", "in warm-up after 1 step", "warm-up"
     ),
     "grandchild": Case({"fault": "grandchild"}, "ok", phase=""),
     "setsid": Case({"fault": "setsid"}, "ok", phase=""),
