@@ -48,10 +48,16 @@ VLLM := $(VENV)-vllm
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
 
-# Both environments side by side; each fails the target, and neither ends the other.
+# Both environments side by side; each fails the target, and neither ends the other. With PLUGIN=NAME,
+# the tests of one folder of plugins/ alone.
+ifdef PLUGIN
+test: $(VENV)/.test $(if $(filter plugins/$(PLUGIN),$(QUANTIZING)),$(QUANTIZED)/.done)
+	$(if $(filter plugins/$(PLUGIN),$(QUANTIZING)),$(QUANTIZED),$(VENV))/bin/python -m pytest plugins/$(PLUGIN)
+else
 test: $(VENV)/.test
 	$(MAKE) --no-print-directory --jobs 2 ready
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-ordinary test-quantized
+endif
 
 ready: $(QUANTIZED)/.done $(VENV)/.collected
 

@@ -26,7 +26,10 @@ def set_up(wheels: Path, site: Path | None) -> None:
     folders = [str(CHECKOUT)]
     if site is not None:
         unpack_wheels(wheels, site)
-        folders = [str(site), str(CHECKOUT / "core"), str(CHECKOUT)]
+        in_the_box = {package.parent for package in CHECKOUT.glob("plugins/*/accel_bench_*")}
+        in_the_box -= {file.parent for file in CHECKOUT.glob("plugins/*/pyproject.toml")}
+        roots = [site, CHECKOUT / "core", *sorted(in_the_box), CHECKOUT]
+        folders = list(map(str, roots))
         write_distribution(CHECKOUT, site)
         for name in PLUGINS:
             write_distribution(CHECKOUT / "plugins" / name, site)

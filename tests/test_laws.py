@@ -258,7 +258,28 @@ def test_a_worker_without_torch_in_its_scenario_imports_none(site: Path, tmp_pat
 
 def is_ours(entry: metadata.EntryPoint) -> bool:
     """Whether a plugin ships in the box."""
-    return entry.value.startswith("accel_bench.builtin.")
+    return entry.dist is not None and entry.dist.name == "accel-bench"
+
+
+def boxed_packages() -> list[str]:
+    """Packages of the folders of `plugins/` that are no distributions of their own."""
+    return [
+        package.name
+        for package in sorted((ROOT / "plugins").glob("*/accel_bench_*"))
+        if not (package.parent / "pyproject.toml").exists()
+    ]
+
+
+def test_a_folder_in_the_box_is_shipped_and_registered_by_the_wheel_accel_bench() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf8")
+    packages = boxed_packages()
+    assert packages
+    entries = metadata.distribution("accel-bench").entry_points
+    for package in packages:
+        folder = package.removeprefix("accel_bench_").replace("_", "-")
+        assert f'"plugins/{folder}/{package}"' in project
+        assert any(entry.module.startswith(f"{package}.") for entry in entries)
+        assert (ROOT / "plugins" / folder / "README.md").exists()
 
 
 @functools.cache
@@ -326,7 +347,8 @@ def test_core_imports_no_plugin_in_the_box_by_name() -> None:
     for path in sorted(CORE.rglob("*.py")):
         if "builtin" not in path.relative_to(CORE).parts:
             found = {*imports_of(tree_of(path))}
-            assert not [name for name in found if name.startswith("accel_bench.builtin")], path
+            boxed = ("accel_bench.builtin", *boxed_packages())
+            assert not [name for name in found if name.startswith(boxed)], path
 
 
 PLUGIN_CLASS = re.compile(

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from accel_bench_trackers.naming import WINDOW_TAGS
+from accel_bench_trackers.tensorboard import TensorBoard
 from analysis_factory import LORA, make_rounds
 
 import accel_bench
 from accel_bench import Metric, TimeSeries
-from accel_bench.builtin.trackers.naming import WINDOW_TAGS
-from accel_bench.builtin.trackers.tensorboard import TensorBoard
 from accel_bench.errors import AccelBenchError
 from accel_bench.interchange import tensorboard_events as events
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from accel_bench import Options, RunDescription, Summary
-from accel_bench.builtin.trackers.naming import FOLDER
-from accel_bench.builtin.trackers.tracker import Tracker
+from accel_bench_trackers.naming import FOLDER
+from accel_bench_trackers.tracker import Tracker
 
 
 class MLflowOptions(Options):
@@ -28,7 +28,7 @@ class MLflow(Tracker[MLflowOptions]):
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
         """Log a run of MLflow in the experiment of its scenario."""
-        from accel_bench.builtin.trackers import mlflow_impl as impl
+        from accel_bench_trackers import mlflow_impl as impl
 
         experiment = self.options.experiment or run.identity["scenario"]
         impl.log_run(
@@ -37,7 +37,7 @@ class MLflow(Tracker[MLflowOptions]):
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
         """Log the verdict as a run of its own."""
-        from accel_bench.builtin.trackers import mlflow_impl as impl
+        from accel_bench_trackers import mlflow_impl as impl
 
         experiment = self.options.experiment or summary.scenario
         place = impl.Place(self.options.tracking_uri, results_folder / FOLDER)

@@ -104,7 +104,7 @@ def test_tensorboard_reads_figures_steps_settings_and_the_verdict(tmp_path: Path
 
 def test_tensorboard_brings_no_torch_into_the_parent(tmp_path: Path) -> None:
     program = (
-        "import sys, accel_bench.builtin.trackers.tensorboard_impl; "
+        "import sys, accel_bench_trackers.tensorboard_impl; "
         "print([name for name in ('torch', 'tensorflow') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from accel_bench import RunDescription, Summary
-from accel_bench.builtin.trackers.naming import (
+from accel_bench_trackers.naming import (
     run_name,
     step_figures,
     verdict_figures,

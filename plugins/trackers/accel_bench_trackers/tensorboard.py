@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from accel_bench import Options, RunDescription, Summary
-from accel_bench.builtin.trackers.naming import FOLDER, run_name
-from accel_bench.builtin.trackers.tracker import Tracker
+from accel_bench_trackers.naming import FOLDER, run_name
+from accel_bench_trackers.tracker import Tracker
 
 
 class TensorBoardOptions(Options):
@@ -24,7 +24,7 @@ class TensorBoard(Tracker[TensorBoardOptions]):
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
         """Write a folder of events for a run, in that of its session."""
-        from accel_bench.builtin.trackers import tensorboard_impl as impl
+        from accel_bench_trackers import tensorboard_impl as impl
 
         own = self._folder(results_folder) / run.identity["session"] / run_name(run)
         impl.write_run(own, run)
@@ -33,7 +33,7 @@ class TensorBoard(Tracker[TensorBoardOptions]):
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
         """Write a folder of events for the verdict."""
-        from accel_bench.builtin.trackers import tensorboard_impl as impl
+        from accel_bench_trackers import tensorboard_impl as impl
 
         impl.write_verdict(self._folder(results_folder) / session / "verdict", summary)
 

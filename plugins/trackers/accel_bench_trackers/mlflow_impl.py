@@ -13,7 +13,7 @@ from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
 from accel_bench import RunDescription, Summary
-from accel_bench.builtin.trackers.naming import (
+from accel_bench_trackers.naming import (
     run_name,
     step_figures,
     verdict_figures,

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from accel_bench import Options, RunDescription, Summary
-from accel_bench.builtin.trackers.naming import FOLDER
-from accel_bench.builtin.trackers.tracker import Tracker
+from accel_bench_trackers.naming import FOLDER
+from accel_bench_trackers.tracker import Tracker
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.trackers.wandb_impl import Target
+    from accel_bench_trackers.wandb_impl import Target
 
 
 class WandBOptions(Options):
@@ -37,18 +37,18 @@ class WandB(Tracker[WandBOptions]):
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
         """Log a run into the group of its session."""
-        from accel_bench.builtin.trackers import wandb_impl as impl
+        from accel_bench_trackers import wandb_impl as impl
 
         impl.log_run(self._target(results_folder), run)
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
         """Log the verdict as a run of its session's group."""
-        from accel_bench.builtin.trackers import wandb_impl as impl
+        from accel_bench_trackers import wandb_impl as impl
 
         impl.log_verdict(self._target(results_folder), session, summary)
 
     def _target(self, results_folder: Path) -> Target:
-        from accel_bench.builtin.trackers.wandb_impl import Target
+        from accel_bench_trackers.wandb_impl import Target
 
         options = self.options
         folder = Path(options.folder or results_folder / FOLDER)
