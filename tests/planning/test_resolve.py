@@ -325,7 +325,7 @@ def test_a_key_with_brackets_is_an_unknown_key_like_others(
         (f"measure: {{steps: {'9' * 30}}}\n", "100000"),
         ("measure: {rounds: 1000000000}\n", "10000"),
         ("measure: {warmup: 1000000000}\n", "100000"),
-        ("measure: {timeout_seconds: 1e300}\n", "10000000"),
+        ("measure: {timeout_seconds: 1e30}\n", "10000000"),
         ("measure: {steps: 50000}\nresources: {devices: 2}\n", "the limit is 100000"),
         ("measure: {steps: 33400}\n", "warm-up 30 .* = 100230 samples; the limit is 100000"),
         ("measure: {warmup: 49980}\nresources: {devices: 2}\n", "= 100080 samples"),
