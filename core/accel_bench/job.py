@@ -48,6 +48,9 @@ PHASES = (
 )
 """Phases of a worker, in order; a heartbeat page holds the index."""
 
+STEP_PHASES = ("warm-up", "window", "phases", "check", "communication", "profile", "observe_steps")
+"""Phases in which the engine takes steps."""
+
 HEARTBEAT_STEP, HEARTBEAT_PHASE, HEARTBEAT_PLUGIN, HEARTBEAT_PASSES = 0, 1, 2, 3
 """Places in a rank's heartbeat page: optimizer steps ended so far, index of the phase, number of
 the active plugin whose code is being called, from 1; 0 for none, and forward passes outside of

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from accel_bench.analysis.wording import count
-from accel_bench.job import WRITES_RESULT, Job
+from accel_bench.job import STEP_PHASES, WRITES_RESULT, Job
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.result import RankResult, Status
 from accel_bench.runner.heartbeats import Progress
@@ -15,9 +15,6 @@ from accel_bench.runner.supervise import MOST_LOG_BYTES, ProcessOutcome, read_ra
 
 CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")
 """Signals that a process raises by its own fault."""
-
-STEP_PHASES = ("warm-up", "window", "check", "phases", "communication", "profile", "observe_steps")
-"""Phases in which the engine takes steps."""
 
 
 @dataclass(frozen=True)

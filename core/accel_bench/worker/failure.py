@@ -7,6 +7,7 @@ import traceback
 
 from accel_bench.documents.canonical import whole_text
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError, PluginError
+from accel_bench.job import STEP_PHASES
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.result import Failure, Status
 from accel_bench.worker import oom
@@ -72,5 +73,5 @@ def _line(error: BaseException) -> str:
 
 
 def _step_part(error: BaseException, phase: str) -> oom.StepPart | None:
-    within = phase in oom.STEP_PHASES and not isinstance(error, HookError)
+    within = phase in STEP_PHASES and not isinstance(error, HookError)
     return oom.step_part(error) if within else None

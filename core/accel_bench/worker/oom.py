@@ -52,9 +52,6 @@ _MODULE = ("torch/nn/modules/module.py",)
 StepPart: TypeAlias = Literal["forward", "backward", "optimizer"]
 """Parts of a step in which memory may run out."""
 
-STEP_PHASES = ("warm-up", "window", "check", "phases", "communication", "profile", "observe_steps")
-"""Phases of a worker in which an engine takes steps."""
-
 
 def memory_figures(error: BaseException) -> dict[str, int | None]:
     """Return the figures in an out-of-memory error's text; the allocator gives what is missing.
