@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from accel_bench.analysis.wording import EARLIEST
 from accel_bench.documents.base import JsonValue
-from accel_bench.documents.canonical import digest
+from accel_bench.documents.canonical import MAXIMUM_NUMBER, digest
 from accel_bench.documents.files import as_text, read_bytes, slug
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ImportFileError
@@ -155,7 +154,7 @@ def number(value: object) -> float | None:
         found = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) and abs(found) < 1e100 else None
+    return found if abs(found) < MAXIMUM_NUMBER else None
 
 
 def raw_numbers(values: object, name: str) -> Sequence[float | None]:

@@ -176,11 +176,6 @@ def _named(path: Path, reason: BaseException) -> StoreError:
     )
 
 
-def is_broken(error: DBAPIError) -> bool:
-    """Return whether the file is damaged, and not merely locked or full."""
-    return _is(error.orig or error, _BROKEN)
-
-
 def _is(reason: BaseException, words: tuple[str, ...]) -> bool:
     # Error codes have names only since Python 3.11.
     return any(word in str(reason) for word in words)

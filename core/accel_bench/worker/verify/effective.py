@@ -37,9 +37,6 @@ PACKED = frozenset({"uint8", "int8", "int32"})
 """Dtypes of base weights that hold packed or quantized numbers."""
 
 
-THREADS = "OMP_NUM_THREADS"
-
-
 def read_effective(
     run: Run,
     probe: FirstStepProbe | None = None,
