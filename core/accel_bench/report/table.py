@@ -152,6 +152,17 @@ def paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
     return [Column(key.format(name), reader(f"{prefix}.{name}")) for name in names.split()]
 
 
+def number_column(
+    path: str,
+    title: str,
+    unit: str,
+    form: Callable[[Any], str | tuple[str, ...]],
+    rank: int = 0,
+) -> Column:
+    """Return a column of numbers that are read at a dotted path of attributes."""
+    return Column(path, reader(path), title, unit, form, kind="number", rank=rank)
+
+
 def interval_paths(path: str, key: str) -> list[Column]:
     """Return three columns for the interval at `path`."""
     return paths(path, "median low high", f"{key}_{{}}")

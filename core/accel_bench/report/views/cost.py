@@ -9,7 +9,7 @@ from accel_bench.analysis.metrics.cost import FACTORS, CostDocument, ExperimentC
 from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import count, grouped_by_reason, label, rate, usd
-from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
 from accel_bench.report.views.points import in_units
 
 
@@ -70,19 +70,15 @@ def _flat_interval(name: str) -> list[Column]:
     return [Column(name, reader(f"{path}.median")), *paths(path, "low high", f"{name}_{{}}")]
 
 
-def _figure(key: str, title: str, unit: str, form: Callable[[Any], str], rank: int = 0) -> Column:
-    return Column(key, reader(key), title, unit, form, kind="number", rank=rank)
-
-
 COLUMNS = (
     Column("stack", label, kind="name"),
     Column("experiment_id", reader("experiment_id"), "experiment", kind="word", rank=2),
     Column("status", reader("status"), kind="word"),
-    _figure("runs", "runs", "", str, rank=3),
-    _figure("tokens_per_second", "speed", "tokens/s", _interval(rate)),
-    _figure("instances", "machines", "", str, rank=1),
-    _figure("usd_per_hour", "price", "USD/hour", lambda price: f"{price:,.4g}", rank=1),
-    _figure("usd_per_million_tokens", "cost", "USD/1M tokens", _interval(usd)),
+    number_column("runs", "runs", "", str, rank=3),
+    number_column("tokens_per_second", "speed", "tokens/s", _interval(rate)),
+    number_column("instances", "machines", "", str, rank=1),
+    number_column("usd_per_hour", "price", "USD/hour", lambda price: f"{price:,.4g}", rank=1),
+    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", _interval(usd)),
     *(
         Column(f"{what} x{factor:g}", _sensitivity(what, factor), "", "USD/1M tokens",
                usd, "number", rank=4)
@@ -90,7 +86,7 @@ COLUMNS = (
         for factor in FACTORS
         if factor != 1
     ),
-    _figure("usd_for_tokens", "in all", "USD", _interval(usd)),
+    number_column("usd_for_tokens", "in all", "USD", _interval(usd)),
 )  # fmt: skip
 """Columns for people; the last where tokens are given."""
 

@@ -14,7 +14,7 @@ from accel_bench.analysis.estimates.schema import (
     Span,
 )
 from accel_bench.analysis.wording import grouped_by_reason, label, percent, rate, significant, size
-from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
 
 METHOD = (
     "estimated, not measured: the step was simulated on tensors without content; spans hold what a "
@@ -70,14 +70,10 @@ def _memory_columns(rows: list[Estimate]) -> list[Column]:
             Column(part, _part(part), form=size, kind="number", rank=rank)
             for rank, part in enumerate(used, start=1)
         ),
-        _number("memory.tensor_bytes", "tensors", "", size),
-        _number("memory.needed_bytes", "needed", "", _span(size)),
+        number_column("memory.tensor_bytes", "tensors", "", size),
+        number_column("memory.needed_bytes", "needed", "", _span(size)),
         Column("fit", reader("memory.fit"), kind="word"),
     ]
-
-
-def _number(path: str, title: str, unit: str, form: Callable[[Any], str], rank: int = 0) -> Column:
-    return Column(path, reader(path), title, unit, form, kind="number", rank=rank)
 
 
 def _usd(value: float) -> str:
@@ -125,13 +121,13 @@ def _speed_columns(rows: list[Estimate]) -> list[Column]:
     counted = " or ".join(dict.fromkeys(row.counts for row in rows))
     return [
         NAME,
-        _number("gpu", "device", "", str),
-        _number("largest_micro_batch_size", "largest batch", "samples", _limit),
-        _number("longest_sequence_length", "longest context", "tokens", _limit),
-        _number("speed.tokens_per_second", "speed", f"{counted}/s", _span(rate)),
-        _number("hours", "time", "hours", _span(lambda hours: significant(hours, 3)), 1),
-        _number("cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", _span(_usd), 2),
-        _number("cost.usd", "in all", "USD", _span(_usd)),
+        number_column("gpu", "device", "", str),
+        number_column("largest_micro_batch_size", "largest batch", "samples", _limit),
+        number_column("longest_sequence_length", "longest context", "tokens", _limit),
+        number_column("speed.tokens_per_second", "speed", f"{counted}/s", _span(rate)),
+        number_column("hours", "time", "hours", _span(lambda hours: significant(hours, 3)), 1),
+        number_column("cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", _span(_usd), 2),
+        number_column("cost.usd", "in all", "USD", _span(_usd)),
     ]
 
 

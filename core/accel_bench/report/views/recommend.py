@@ -30,7 +30,16 @@ from accel_bench.analysis.wording import (
     size,
     with_spread,
 )
-from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    number_column,
+    paths,
+    reader,
+)
 
 
 class Line(NamedTuple):
@@ -148,12 +157,6 @@ def _hours(value: float) -> str:
     return significant(value, 3)
 
 
-def _number(
-    path: str, title: str, unit: str, form: Callable[[Any], str | tuple[str, ...]], rank: int = 0
-) -> Column:
-    return Column(path, reader(path), title, unit, form, kind="number", rank=rank)
-
-
 def _without_reason(verdict: str) -> str:
     """Return the verdict alone: it stands beside others, and reasons are sentences."""
     return verdict.partition(" (")[0]
@@ -175,16 +178,16 @@ OF_REQUESTS = ("row.request_seconds", "row.slowest_requests_ms")
 STACKS = (
     Column("stack", _name, kind="name"),
     Column("fate", reader("fate"), "what", kind="word"),
-    _number("row.tokens_per_second", "speed", "tokens/s", rate_interval),
-    _number("row.request_seconds", "median request", "ms", _latency),
-    _number("row.slowest_requests_ms", "99 of 100", "ms at most", _hours),
-    _number("of_the_best", "does the job", "times as fast", ratio_interval),
+    number_column("row.tokens_per_second", "speed", "tokens/s", rate_interval),
+    number_column("row.request_seconds", "median request", "ms", _latency),
+    number_column("row.slowest_requests_ms", "99 of 100", "ms at most", _hours),
+    number_column("of_the_best", "does the job", "times as fast", ratio_interval),
     *(
         Column(f"row.{what}", reader(f"row.{what}"), what, form=_without_reason, kind="word")
         for what in ("loss", "update", "output")
     ),
-    _number("row.start_seconds", "start", "s", lambda value: significant(value, 3), rank=2),
-    _number("row.memory", "memory", "", _memory, rank=1),
+    number_column("row.start_seconds", "start", "s", lambda value: significant(value, 3), rank=2),
+    number_column("row.memory", "memory", "", _memory, rank=1),
 )
 """Columns for people."""
 
@@ -192,9 +195,9 @@ OFFERS = (
     Column("device", reader("device"), kind="name"),
     Column("kind", reader("kind"), kind="word"),
     Column("stack", _offered, kind="name"),
-    _number("tokens_per_second", "speed", "tokens/s", _span(rate)),
-    _number("hours", "time", "hours", _span(_hours), rank=1),
-    _number("usd", "in all", "USD", _span(lambda value: f"{value:,.2f}")),
+    number_column("tokens_per_second", "speed", "tokens/s", _span(rate)),
+    number_column("hours", "time", "hours", _span(_hours), rank=1),
+    number_column("usd", "in all", "USD", _span(lambda value: f"{value:,.2f}")),
     Column("within_budget", reader("within_budget"), "budget", kind="word"),
     Column("within_deadline", reader("within_deadline"), "deadline", kind="word"),
 )
@@ -202,12 +205,12 @@ OFFERS = (
 
 MODELS = (
     Column("model", reader("model"), kind="name"),
-    _number("parameters", "parameters", "1e9", lambda value: significant(value / 1e9, 3)),
+    number_column("parameters", "parameters", "1e9", lambda value: significant(value / 1e9, 3)),
     Column("fit", reader("fit"), kind="word"),
     Column("settings", lambda one: settings(one.settings) or None, "with", rank=1),
-    _number("needed_bytes", "needed", "", _span(size)),
-    _number("tokens_per_second", "speed", "tokens/s", _span(rate)),
-    _number("usd_per_million_tokens", "cost", "USD/1M tokens", _span(_hours)),
+    number_column("needed_bytes", "needed", "", _span(size)),
+    number_column("tokens_per_second", "speed", "tokens/s", _span(rate)),
+    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", _span(_hours)),
 )
 """Columns of models."""
 
