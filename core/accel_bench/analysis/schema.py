@@ -100,23 +100,27 @@ class LossEnds(Frozen):
     """Loss of that step; null when it was not finite."""
 
 
-class ExperimentRow(Frozen):
-    """An experiment in a document. Null where there is no completed run, never 0."""
-
-    experiment_id: str
-    """Identity of the experiment."""
+class StackRow(Frozen):
+    """Base of a row of a document about a stack at a sweep point: what it is called."""
 
     stack: str
     """Name of the stack."""
 
     sweep: dict[str, JsonValue]
-    """Values of the swept keys."""
+    """Values of the swept keys; seeds are left out where a row is of several."""
 
     tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
+    """Name of the sweep point; empty if nothing is swept, or the row is of several points."""
 
     apart: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings that tell it apart from others whose stack and sweep point are called the same."""
+
+
+class ExperimentRow(StackRow):
+    """An experiment in a document. Null where there is no completed run, never 0."""
+
+    experiment_id: str
+    """Identity of the experiment."""
 
     status: Status
     """How the experiment ended."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.gates.tracked_figures import Change
-from accel_bench.analysis.schema import Document
+from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.pivot_schema import Better
 from accel_bench.documents.base import Frozen, JsonValue
@@ -77,18 +75,10 @@ class HistoryStep(Frozen):
     """Versions and facts of the machine that changed there."""
 
 
-class History(Document):
+class History(StackRow, Document):
     """One series, oldest point first."""
 
     scenario: str
-    stack: str
-    sweep: dict[str, JsonValue]
-    tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
-
-    apart: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings that tell it apart from other series whose stack and sweep point are called so."""
-
     experiment_id: str
     """Id of the newest experiment."""
 

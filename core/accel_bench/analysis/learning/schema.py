@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import Field
-
 from accel_bench.analysis.metrics.rate import HourlyRate
-from accel_bench.analysis.schema import Document
+from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Frozen, JsonValue
 
@@ -137,20 +135,10 @@ class EvaluationSpeed(Frozen):
     """Samples per second before training."""
 
 
-class ExperimentLearning(Frozen):
+class ExperimentLearning(StackRow):
     """How a stack learned at one sweep point, over all of its seeds and rounds."""
 
     scenario: str
-    stack: str
-    sweep: dict[str, JsonValue]
-    """Values of the swept keys, seeds left out."""
-
-    tag: str = ""
-    """Name of the sweep point; empty where nothing is swept, or several seeds are."""
-
-    apart: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings that tell it apart from others whose stack and sweep point are called the same."""
-
     experiments: tuple[str, ...]
     """Ids, one for each seed."""
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from accel_bench.analysis.estimates.schema import Fit, LengthSummary, Span
-from accel_bench.analysis.schema import Document
+from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Described, Frozen, JsonValue
 
@@ -129,16 +129,8 @@ class MemoryUse(Frozen):
     """Fraction of the device that the peak leaves; null where its size is not known."""
 
 
-class Considered(Frozen):
+class Considered(StackRow):
     """A stack at a sweep point, as it was measured."""
-
-    stack: str
-    sweep: dict[str, JsonValue]
-    tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
-
-    apart: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings that tell it apart from others whose stack and sweep point are called the same."""
 
     changes: str
     """What it adds to the scenario and changes in it."""
