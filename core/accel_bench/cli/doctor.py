@@ -55,15 +55,17 @@ def _measure(machine: Machine) -> NoiseFloor:
     from contextlib import redirect_stdout
 
     from accel_bench.cli.progress import make_reporter
-    from accel_bench.doctor.noise_floor import DURATION, NoiseFloor, measure_noise_floor
+    from accel_bench.doctor import noise_floor
     from accel_bench.errors import AccelBenchError
 
-    print_aside(f"Measuring the noise of this machine: {DURATION}; --no-noise omits it.")
+    print_aside("Measuring the noise of this machine; --no-noise omits it.")
     reporter = make_reporter(quiet=False)
     try:
         with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-            return measure_noise_floor(machine, reporter)
+            plan = noise_floor.plan_noise_floor(machine)
+            print_aside(noise_floor.expected_duration(plan))
+            return noise_floor.measure_noise_floor(plan, machine, reporter)
     except (AccelBenchError, OSError) as error:
-        return NoiseFloor(words="not measured", problems=(str(error),))
+        return noise_floor.NoiseFloor(words="not measured", problems=(str(error),))
     finally:
         reporter.close()

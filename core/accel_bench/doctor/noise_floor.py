@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import count, interval_text, percent, ratio
+from accel_bench.analysis.wording import count, duration, interval_text, percent, ratio
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.presets import preset_path
 from accel_bench.machine.info import Machine
-from accel_bench.planning.plan import PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.runner.session import Reporter, Session
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
@@ -22,8 +25,11 @@ SCENARIO = "noise-floor"
 AGAIN = "again"
 """The stack that does what the baseline does."""
 
-DURATION = "about a minute on an idle machine, longer on a busy one"
-"""How long it takes: ten processes, each of which imports torch and trains for a second."""
+TRIAL = "import torch"
+"""What a process does whose time tells how long a run takes here and now."""
+
+TRIALS_OF_A_RUN = 3
+"""Times as long as that process that a run takes: it imports more, and trains for a second."""
 
 TOO_NOISY = 0.5
 """Where only larger relative differences can be seen, nothing can be compared."""
@@ -54,13 +60,27 @@ class NoiseFloor(Frozen):
     """What follows from it, in a sentence or two."""
 
 
-def measure_noise_floor(machine: Machine, reporter: Reporter) -> NoiseFloor:
-    """Measure the noise floor by an ordinary run, in a results folder that is removed.
-
-    Takes `DURATION`. Raises ScenarioError or PluginError where not even that can be planned.
-    """
+def plan_noise_floor(machine: Machine) -> Plan:
+    """Return the plan of the measurement. Raises ScenarioError or PluginError if there is none."""
     request = PlanRequest(overrides=((f"stacks.{AGAIN}", []),))
-    plan = make_plan(read_draft(preset_path("scenarios", SCENARIO)), machine, request)
+    return make_plan(read_draft(preset_path("scenarios", SCENARIO)), machine, request)
+
+
+def expected_duration(plan: Plan) -> str:
+    """Return how long the measurement takes at the present load, by one process that is timed."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, check=False)
+    seconds = time.monotonic() - began
+    if done.returncode:  # The runs will say what is wrong.
+        return f"{plan.runs} runs; how long they take is not known: {TRIAL!r} fails."
+    return (
+        f"{plan.runs} runs, about {duration(plan.runs * TRIALS_OF_A_RUN * seconds)} at the present "
+        f"load: {TRIAL!r} took {seconds:.1f} s."
+    )
+
+
+def measure_noise_floor(plan: Plan, machine: Machine, reporter: Reporter) -> NoiseFloor:
+    """Measure the noise floor by an ordinary run, in a results folder that is removed."""
     with (
         tempfile.TemporaryDirectory(prefix="accel-bench-") as folder,
         open_store(Path(folder), write=True) as store,
