@@ -19,7 +19,10 @@ from accel_bench.builtin.data.instructions import ConversationOptions
 CACHE_FORM = 2
 """Version of what a cached folder holds; another one is another key."""
 
-NOT_TOKENS = {"packing", "padding", "path", "tokenizer", "chat_template"}
+NOT_TOKENS = {
+    *("packing", "padding", "path"),
+    *("tokenizer", "tokenizer_revision", "chat_template"),
+}
 """Options that change no token, or whose content is in the fingerprint."""
 
 S = TypeVar("S")

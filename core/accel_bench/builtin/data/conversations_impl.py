@@ -263,8 +263,8 @@ def _template_source(
             raise ScenarioError(f"data.chat_template {path}: cannot be read: {error}") from error
     if options.chat_template == "tokenizer" and own is None:
         raise ScenarioError(
-            f"data.chat_template: {options.tokenizer} has no chat template; use `plain`, or name a "
-            "file"
+            f"data.chat_template: {options.tokenizer_name()} has no chat template; use `plain`, or "
+            "name a file"
         )
     if options.chat_template is None:
         return (own or PLAIN) if has_messages else None

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
 from accel_bench.builtin.data import row_sources, synthetic_rows, text_sources
 from accel_bench.builtin.data.text_sources import TextFile, content_digest
-from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
+from accel_bench.builtin.data.tokenizer_options import TokenizerOptions, file_of
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -24,16 +24,6 @@ WITHOUT_LIMIT = 1 << 62
 
 TEMPLATES = ("plain", "tokenizer")
 """Values of `chat_template` that name no file."""
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "config.json",
-)
-"""Files of a tokenizer's folder, as transformers saves it, that decide on the tokens."""
-
 
 FieldNames: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
 """A list of names in a file."""
@@ -56,10 +46,6 @@ class ConversationOptions(TokenizerOptions):
     """Field that holds the prompt; of several, those that are not empty are joined by a blank line.
     """
 
-    tokenizer: str = Field("train", min_length=1)
-    """`train`: a byte-level BPE of this text; else a tokenizer.json, or a folder with one, as
-    transformers saves it."""
-
     chat_template: str | None = Field(None, min_length=1)
     """How turns become text: `plain`; `tokenizer`, the template in the tokenizer's folder; or a
     file with a Jinja template, as transformers reads it. null: messages take the tokenizer's
@@ -81,8 +67,8 @@ class ConversationOptions(TokenizerOptions):
             raise ValueError("source: path needs `path`, a file or a folder")
         if self.source != "path" and self.path is not None:
             raise ValueError("`path` is only read with `source: path`")
-        if self.chat_template == "tokenizer" and self.tokenizer_folder() is None:
-            raise ValueError("chat_template: tokenizer needs a folder in `tokenizer`")
+        if self.chat_template == "tokenizer" and self.tokenizer == "train":
+            raise ValueError("chat_template: tokenizer needs a folder or a hub id in `tokenizer`")
         return self
 
     @property
@@ -120,16 +106,6 @@ class ConversationOptions(TokenizerOptions):
         more = "raise data.maximum_samples" if self.source == "synthetic" else "bring more rows"
         return f"raise data.limit_bytes or data.sequence_length, or {more}"
 
-    def tokenizer_folder(self) -> Path | None:
-        """Return the folder of a tokenizer as transformers saves it; None without one."""
-        path = Path(os.path.expanduser(self.tokenizer))
-        return path if self.tokenizer != "train" and path.is_dir() else None
-
-    def tokenizer_path(self) -> Path | None:
-        """Return the file of a finished tokenizer; None when one is to be trained."""
-        folder = self.tokenizer_folder()
-        return super().tokenizer_path() if folder is None else folder / TOKENIZER_FILES[0]
-
     def template_path(self) -> Path | None:
         """Return the file of a chat template; None where none is named."""
         named = self.chat_template is not None and self.chat_template not in TEMPLATES
@@ -140,20 +116,14 @@ class ConversationOptions(TokenizerOptions):
 
         Rows that are made up follow from the seed.
         """
-        folder, template = self.tokenizer_folder(), self.template_path()
-        beside = [folder / name for name in TOKENIZER_FILES[1:]] if folder else []
-        beside += sorted(folder.glob("additional_chat_templates/*.jinja")) if folder else []
-        beside += [template] if template else []
-        files = [
-            TextFile(path, path.name, path.stat().st_size, cut=False)
-            for path in beside
-            if path.is_file()
-        ]
+        template = self.template_path()
+        files = self.files_beside_tokenizer()
+        files += [file_of(template)] if template and template.is_file() else []
         more = content_digest(files) if files else ""
         made_up = synthetic_rows.rows_digest(seed) if self.source == "synthetic" else ""
         return (made_up or content_digest(self.files())) + self.tokenizer_digest() + more
 
-    def check_files(self, experiment: Experiment) -> Iterable[str]:
+    def check_files(self) -> Iterable[str]:
         """Return why there is nothing to read. Raises ScenarioError for what the user must mend."""
         if self.path is not None:
             problem = row_sources.unusable_rows(Path(os.path.expanduser(self.path)), self.split)
@@ -165,7 +135,12 @@ class ConversationOptions(TokenizerOptions):
                 f"data.chat_template {str(template)!r} is no file; name a Jinja template, `plain`, "
                 "or `tokenizer`"
             )
-        self.check_tokenizer(experiment)
+        self.check_tokenizer()
+        if self.chat_template == "tokenizer" and self.tokenizer_folder() is None:
+            raise ScenarioError(
+                "data.chat_template: tokenizer needs a tokenizer of a folder or a hub; name one in "
+                "data.tokenizer, or set data.chat_template: plain"
+            )
         if self.source == "stdlib" and not self.files():
             return ["Python's standard library is not here as source; use `source: path`"]
         return []
@@ -206,12 +181,13 @@ class Conversations(Plugin[ConversationOptionsT]):
         """Return a digest of rows, tokenizer and template; None when they cannot be read."""
         if list(self.check_scenario(experiment)):
             return None
-        return self.options.content_fingerprint(experiment.scenario.data.seed)
+        options = self.options.of_model(experiment)
+        return options.content_fingerprint(experiment.scenario.data.seed)
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
         """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
-        return self.options.check_files(experiment)
+        return self.options.of_model(experiment).check_files()
 
 
 class Instructions(Conversations[InstructionsOptions]):
@@ -225,23 +201,25 @@ class Instructions(Conversations[InstructionsOptions]):
         """Render and tokenize in a process that is not measured."""
         from accel_bench.builtin.data import instructions_impl
 
-        instructions_impl.tokenized(run, self.options)
+        instructions_impl.tokenized(run, self.options.of_model(run))
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the tokens of each prompt with its answer."""
         from accel_bench.builtin.data import dataset_impl, instructions_impl
 
-        return dataset_impl.kept_lengths(instructions_impl.tokenized(run, self.options))
+        return dataset_impl.kept_lengths(
+            instructions_impl.tokenized(run, self.options.of_model(run))
+        )
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
         """Map the tokens into memory; tokenize first where that was not prepared."""
         from accel_bench.builtin.data import instructions_impl
 
-        folder = instructions_impl.tokenized(run, self.options)
-        length = run.scenario.data.sequence_length
-        loaded = instructions_impl.load(folder, self.options, length)
+        options = self.options.of_model(run)
+        folder = instructions_impl.tokenized(run, options)
+        loaded = instructions_impl.load(folder, options, run.scenario.data.sequence_length)
         run.on_evidence(loaded.evidence)
         return loaded.dataset
 

@@ -100,6 +100,7 @@ class Loaded(NamedTuple):
             "train_on": options.train_on,
             "supervised_fraction": supervised / max(1, real),
             "fingerprint": dataset.fingerprint,
+            "tokenizer": options.tokenizer_name(),
             "constant_length": options.packing or options.padding == "max_length",
         }
 

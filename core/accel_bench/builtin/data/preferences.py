@@ -40,23 +40,24 @@ class Preferences(Conversations[PreferencesOptions]):
         """Render and tokenize in a process that is not measured."""
         from accel_bench.builtin.data import preferences_impl
 
-        preferences_impl.tokenized(run, self.options)
+        preferences_impl.tokenized(run, self.options.of_model(run))
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the tokens of the longer sequence of each pair."""
         from accel_bench.builtin.data import preferences_impl
 
-        return preferences_impl.kept_lengths(preferences_impl.tokenized(run, self.options))
+        folder = preferences_impl.tokenized(run, self.options.of_model(run))
+        return preferences_impl.kept_lengths(folder)
 
     @hookimpl
     def load_data(self, run: Run) -> PreferenceDataset:
         """Map the tokens into memory; tokenize first where that was not prepared."""
         from accel_bench.builtin.data import preferences_impl
 
-        folder = preferences_impl.tokenized(run, self.options)
-        length = run.scenario.data.sequence_length
-        loaded = preferences_impl.load(folder, self.options, length)
+        options = self.options.of_model(run)
+        folder = preferences_impl.tokenized(run, options)
+        loaded = preferences_impl.load(folder, options, run.scenario.data.sequence_length)
         run.on_evidence(loaded.evidence)
         return loaded.dataset
 

@@ -155,6 +155,7 @@ class Loaded(NamedTuple):
             "sequences_per_sample": 2,
             "constant_length": self.options.padding == "max_length",
             "fingerprint": self.dataset.fingerprint,
+            "tokenizer": self.options.tokenizer_name(),
         }
 
 

@@ -70,7 +70,9 @@ class Text(Plugin[TextOptions]):
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of the text and of a finished tokenizer; None when it cannot be read."""
-        return None if list(self.check_scenario(experiment)) else content_fingerprint(self.options)
+        if list(self.check_scenario(experiment)):
+            return None
+        return content_fingerprint(self.options.of_model(experiment))
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
@@ -78,7 +80,7 @@ class Text(Plugin[TextOptions]):
         path = self.options.path
         if path is not None and (problem := text_sources.unusable(Path(os.path.expanduser(path)))):
             raise ScenarioError(problem)
-        self.options.check_tokenizer(experiment)
+        self.options.of_model(experiment).check_tokenizer()
         if path is None and not self.options.files():
             return ["Python's standard library is not here as source; use `source: path`"]
         return []
@@ -88,23 +90,24 @@ class Text(Plugin[TextOptions]):
         """Tokenize in a process that is not measured."""
         from accel_bench.builtin.data import text_impl
 
-        text_impl.tokenized(run, self.options)
+        text_impl.tokenized(run, self.options.of_model(run))
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the tokens of each document, packed or not."""
         from accel_bench.builtin.data import dataset_impl, text_impl
 
-        return dataset_impl.kept_lengths(text_impl.tokenized(run, self.options))
+        return dataset_impl.kept_lengths(text_impl.tokenized(run, self.options.of_model(run)))
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
         """Map the tokens into memory; tokenize first where that was not prepared."""
         from accel_bench.builtin.data import text_impl
 
-        folder = text_impl.tokenized(run, self.options)
-        dataset = text_impl.load(folder, self.options, run.scenario.data.sequence_length)
-        run.on_evidence(lambda: text_impl.evidence(folder, dataset, self.options))
+        options = self.options.of_model(run)
+        folder = text_impl.tokenized(run, options)
+        dataset = text_impl.load(folder, options, run.scenario.data.sequence_length)
+        run.on_evidence(lambda: text_impl.evidence(folder, dataset, options))
         return dataset
 
     @hookimpl
@@ -127,4 +130,6 @@ class Text(Plugin[TextOptions]):
 
 def content_fingerprint(options: TextOptions) -> str:
     """Return a digest of the selected text and of a finished tokenizer, in hexadecimal."""
-    return text_sources.content_digest(options.files()) + options.tokenizer_digest()
+    beside = options.files_beside_tokenizer()
+    more = text_sources.content_digest(beside) if beside else ""
+    return text_sources.content_digest(options.files()) + options.tokenizer_digest() + more

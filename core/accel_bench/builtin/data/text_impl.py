@@ -23,6 +23,9 @@ from accel_bench.errors import ScenarioError
 CACHE_FORM = 1
 """Version of what a cached folder holds; another one is another key."""
 
+NOT_TOKENS = {"path", "packing", "padding", "tokenizer", "tokenizer_revision"}
+"""Options that change no token, or whose content is in the fingerprint."""
+
 DOCUMENTS_AT_ONCE = 256
 """Documents that are tokenized in parallel."""
 
@@ -49,7 +52,7 @@ def tokenized(run: Run, options: TextOptions) -> Path:
     What comes after (sequence length, packing, padding) is not part of the key, so that a sweep
     over it tokenizes once. Raises ScenarioError when text or tokenizer cannot be used.
     """
-    chosen = options.model_dump(mode="json", exclude={"path", "packing", "padding", "tokenizer"})
+    chosen = options.model_dump(mode="json", exclude=NOT_TOKENS)
     key: dict[str, Any] = {
         "form": CACHE_FORM,
         "options": chosen,
@@ -66,7 +69,9 @@ def fill(folder: Path, options: TextOptions) -> None:
     end = tokenizer_impl.end_of_text(tokenizer, options)
     tokens, ends = _encode(tokenizer, documents, end)
     if len(tokens) == len(documents):
-        raise ScenarioError(f"data.tokenizer {options.tokenizer}: makes no token of this text")
+        raise ScenarioError(
+            f"data.tokenizer {options.tokenizer_name()}: makes no token of this text"
+        )
     facts = TokenizedFacts(
         documents=len(documents),
         characters=sum(map(len, documents)),
@@ -111,6 +116,7 @@ def evidence(folder: Path, dataset: TokenDataset, options: TextOptions) -> dict[
         "samples": len(dataset),
         "characters_per_token": facts.characters / facts.tokens,
         "fingerprint": dataset.fingerprint,
+        "tokenizer": options.tokenizer_name(),
         "constant_length": options.packing or options.padding == "max_length",
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -59,14 +60,30 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def end_of_text(tokenizer: Tokenizer, options: TokenizerOptions) -> int:
     """Return the id of the token that ends a document. Raises ScenarioError without one."""
-    found = tokenizer.token_to_id(options.end_of_text)
+    text = options.end_of_text
+    if "end_of_text" not in options.model_fields_set:
+        text = _own_end(options.tokenizer_folder()) or text
+    found = tokenizer.token_to_id(text)
     if found is None:
         special = (token.content for token in tokenizer.get_added_tokens_decoder().values())
         raise ScenarioError(
-            f"data.end_of_text {options.end_of_text!r} is not a token of {options.tokenizer}; "
+            f"data.end_of_text {text!r} is not a token of {options.tokenizer_name()}; "
             f"its special tokens are {', '.join(islice(special, 20)) or 'none'}"
         )
     return int(found)
+
+
+def _own_end(folder: Path | None) -> str | None:
+    """Return the token by which a saved tokenizer ends texts; None if its folder names none."""
+    path = folder / "tokenizer_config.json" if folder else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        saved = json.loads(path.read_text(encoding="utf8"))
+    except ValueError as error:
+        raise ScenarioError(f"data.tokenizer: {path} is no JSON: {error}") from error
+    named = saved.get("eos_token") or saved.get("sep_token")
+    return named.get("content") if isinstance(named, dict) else named
 
 
 def pad_token(tokenizer: Tokenizer, end: int) -> int:

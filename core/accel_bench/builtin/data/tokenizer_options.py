@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from accel_bench import Experiment, Options
+from accel_bench import Experiment, Options, Run
 from accel_bench.builtin.data.text_sources import TextFile, content_digest
 from accel_bench.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "config.json",
+)
+"""Files of a tokenizer's folder, as transformers saves it, that decide on the tokens; a folder of a
+hub has the first one at least."""
+
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(?<!\.json)")
+"""Form of the id of a model on a hub, `org/name`; a file that is not there is none."""
+
+SECONDS = 5.0
+"""How long a hub may take to say what it has."""
+
+USER_OF_ADDRESS = re.compile(r"//[^/\s]*@")
+"""User and password of an address."""
+
+WAY_OUT = "name a tokenizer.json, or a folder with one, or say `tokenizer: train`"
 
 
 class TokenizerOptions(Options):
     """Which tokenizer makes the tokens."""
 
-    tokenizer: str = Field("train", min_length=1)
-    """`train`: a byte-level BPE of this text; else the path of a tokenizer.json."""
+    tokenizer: str | None = Field(None, min_length=1)
+    """`train`: a byte-level BPE of this text; else a tokenizer.json, a folder with one, as
+    transformers saves it, or a hub id. null: the model's own beside pretrained weights, to which
+    the ids of another one mean other words; else `train`."""
+
+    tokenizer_revision: str | None = Field(None, min_length=1)
+    """Revision of a hub's tokenizer; null: `model.revision` for the model's own, else `main`."""
 
     vocab_size: int = Field(2048, ge=258, le=10_000_000)
     """Largest vocabulary of a trained tokenizer; at most the vocabulary of the model."""
@@ -25,31 +58,118 @@ class TokenizerOptions(Options):
     """Documents that a tokenizer is trained on, evenly spread over all."""
 
     end_of_text: str = Field("<|endoftext|>", min_length=1)
-    """Token behind each document; a tokenizer.json must know it."""
+    """Token behind each document; a tokenizer.json must know it. Of a folder or a hub it is the
+    tokenizer's own unless this is set."""
+
+    def of_model(self, work: Experiment | Run) -> Self:
+        """Return the options with a tokenizer that is here: the model's own where none is named
+        beside pretrained weights; one of a hub in the hub's cache.
+
+        Raises ScenarioError for a tokenizer that cannot be loaded.
+        """
+        model = work.scenario.model
+        own = self.tokenizer is None and model.weights == "pretrained"
+        named = model.id if own else self.tokenizer or "train"
+        path = Path(named).expanduser()
+        if named != "train" and not path.exists() and HUB_ID.fullmatch(named):
+            own_revision = model.revision if named == model.id else None
+            path = _hub_folder(named, self.tokenizer_revision or own_revision or "main")
+        elif own and not (path / TOKENIZER_FILES[0]).is_file():
+            raise ScenarioError(
+                f"data.tokenizer: {model.id} has pretrained weights and no tokenizer.json of its "
+                f"own; {WAY_OUT}, whose ids mean other words to these weights"
+            )
+        return self.model_copy(update={"tokenizer": "train" if named == "train" else str(path)})
+
+    def tokenizer_folder(self) -> Path | None:
+        """Return the folder of a tokenizer as transformers saves it; None without one."""
+        path = Path(self.tokenizer or "train").expanduser()
+        return path if self.tokenizer != "train" and path.is_dir() else None
 
     def tokenizer_path(self) -> Path | None:
         """Return the file of a finished tokenizer; None when one is to be trained."""
-        return None if self.tokenizer == "train" else Path(os.path.expanduser(self.tokenizer))
+        if self.tokenizer in (None, "train"):
+            return None
+        folder = self.tokenizer_folder()
+        return folder / TOKENIZER_FILES[0] if folder else Path(str(self.tokenizer)).expanduser()
 
-    def check_tokenizer(self, experiment: Experiment) -> None:
-        """Raise ScenarioError where a finished tokenizer is named that is not there, or none beside
-        pretrained weights, to which the ids of another one mean other words."""
-        model = experiment.scenario.model
-        if model.weights == "pretrained" and "tokenizer" not in self.model_fields_set:
-            raise ScenarioError(
-                f"data.tokenizer: {model.id} has pretrained weights, to which the ids of a "
-                "tokenizer trained on these data mean other words; name the tokenizer.json of the "
-                "checkpoint, or say `tokenizer: train`"
-            )
+    def tokenizer_name(self) -> str:
+        """Return `train`, `org/name@commit` for a tokenizer of a hub, or a file or folder."""
+        path = Path(self.tokenizer or "train")
+        if path.parent.name != "snapshots":
+            return str(path)
+        return f"{path.parents[1].name.removeprefix('models--').replace('--', '/')}@{path.name}"
+
+    def files_beside_tokenizer(self) -> list[TextFile]:
+        """Return the other files of a tokenizer's folder that decide on the tokens."""
+        folder = self.tokenizer_folder()
+        paths = [folder / name for name in TOKENIZER_FILES[1:]] if folder else []
+        paths += sorted(folder.glob("additional_chat_templates/*.jinja")) if folder else []
+        return [file_of(path) for path in paths if path.is_file()]
+
+    def check_tokenizer(self) -> None:
+        """Raise ScenarioError where a finished tokenizer is named that is not there."""
         path = self.tokenizer_path()
         if path is not None and not path.is_file():
-            raise ScenarioError(
-                f"data.tokenizer {str(path)!r} is no file; name a tokenizer.json, or `train`"
-            )
+            raise ScenarioError(f"data.tokenizer {str(path)!r} is no file; {WAY_OUT}")
 
     def tokenizer_digest(self) -> str:
         """Return the SHA-256 of a finished tokenizer in hexadecimal; empty without one."""
         path = self.tokenizer_path()
-        if path is None:
-            return ""
-        return content_digest([TextFile(path, path.name, path.stat().st_size, cut=False)])
+        return "" if path is None else content_digest([file_of(path)])
+
+
+def file_of(path: Path) -> TextFile:
+    """Return a whole file by its name."""
+    return TextFile(path, path.name, path.stat().st_size, cut=False)
+
+
+@cache
+def _hub_folder(name: str, revision: str) -> Path:
+    """Return the folder of the cache with a hub's tokenizer; what is not in it is downloaded.
+
+    What is there is taken, so that the processes of a session read one version.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    missing = [
+        file
+        for file in TOKENIZER_FILES
+        if try_to_load_from_cache(name, file, revision=revision) is None
+    ]
+    problem = _download(name, revision, missing) if missing else ""
+    found = try_to_load_from_cache(name, TOKENIZER_FILES[0], revision=revision)
+    if isinstance(found, str):
+        return Path(found).parent
+    at = "" if revision == "main" else f" at revision {revision!r}"
+    reason = problem or "it has none"
+    raise ScenarioError(
+        f"data.tokenizer {name!r}{at}: its tokenizer.json cannot be loaded from the hub: {reason}; "
+        f"{WAY_OUT}"
+    )
+
+
+def _download(name: str, revision: str, files: Sequence[str]) -> str:
+    """Bring those of the files into the cache that a hub has; return what prevented it."""
+    from huggingface_hub import HfApi, errors, hf_hub_download
+
+    endpoint = os.environ.get("HF_ENDPOINT")
+    try:
+        # This request is not repeated for half a minute where there is no network.
+        HfApi(endpoint=endpoint).model_info(name, revision=revision, timeout=SECONDS)
+        for file in files:
+            try:
+                hf_hub_download(name, file, revision=revision, endpoint=endpoint)
+            except errors.EntryNotFoundError as error:
+                if isinstance(error, errors.LocalEntryNotFoundError):
+                    raise
+    except errors.RevisionNotFoundError:
+        return "the hub has no such revision"
+    except errors.GatedRepoError:
+        return "its files are only for those with access (ask for it on the hub, and set HF_TOKEN)"
+    except errors.RepositoryNotFoundError:
+        return "the hub has no such model, or shows it only to those who may see it"
+    except Exception as error:  # What carries requests has errors of its own.
+        text = (str(error).strip() or type(error).__name__).partition("\n")[0]
+        return USER_OF_ADDRESS.sub("//", text)
+    return ""
