@@ -49,7 +49,7 @@ LEFT_TO_RELEASES = frozenset(
         *("mapped-weights", "flat-weights", "sums-in-halves", "eager-attention", "math-kernel"),
         *("micro-batches-reversed", "freezes-lora-a", "no-momentum", "forgets-the-norms"),
         *("steps-half-of-the-tensors", "keeps-largest-gradients", "last-micro-batch-only"),
-        *("replays-copies", "trains-in-start-metrics"),
+        *("replays-copies", "replays-every-second-step", "trains-in-start-metrics"),
     }
 )
 """Stacks that are like another one, or take seconds."""

@@ -714,27 +714,53 @@ class PutsStepsOff(Plugin[Options]):
 class ReplaysCopies(Plugin[Options]):
     """A copy of the model trains in the warm-up; the window loads its weights, step by step."""
 
-    _caught: ClassVar[str] = "the window's median step took"
+    _caught: ClassVar[str] = "autograd recorded 0 operations in a step of the window"
+    _every: ClassVar[int] = 1
+
+    def steps(self, run: Run) -> range:
+        """Return the numbers of the steps that are trained by the copy."""
+        measure = run.scenario.measure
+        return range(measure.warmup, measure.warmup + measure.steps)
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        loop, measure = plain_loop(run), run.scenario.measure
+        loop, steps = plain_loop(run), self.steps(run)
 
         def at_end(step: int) -> None:
-            if step == measure.warmup - 1:
+            if step == steps.start - 1:
                 # The batches that the copy sees come once more.
-                batches = [loop.draw() for _ in range(measure.steps)]
+                batches = [loop.draw() for _ in steps]
                 run.batches = itertools.chain(*batches, *batches, run.batches)
-                loop.before = [partial(loop.load, one) for one in loop.record(measure.steps)]
+                loads = [partial(loop.load, one) for one in loop.record(len(steps))]
+                loop.before = [
+                    loop.take if number % self._every else load for number, load in enumerate(loads)
+                ]
 
         loop.at_end = at_end
         return loop
 
 
+class ReplaysEverySecondStep(ReplaysCopies):
+    """Of the window every second step is loaded: its median is near that of steps before it."""
+
+    _caught: ClassVar[str] = r"autograd recorded \d+ operations in a step of the window, and"
+    _every: ClassVar[int] = 2
+
+
+class ReplaysUntilTheEnd(ReplaysCopies):
+    """The steps after the window are loaded too."""
+
+    _caught: ClassVar[str] = "autograd recorded no operation in a step after the window"
+
+    def steps(self, run: Run) -> range:
+        window = super().steps(run)
+        return range(window.start, window.stop + 10)
+
+
 class TrainsWhilePreparing(Plugin[Options]):
     """All steps are taken once, where caches are filled, and the window loads what they made."""
 
-    _caught: ClassVar[str] = "the window's median step took"
+    _caught: ClassVar[str] = "autograd recorded 0 operations in a step of the window"
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:

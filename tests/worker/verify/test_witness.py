@@ -24,7 +24,12 @@ from accel_bench.worker.record import RankRecord
 from accel_bench.worker.stopwatch import WindowStopwatch
 from accel_bench.worker.verify.effective import differences, read_effective
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
-from accel_bench.worker.verify.optimizer_steps import StepCounter, read_progress
+from accel_bench.worker.verify.optimizer_steps import (
+    Reading,
+    StepCounter,
+    node_reasons,
+    read_progress,
+)
 
 WARMUP, STEPS = 2, 4
 BATCH = Batch({}, 1, TokenCounts(processed=3, real=3, supervised=3), 3)
@@ -221,6 +226,44 @@ def test_an_optimizer_that_writes_weights_twice_at_times_takes_no_more_steps(tra
             parameter.detach().mul_(1.0)
 
     assert train(write, OPTIMIZERS["sgd"]).degraded == []
+
+
+def readings(nodes: int, steps: int = STEPS) -> tuple[Reading, Reading]:
+    """Return those of a window in which autograd made so many nodes."""
+    return Reading(0, 0, [], [], nodes=7), Reading(steps, 0, [], [], nodes=7 + nodes)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "window", "later", "reason"),
+    [
+        ([900, 100], 400, 100, ""),
+        ([100], 384, 100, ""),
+        ([900, 100], 400, 300, ""),  # Some other step has as few.
+        ([100, 100], 200, 100, "recorded 50 operations in a step of the window, and 100 in each"),
+        ([100, 0], 0, 0, "recorded no operation in a step after the window"),
+        ([0, 0], 0, 0, ""),  # Another thread computes, whose operations are not seen.
+    ],
+)
+def test_a_window_in_which_autograd_saw_less_than_around_it_is_named(
+    warmup: list[int], window: int, later: int, reason: str
+) -> None:
+    found = [*node_reasons(warmup, *readings(window), later)]
+    assert len(found) == bool(reason)
+    assert reason in "".join(found)
+
+
+def test_a_graph_of_a_device_is_replayed_without_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Graph:
+        """One that a device without CUDA can make."""
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.xpu, "XPUGraph", Graph, raising=False)
+    graph = Graph()
+    assert [*node_reasons([100, 0], *readings(0), 0)] == []
+    del graph
+    assert [*node_reasons([100, 0], *readings(0), 0)] != []
 
 
 def test_steps_that_a_gradient_scaler_skips_are_no_reason(train: Any) -> None:

@@ -41,6 +41,10 @@ MORE_STEPS = 1.5
 """Steps that weights may show for one of the engine: some optimizers write them twice at times."""
 
 
+LEAST_NODES = 0.95
+"""Of the operations of the step with the fewest, the share that a window's steps have at least."""
+
+
 class Reading(NamedTuple):
     """Weights and counters between two steps of the engine."""
 
@@ -52,6 +56,9 @@ class Reading(NamedTuple):
 
     versions: list[int]
     values: list[torch.Tensor]
+
+    nodes: int = 0
+    """Nodes that autograd has made for operations of this thread by then."""
 
 
 class StepCounter:
@@ -73,10 +80,16 @@ class StepCounter:
         self._blind = False
         self._always_changed = True
         self._warmup_steps = 0
+        self._made = nodes_made()
+        self.nodes: list[int] = []
+        """Nodes that autograd made in each step of the warm-up."""
 
     def see_step(self) -> None:
         """Read the counters at the end of a warm-up step."""
         self._warmup_steps += 1
+        made = nodes_made()
+        self.nodes.append(made - self._made)
+        self._made = made
         now, values = self._versions(), self._elements()
         moved = [after - before for before, after in zip(self._last, now, strict=True)]
         changed = not all(map(torch.equal, self._values, values))
@@ -94,7 +107,7 @@ class StepCounter:
     def read(self, steps: int, optimizers: Iterable[Any]) -> Reading:
         """Read weights and counters after so many steps of the engine."""
         counted = max(filter(None, map(_own_counter, optimizers)), default=0)
-        return Reading(steps, counted, self._versions(), self._elements())
+        return Reading(steps, counted, self._versions(), self._elements(), nodes_made())
 
     def taken(self, start: Reading, end: Reading) -> int | None:
         """Return the steps between two readings, by the tensors that show most of them.
@@ -201,6 +214,39 @@ def window_reasons(
         if more > MORE_STEPS * asked + 1:
             when = f"in {asked} of the engine" if asked else "between two of the engine"
             yield f"the optimizer took {more:g} steps {when} before the window opened"
+
+
+def node_reasons(
+    warmup: Sequence[int], opened: Reading, ended: Reading, later: int
+) -> Iterator[str]:
+    """Yield reasons for `invalid`: forward passes of the window, or after it, that there were not.
+
+    A window's step makes as many nodes as the one with the fewest of others: `later` are those of a
+    step after the window, and of the `warmup` the first step, which may trace for a compiler, is
+    left out. A graph of a device is replayed without any.
+    """
+    usual = min([*warmup[1:], later])
+    made = (ended.nodes - opened.nodes) / max(1, ended.steps - opened.steps)
+    if made < LEAST_NODES * usual:
+        yield (
+            f"autograd recorded {made:.0f} operations in a step of the window, and {usual} in each "
+            "before and after it: forward passes were left out, or computed elsewhere"
+        )
+    if warmup and warmup[0] and not later and not _replays_graphs():
+        yield (
+            "autograd recorded no operation in a step after the window: nothing was computed there"
+        )
+
+
+def nodes_made() -> int:
+    """Return how many nodes autograd has made for operations of this thread."""
+    return int(torch.autograd._get_sequence_nr())
+
+
+def _replays_graphs() -> bool:
+    """Return whether there is a graph of a device, which Python replays by one call."""
+    kinds = (torch.cuda.CUDAGraph, getattr(torch.xpu, "XPUGraph", torch.cuda.CUDAGraph))
+    return any(issubclass(type(thing), kinds) for thing in gc.get_objects())
 
 
 def _steps_left_out(

@@ -22,6 +22,7 @@ from accel_bench.worker.verify.drift import read_dropout
 from accel_bench.worker.verify.effective import differences, read_effective, used_device
 from accel_bench.worker.verify.forward_pass import ForwardPass
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+from accel_bench.worker.verify.optimizer_steps import nodes_made
 from accel_bench.worker.verify.update import UpdateSketch
 from accel_bench.worker.verify.witness import WindowWitness
 
@@ -31,13 +32,16 @@ class LaterStep(Stage):
 
     phase = "check"
 
-    def __init__(self, run: Run, probe: FirstStepProbe, tokens: CountedTokens) -> None:
+    def __init__(
+        self, run: Run, probe: FirstStepProbe, tokens: CountedTokens, witness: WindowWitness
+    ) -> None:
         self.degraded: list[str] = []
         self.invalid: list[str] = []
         """Reasons that the step has shown; both are empty before it."""
 
         self.steps = 0
-        self._run, self._probe, self._tokens = run, probe, tokens
+        self._run, self._probe, self._tokens, self._witness = run, probe, tokens, witness
+        self._made = 0
         self._forward = ForwardPass(run)
         self._handles: list[Any] = []
         self._dropout: dict[str, int] = {}
@@ -47,16 +51,19 @@ class LaterStep(Stage):
         self._dropout = read_dropout(self._run.unwrapped_model)
         self._handles = self._forward.watch()
         self._tokens.watch()
+        self._made = nodes_made()
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """Compare the step with the first one; there is no second."""
+        """Compare the step with the first one and the window's; there is no second."""
+        made = nodes_made() - self._made
         self.remove()
         self.steps += 1
         changed = self._probe.forward.changes(self._forward, self._dropout)
         self.degraded, self.invalid = changed
         counts = self._tokens.reasons(batches)
         self.invalid += [f"a step after the window {reason}" for reason in counts]
+        self.invalid += self._witness.computed_less(made)
         return False
 
     def remove(self) -> None:
@@ -75,7 +82,7 @@ class Verification:
         self._probe = FirstStepProbe(run)
         self._counted = CountedTokens(run)
         self._witness = WindowWitness(run, self._probe)
-        self.later = LaterStep(run, self._probe, self._counted)
+        self.later = LaterStep(run, self._probe, self._counted, self._witness)
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from accel_bench.effective import EffectiveConfiguration
@@ -13,6 +13,7 @@ from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.optimizer_steps import (
     Reading,
     StepCounter,
+    node_reasons,
     progress_reasons,
     read_progress,
     window_reasons,
@@ -49,6 +50,11 @@ class WindowWitness:
     def read(self, steps: int) -> None:
         """Read weights and counters after so many steps, outside of windows."""
         self._readings.append(self._counter.read(steps, self._optimizers()))
+
+    def computed_less(self, later: int) -> Iterator[str]:
+        """Yield that autograd saw less in the kept window than in a later step of so many nodes."""
+        opened, ended = self._readings[-2:]
+        yield from node_reasons(self._counter.nodes, opened, ended, later)
 
     def _optimizers(self) -> list[Any]:
         return list(self._probe.optimizers.values()) or [self._run.optimizer]
