@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 RELEASED = False
-"""Whether there is a release of accel-bench and its plugins that an index has."""
+"""True once an index has a release of accel-bench and its plugins."""
 
 
 class AccelBenchError(Exception):

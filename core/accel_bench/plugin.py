@@ -108,9 +108,9 @@ class Plugin(Generic[OptionsT]):
     let it depend on the options; the task's `update_sensitivity` multiplies it."""
 
     other_optimizer: ClassVar[bool] = False
-    """Whether its optimizer has, by design, other numbers (`betas`, `weight_decay`) or other dtypes
-    of its state than the scenario's optimizer has in the baseline; anything else with them trains
-    something else."""
+    """True if its optimizer has other numbers (`betas`, `weight_decay`), or other dtypes of its
+    state, than the baseline's by design. Without this declaration such a stack counts as another
+    training."""
 
     output_tolerance: ClassVar[float | None] = None
     """Share of generated tokens that may differ from the baseline's by design, each counted where

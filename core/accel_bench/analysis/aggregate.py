@@ -89,7 +89,7 @@ class ExperimentRuns:
     """Rounds that were measured again, whatever became of that."""
 
     gradient_reasons: tuple[str, ...] = ()
-    """How the gradients of its first step are not the baseline's."""
+    """Differences of the gradients of its first step from the baseline's."""
 
     dropped: str = ""
     """Why it ran no more rounds in a race; empty where it ran all of them."""

@@ -14,7 +14,7 @@ from accel_bench.scenario.models import Stack
 from accel_bench.scenario.tags import is_chosen
 
 WITHIN = "within what"
-"""How the words for a declared difference by design begin."""
+"""Beginning of the words for a declared difference by design."""
 
 
 def percent(fraction: float) -> str:

@@ -44,7 +44,7 @@ class Command:
     """A command as the list of all commands shows it."""
 
     name: str
-    """What is typed; `distribution:name` where ours, or two others, have the same name."""
+    """Name that is typed; `distribution:name` where ours, or two others, have the same name."""
 
     entry: metadata.EntryPoint
 
@@ -52,7 +52,7 @@ class Command:
     """Heading under which it is listed."""
 
     line: str
-    """What it does, in one line; what it needs and does not find, if that is known."""
+    """Description in one line; of a command that lacks a library, which one."""
 
     @property
     def brought_by(self) -> str:

@@ -22,7 +22,7 @@ AnyFormat = Annotated[
 ]
 
 _wide: ContextVar[bool] = ContextVar("wide", default=False)
-"""Whether the command that is running was given `--wide`."""
+"""True while a command runs that was given `--wide`."""
 
 
 def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:

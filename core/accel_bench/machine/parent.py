@@ -1,4 +1,4 @@
-"""What a process does when the one that started it ends, and what is put between the two."""
+"""End a process with the one that started it, and put another one between the two."""
 
 from __future__ import annotations
 

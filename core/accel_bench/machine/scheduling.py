@@ -1,4 +1,4 @@
-"""How the system schedules a process, put back after a block, and the processes it has started."""
+"""Scheduling of a process, put back after a block, and the processes that the block has left."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from accel_bench.documents.base import Frozen
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-"""Linux: adopt the orphans among one's descendants, and whether one does."""
+"""Linux: options of `prctl` that set and read whether orphaned descendants are adopted."""
 
 PATIENCE_SECONDS = 5.0
-"""How long killed processes may take to end: one that waits for a dead disk never does."""
+"""Longest wait for killed processes to end: one that waits for a dead disk never does."""
 
 
 class Scheduling(Frozen):
-    """How the system schedules a thread; null where the system has no such setting."""
+    """Scheduling of a thread by the system; null for a setting that the system does not have."""
 
     nice: int
     """Priority from -20, before all others, to 19."""

@@ -26,8 +26,8 @@ SEED = 0
 """Seed of weights and batches, for benchmarks that set none themselves."""
 
 ALLOWED_AT_SCALES = 4.0
-"""How many times the tolerance is allowed at other scales of the inputs, at which kernels round
-otherwise; one that takes no notice of the scale is off by 0.75 at least."""
+"""Factor of the tolerance at other scales of the inputs, at which kernels round otherwise; one that
+takes no notice of the scale is off by 0.75 at least."""
 
 SMALLEST = "tiny"
 """Size at which a benchmark is compared where float64 does not fit at its own."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from accel_bench.catalog.hardware import NamedHardware
 
 ABOVE_PEAK = 1.1
-"""How much faster than its data sheet a device may be: clocks differ by a few percent."""
+"""Largest rate of a device over that of its data sheet: clocks differ by a few percent."""
 
 
 @cache

@@ -38,7 +38,7 @@ READING_BYTES = 8 * MAXIMUM_PAYLOAD_BYTES
 """Memory of the process that reads, beside what it needs for itself: the largest run fits."""
 
 _LENGTH = struct.Struct("<Q")
-"""What stands before each text that it writes: its number of bytes."""
+"""Number of bytes of a text, written before it."""
 
 
 def write_parquet(results: Iterable[Result], path: Path) -> None:

@@ -41,10 +41,10 @@ SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
 digits are written as 1, all exponents as e, and no plus sign."""
 
 SURROGATE = r"\ud"
-"""How canonical JSON begins half a character, and each half of a letter beyond 16 bits."""
+"""Beginning of half a character in canonical JSON, and of each half of one beyond 16 bits."""
 
 EXPERIMENT, BEHIND_EXPERIMENT = '"experiment":', ',"folder":"'
-"""What stands around an experiment in the canonical text of a result."""
+"""Texts before and behind an experiment in the canonical JSON of a result."""
 
 ModelT = TypeVar("ModelT", bound=Frozen)
 

@@ -34,7 +34,7 @@ CLAUSE_SECONDS = 120.0
 """How long the process may take for one clause, with the runs that it needs."""
 
 LOG_BYTES = 2**26
-"""How much the process may write to its output and to the logs of runs before it is ended."""
+"""Bytes that the process may write to its output and to the logs of runs before it is ended."""
 
 FIRST_HOOK = PHASES.index("prepare_experiment")
 

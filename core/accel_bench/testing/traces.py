@@ -1,4 +1,4 @@
-"""What a run starts, writes and prints: threads, processes and files that outlive it."""
+"""Traces of a run: threads, processes and files that outlive it, and texts that it prints."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.samples import counted, sample_of
 
 PATIENCE_SECONDS = 2.0
-"""How long slow steps are taken at least, in the hope of a fast one: other work may have begun."""
+"""Least time for which slow steps are repeated, since other work may have begun."""
 
 PATIENCE_STEPS, MOST_PACE_STEPS = 10, 100
-"""How many of them are taken at least, and at most."""
+"""Least and largest number of such steps."""
 
 
 class Stage(ABC):

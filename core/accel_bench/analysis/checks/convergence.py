@@ -86,8 +86,8 @@ class LossComparison(Frozen):
     """Plugins that declare it, of those that one side alone uses; empty where none does."""
 
     loss_excused: bool = False
-    """Whether the loss is beyond the usual tolerance and counts as that of the same training, since
-    a plugin declares as much."""
+    """True if the loss counts as that of the same training by a plugin's declaration alone: it is
+    beyond the usual tolerance."""
 
     loss_movement: float | None = None
     """Relative change of the baseline's loss by training, from the first step to the last."""

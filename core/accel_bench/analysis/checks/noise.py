@@ -48,7 +48,7 @@ NOT_OF_THE_WORK = re.compile(
     r"(ecc|nvml|other_process|self-audit|throttled)[:,] |every window was disturbed|"
     r"plugin '.*' changed .* at its import, which was undone|rank \d+ ended by .* after its result"
 )
-"""How reasons for `degraded` begin that say nothing of what was computed: of the machine, of
+"""Beginnings of reasons for `degraded` that say nothing of what was computed: of the machine, of
 figures, and of what was undone or came later."""
 
 

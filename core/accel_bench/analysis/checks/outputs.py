@@ -76,8 +76,8 @@ class OutputComparison(Frozen):
     """Plugins that declare it, of those that one side alone uses; empty where none does."""
 
     output_excused: bool = False
-    """Whether the output is beyond the usual tolerance and counts as the same, since a plugin
-    declares as much."""
+    """True if the output counts as the same by a plugin's declaration alone: it is beyond the usual
+    tolerance."""
 
     output_requests: int | None = None
     """Requests that were compared, of all rounds; null where nothing was."""

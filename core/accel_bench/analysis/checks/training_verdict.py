@@ -59,14 +59,14 @@ class TrainingComparison(OutputComparison, LossComparison):
     """Plugins that declare it, of those that one side alone uses; empty where none does."""
 
     update_excused: bool = False
-    """Whether the update is beyond the usual tolerance and counts as that of the same training,
-    since a plugin declares as much."""
+    """True if the update counts as that of the same training by a plugin's declaration alone: it is
+    beyond the usual tolerance."""
 
     update_reason: str = ""
     """Why the verdict on the update is not `equivalent`."""
 
     optimizer_by_design: str = ""
-    """How its optimizer differs from the baseline's as a plugin declares; empty if it does not."""
+    """Declared differences of its optimizer from the baseline's; empty without any."""
 
     @property
     def update_word(self) -> str:
@@ -75,7 +75,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def excused(self) -> bool:
-        """Whether a verdict is that it differs by design, and counts as the same training."""
+        """True if a verdict counts as that of the same training by a declaration alone."""
         return self.loss_excused or self.update_excused or self.output_excused
 
     @property

@@ -29,7 +29,7 @@ Row: TypeAlias = tuple[str, Mapping[str, Any]]
 """Where a row stands, and its fields."""
 
 Message: TypeAlias = dict[str, Any]
-"""What one role says, as chat templates take it: `role`, `content`, and what a row has beside."""
+"""A message as chat templates take it: `role`, `content`, and what a row has beside."""
 
 SHAREGPT_ROLES = {
     "human": "user",

@@ -39,7 +39,7 @@ class Completion:
     served: Served
     text: str
     model: str
-    """What the server calls its model."""
+    """Name that the server gives its model."""
 
     said_tokens: int | None
     """Tokens that the server counted; None where it does not say."""
@@ -51,33 +51,33 @@ class Completion:
     """Token ids, where the server sends them."""
 
     has_ids: bool = True
-    """Whether all parts came with their token ids."""
+    """True while every part has come with its token ids."""
 
     finished: str = ""
-    """Why the text ended, as the server says."""
+    """Reason that the server gives for the end of the text; empty if it gives none."""
 
     ended: bool = False
-    """Whether the server has ended the stream, and not the connection."""
+    """True if the server has ended the stream; a lost connection does not."""
 
     parts: int = 0
     """Parts of the stream with text or tokens."""
 
 
 class Limits(NamedTuple):
-    """What one answer may have."""
+    """Limits of one answer."""
 
     tokens: int
     """Tokens that were asked for."""
 
     until: float
-    """When it must have ended."""
+    """Clock of `now()` by which it must have ended."""
 
     token_seconds: float = 120.0
-    """Longest wait for its next byte."""
+    """Seconds of the longest wait for its next byte."""
 
 
 class _Part(BaseModel):
-    """Base of what is read of a part of a stream: other fields are left alone."""
+    """Base of the parts of a stream; fields that it does not name are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -92,20 +92,20 @@ class _Choice(_Part):
 
 
 class _PromptTokens(_Part):
-    """What became of the tokens of the prompt, as OpenAI, vLLM and SGLang say it."""
+    """Details of the prompt's tokens, as OpenAI, vLLM and SGLang give them."""
 
     cached_tokens: int | None = Field(None, ge=0, le=LARGEST_ID)
 
 
 class _Usage(_Part):
-    """What the server has counted."""
+    """Counts of the server."""
 
     completion_tokens: Any = None
     prompt_tokens_details: _PromptTokens | None = None
 
 
 class _Timings(_Part):
-    """What llama.cpp says beside OpenAI's own fields."""
+    """Counts of llama.cpp beside OpenAI's own fields."""
 
     cache_n: int | None = Field(None, ge=0, le=LARGEST_ID)
 

@@ -38,15 +38,15 @@ NEW_LAPS = 3
 """Laps of prompts that nobody has asked before, behind the window."""
 
 FROM_A_CACHE = 3.0
-"""How many times as long new prompts must wait for their first token as those that were measured
-for a cache to be the reason. The least wait of the new ones counts."""
+"""Least wait of new prompts for a first token over the median of the measured ones, from which a
+cache is the reason."""
 
 WAY_OUT = (
     "switch the server's cache of prompts off (vLLM: --no-enable-prefix-caching, SGLang: "
     "--disable-radix-cache, llama.cpp: engine.extra: {cache_prompt: false}), start it anew, or "
     "set another inference.seed"
 )
-"""What helps against a server that was asked the same before."""
+"""Ways out where a server was asked the same before."""
 
 
 class EndpointEngine:

@@ -50,7 +50,7 @@ TOKENS_A_SECOND = rate_unit([])
 
 
 DIFFERENT = ("different", WITHIN)
-"""How the words for another training begin."""
+"""Beginnings of the words for another training."""
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:

@@ -39,7 +39,8 @@ class CountedTokens:
 
         self._run = run
         self._ends: frozenset[int] = frozenset()
-        """Ends of the range of what its batches may count at which the first step was."""
+        """Ends of the task's range of supervised tokens, 0 the least and 1 the most, that the first
+        step's count was equal to; empty before it, and if it was equal to neither."""
 
         self._embedded: list[torch.Tensor] = []
         self._projected: list[int] = []

@@ -32,7 +32,7 @@ once in nine million calls."""
 
 
 class Product(NamedTuple):
-    """How a linear layer computed its output."""
+    """Dtype and operations by which a linear layer computed its output."""
 
     dtype: str
     """Dtype of its matmul."""
@@ -49,13 +49,13 @@ class ForwardPass:
 
     def __init__(self, run: Run) -> None:
         self.products: dict[int, Product] = {}
-        """What plain linear layers computed, by the ids of the modules; adapters left out."""
+        """Products of plain linear layers, adapters left out, by the ids of the modules."""
 
         self.dropped: dict[int, bool] = {}
-        """Dropout modules that were called, and whether they dropped anything."""
+        """True for dropout modules that dropped elements, by the ids of those that were called."""
 
         self.drew: bool | None = None
-        """Whether torch's generator drew random numbers; None where that was not seen."""
+        """True if torch's generator drew random numbers; None if that was not seen."""
 
         self._run = run
         self._generator: torch.Tensor | None = None
@@ -199,7 +199,7 @@ def _nodes(node: Any) -> Iterator[Any]:
 def _operations(output: torch.Tensor, inputs: Any) -> Iterator[str]:
     """Yield the names of all nodes between the inputs of a module and its output.
 
-    None where what was given is no tensor: nothing says where the module begins.
+    Yields none for a module whose first input is no tensor: nothing says where it begins.
     """
     if not (inputs and isinstance(inputs[0], torch.Tensor)):
         return

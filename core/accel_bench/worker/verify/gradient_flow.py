@@ -55,7 +55,7 @@ class FirstStepProbe:
         self._used_experts: set[str] | None = None
         self._recomputation = Recomputation()
         self.forward = ForwardPass(run)
-        """What the first forward pass computed in, dropped and drew."""
+        """Reading of the first forward pass: dtypes, dropout and random numbers."""
 
         self._sees_optimizers = register_optimizer_step_pre_hook(self._see_optimizer)
         self._handles = [
