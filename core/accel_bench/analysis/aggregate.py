@@ -32,19 +32,9 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Provenance, RankResult, Result, Status
 from accel_bench.scenario.experiment import Experiment
 
-RUN_FACTS = (
-    *(
-        "run_id",
-        "session",
-        "experiment",
-        "round",
-        "position",
-        "attempt",
-        "replaces",
-        "status",
-        "reasons",
-    ),
-    *("started_at", "seconds", "metrics", "machine", "nodes", "provenance"),
+RUN_FACTS = tuple(
+    "run_id session experiment round position attempt replaces status reasons started_at seconds "
+    "metrics machine nodes provenance".split()
 )
 RANK_FACTS = ("rank", "status", "device", "metrics", "evidence")
 """Fields of a run and of its ranks from which tables of experiments are made."""

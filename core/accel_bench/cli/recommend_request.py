@@ -19,7 +19,7 @@ from accel_bench.analysis.wording import join_names
 from accel_bench.catalog.hardware import named_hardware
 from accel_bench.catalog.models import list_cards, model_problems
 from accel_bench.catalog.prices import read_prices
-from accel_bench.cli.output import print_report
+from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.recommend import RecommendOptions
 from accel_bench.cli.request import find_drafts, run_request
 from accel_bench.cli.run import RunOptions, run
@@ -69,7 +69,7 @@ def run_recommend(options: RecommendOptions) -> int:
         return _list_models(options, options.gpu)
     request = read_request(options)
     check_request(request)
-    print(f"reading stored runs of {request.model}, and estimating the rest ...", file=sys.stderr)
+    print_aside(f"reading stored runs of {request.model}, and estimating the rest ...")
     with stored_runs(options.results, request) as stored, ExitStack() as stack:
         _check_model(request, stored)
         estimator = None

@@ -195,8 +195,8 @@ def _compare_round(
     if (verdict == "equivalent" or may_be_excused) and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.
         verdict = "cannot tell"
-    drawn = verdict == "different" and difference <= MAXIMUM_TOLERANCE and bool(excuse)
-    verdict = "cannot tell" if drawn else verdict
+    if drawn := verdict == "different" and difference <= MAXIMUM_TOLERANCE and bool(excuse):
+        verdict = "cannot tell"
     why: dict[LossWord, str] = {
         "equivalent": "",
         "cannot tell": f"{reason}; {excuse}" if drawn else _too_still(moved, tolerance),

@@ -146,27 +146,25 @@ class EndpointEngine:
         said = [one for one in self._window if one.cached_tokens is not None]
         cached = sum(one.cached_tokens or 0 for one in said)
         share = cached / sum(one.served.prompt_tokens for one in said) if said else None
-        reason, degrades = (
-            "" if said else "the server does not say what it takes from a cache",
-            True,
-        )
+        remembered = ""
         if any(_is_remembered(one) for one in said):
-            reason = f"the server took {share:.0%} of the prompts' tokens from a cache: {WAY_OUT}"
+            remembered = (
+                f"the server took {share:.0%} of the prompts' tokens from a cache: {WAY_OUT}"
+            )
         elif waits := self._waits_apart():
             measured, new = (1000 * one for one in waits)
-            reason = (
+            remembered = (
                 f"the first token came after {measured:.3g} ms, and after {new:.3g} ms or more for "
                 f"prompts that the server was never asked: it answers from a cache; {WAY_OUT}"
             )
-        else:
-            degrades = False
+        silent = "" if said else "the server does not say what it takes from a cache"
         return Metric(
             name="cached_prompt_tokens",
             value=share,
             unit="1",
             scope="rank",
-            reason=reason,
-            degrades=degrades,
+            reason=remembered or silent,
+            degrades=bool(remembered),
         )
 
     def _waits_apart(self) -> tuple[float, float] | None:

@@ -23,19 +23,10 @@ SAMPLED_ELEMENTS = 64
 
 
 NO_UPDATE_RULE = frozenset(
-    {
-        *("foreach", "fused", "capturable", "differentiable"),  # implementations of one rule
-        *(
-            "params",
-            "lr",
-            "initial_lr",
-            "max_lr",
-            "min_lr",
-            "weight_decay",
-        ),  # rates have their own fields
-    }
+    "foreach fused capturable differentiable "
+    "params lr initial_lr max_lr min_lr weight_decay".split()
 )
-"""Keys of an optimizer's groups that are no number of its update rule, or are read elsewhere."""
+"""Keys of an optimizer's groups that are no number of its rule, or that are read elsewhere."""
 
 MORE_STEPS = 1.5
 """Steps that weights may show for one of the engine: some optimizers write them twice at times."""
