@@ -119,6 +119,7 @@ def test_every_file_in_the_folder_is_a_sample_or_a_list() -> None:
     assert {path.name for path in found - known} == {
         "defaults.yaml",
         "shipped.yaml",
+        "commands.toml",
         "libraries.yaml",
     }
 

@@ -105,4 +105,5 @@ def test_a_result_that_json_does_not_hold_is_named(tmp_path: Path) -> None:
         f"        return [Metric.model_construct({metric})]"
     )
     (found,) = violations(tmp_path, source(more=more), scenario=NULL)
-    assert found.startswith("serialisable: ")
+    assert found.startswith("runs: ")
+    assert "failed in observe_ranks: gave what cannot be stored: m.value" in found

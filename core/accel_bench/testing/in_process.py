@@ -34,7 +34,7 @@ from accel_bench.testing.process_state import (
     replaced_measuring,
 )
 from accel_bench.testing.tiny import this_machine
-from accel_bench.testing.traces import watch
+from accel_bench.testing.traces import note_processes, watch
 from accel_bench.worker import settings
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import measure
@@ -121,6 +121,7 @@ class InProcess(Plugin[Options]):
             with_ours = ActivePlugins([*active.plugins, _active(self)])
             return measure(job, 0, 0, with_ours, heartbeat)
         finally:
+            note_processes()
             precision = job.experiment.scenario.train.matmul_precision
             if self.initial:
                 self.left = changes(self.initial, read_process_state(), precision)

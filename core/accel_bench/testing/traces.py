@@ -61,6 +61,8 @@ class Traces:
     """The first text that each module has printed."""
 
     children: frozenset[int] = field(default_factory=lambda: frozenset(_children()))
+    processes: tuple[str, ...] = ()
+    """Commands of the processes that `note_processes` has found."""
 
     def left(self) -> Iterator[str]:
         """Stop to watch, and yield a sentence for everything that is still there."""
@@ -72,8 +74,8 @@ class Traces:
             thread.join(JOIN_SECONDS)
             if thread.is_alive():
                 yield f"the thread {thread.name!r} that {module} has started still runs"
-        for pid in sorted({*_children()} - self.children) if self.started_by else ():
-            yield f"the process {_command(pid)!r} that {self.started_by} has started still runs"
+        for command in self.processes:
+            yield f"the process {command!r} that {self.started_by} has started still runs"
         yield from self._files()
 
     def _files(self) -> Iterator[str]:
@@ -86,6 +88,11 @@ class Traces:
                 yield f"{module} has written {path}, which is outside of run.folder and run.cache"
             elif Path(path) in {folder / core.name for core in cores}:
                 yield f"{module} has written {Path(path).name} of run.folder, which is core's"
+
+    def note_processes(self) -> None:
+        """Remember which processes still run: the runner ends what hooks of the parent leave."""
+        left = sorted({*_children()} - self.children) if self.started_by else ()
+        self.processes = tuple(map(_command, left))
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Remember an audit event that code of a plugin has caused."""
@@ -125,6 +132,12 @@ class NotedOutput(io.TextIOBase):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+def note_processes() -> None:
+    """Remember which processes still run, if what a run leaves is watched."""
+    if _Watching.traces is not None:
+        _Watching.traces.note_processes()
 
 
 def watch(job: Job) -> Traces:
