@@ -6,10 +6,11 @@ import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, scaled
 from report.page_factory import dressed, scenario_of_endings
 
+from accel_bench.analysis.aggregate import BY_THE_USER
 from accel_bench.analysis.metrics.waterfall import waterfall
 from accel_bench.analysis.page import count_endings, scenario_page
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.stored_plan import NEVER_RUN, StoredPlan, stored_plan
+from accel_bench.analysis.stored_plan import StoredPlan, stored_plan
 from accel_bench.result import RankResult, Result
 
 SCENARIO = {
@@ -113,7 +114,7 @@ def test_a_stored_plan_names_what_was_skipped_and_what_was_never_run() -> None:
     assert plan.planned[2].skipped == ("no such plugin",)
     assert plan.planned[1].experiment.stack.settings == {"train.seed": 1}
     rows = {row.summary.stack: row.summary for row in scenario_page("m", (), plan, runs, {}).rows}
-    assert rows["fast"].reasons == (NEVER_RUN,)
+    assert rows["fast"].reasons == BY_THE_USER.reasons
     assert (plan.baseline, plan.rounds) == ("lora", 5)
     part = stored_plan(document, runs, whole=False)
     assert ([one.experiment.stack.name for one in part.planned], part.rounds) == (["lora"], 0)

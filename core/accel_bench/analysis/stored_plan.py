@@ -12,9 +12,6 @@ from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack
 
-NEVER_RUN = "it was planned and never run"
-"""Why an experiment has no runs that was neither skipped nor left out."""
-
 
 class StoredPlan(NamedTuple):
     """What `summarize` needs to know of a session's plan."""

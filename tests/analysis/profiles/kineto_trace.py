@@ -1,4 +1,4 @@
-"""A trace of a GPU in the form in which torch's profiler writes one, made by hand.
+"""A trace of a GPU in the form in which torch's profiler writes one, made by hand, and its reader.
 
 No GPU has recorded it: categories, fields and names of kernels are those of torch's Chrome traces
 (Kineto with CUPTI), and its times are chosen so that every figure follows by arithmetic.
@@ -6,9 +6,13 @@ No GPU has recorded it: categories, fields and names of kernels are those of tor
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from accel_bench.analysis.profiles.spans import KINDS, Cycle, Span, in_order
 
 HOST, STREAM, OTHER_STREAM = 4711, 7, 20
 
@@ -109,3 +113,28 @@ def _step(number: int) -> list[dict[str, Any]]:
         flow = {"cat": "ac2g", "name": "ac2g", "id": correlation, "pid": 0, "tid": stream}
         events.append({"ph": "f", "bp": "e", "ts": float(base + start), **flow})
     return events
+
+
+def read_trace(path: Path) -> Cycle:
+    """Return the spans of a trace, compressed or not."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf8") as file:
+        return Cycle(in_order(_spans(json.load(file)["traceEvents"])))
+
+
+def _spans(events: list[Mapping[str, Any]]) -> Iterator[Span]:
+    for event in events:
+        kind = KINDS.get(event.get("cat", ""))
+        if kind is None or event.get("ph") != "X":
+            continue
+        arguments = event.get("args", {})
+        start = round(event["ts"] * 1000)
+        yield Span(
+            name=event["name"],
+            kind=kind,
+            start=start,
+            end=start + round(event.get("dur", 0) * 1000),
+            lane=event["tid"] if isinstance(event["tid"], int) else 0,
+            correlation=int(arguments.get("correlation", 0)),
+            sequence=int(arguments.get("Sequence number", -1)),
+        )

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from analysis.profiles.kineto_trace import read_trace
 from torch import nn
 
 from accel_bench import Run
 from accel_bench.analysis.profiles.answer import answer_of, findings_of
-from accel_bench.analysis.profiles.chrome import read_trace
 from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.analysis.profiles.summarize import figures_of
 from accel_bench.job import ProfileRequest

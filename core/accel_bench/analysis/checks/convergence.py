@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from statistics import fmean
-from typing import Literal, TypeAlias
+from statistics import fmean, linear_regression
+from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.allowance import (
     OF_EARLIER_ROWS,
@@ -15,9 +15,9 @@ from accel_bench.analysis.checks.allowance import (
     Limits,
     allowance,
 )
-from accel_bench.analysis.checks.movement import MINIMUM_STEPS, Movement, movement
 from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
+from accel_bench.analysis.statistics.estimators import t_quantile
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import percent, training_word
 from accel_bench.documents.base import Frozen
@@ -49,6 +49,12 @@ MAXIMUM_TOLERANCE = 2e-2
 
 It is that of base weights of 4 bits, the coarsest approximation among the shipped plugins.
 """
+
+MINIMUM_STEPS = 3
+"""Steps that a line and the scatter about it need."""
+
+POWER = 0.80
+"""How often a movement of `detectable` is seen."""
 
 
 def _declared(run: Result) -> Mapping[str, float]:
@@ -111,6 +117,47 @@ class LossComparison(Frozen):
             return ""
         allowed = Allowance(self.loss_tolerance or 0.0, 0.0, 0.0, plugins=self.loss_tolerance_by)
         return f"by up to {percent(self.loss_difference or 0.0)}, {allowed.words}"
+
+
+class Movement(NamedTuple):
+    """The change of a loss curve from its first step to its last, relative to its mean."""
+
+    size: float
+    """Without its sign; 0 about a mean of 0."""
+
+    at_least: float
+    """Lower end of its 95 % interval; 0 where noise alone could have made it."""
+
+    detectable: float
+    """How far beyond a tolerance a movement must be to be seen in 80 % of cases."""
+
+
+def movement(losses: Sequence[float]) -> Movement:
+    """Return how far training moved a curve of finite losses; nothing is seen in two steps.
+
+    A line is fitted to the losses; its change from the first step to the last is the movement.
+    Batches differ, so that the curve scatters about the line: the standard error of the slope says
+    how much of the change that scatter explains. Movement is seen where the 95 % t interval of the
+    change lies beyond what is allowed; a curve that moved by exactly that is taken for one that
+    moved more in at most 2.5 % of cases. A movement of `detectable` is seen in 80 % of cases.
+    """
+    if len(losses) < MINIMUM_STEPS:
+        return Movement(0.0, 0.0, math.inf)
+    steps = range(len(losses))
+    slope, start = linear_regression(steps, losses)
+    free = len(losses) - 2
+    squares = sum(
+        (loss - start - slope * step) ** 2 for step, loss in zip(steps, losses, strict=True)
+    )
+    around = len(losses) * (len(losses) ** 2 - 1) / 12  # squares of the steps about their mean
+    error = math.sqrt(squares / free / around)
+    scale = steps[-1] / (abs(fmean(losses)) or math.inf)
+    surely = t_quantile(free, 0.975)
+    return Movement(
+        size=abs(slope) * scale,
+        at_least=max(0.0, abs(slope) - surely * error) * scale,
+        detectable=(surely + t_quantile(free, POWER)) * error * scale,
+    )
 
 
 def compare_losses(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
-from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
+from accel_bench.analysis.checks.allowance import SAME_TRAINING, Allowance, Limits, allowance
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.analysis.checks.distance import (
     Distance,
@@ -22,7 +24,6 @@ from accel_bench.analysis.checks.mixtures import (
 )
 from accel_bench.analysis.checks.outputs import compare_outputs
 from accel_bench.analysis.checks.random_draws import excuse_of_draws
-from accel_bench.analysis.checks.tokens import token_differences
 from accel_bench.analysis.checks.trained import optimizer_by_design, trained_differences
 from accel_bench.analysis.checks.training_verdict import (
     NO_TRAINING,
@@ -30,7 +31,7 @@ from accel_bench.analysis.checks.training_verdict import (
     TrainingComparison,
     UpdateWord,
 )
-from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.statistics.verdict import PRACTICAL_FLOOR, RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.result import Result
 
@@ -73,6 +74,12 @@ DRAWN_SIZE = 0.1
 """Relative difference of the sizes of two updates that other random draws may make."""
 
 HALF = frozenset({"bfloat16", "float16"})
+
+TOKEN_TOLERANCE = PRACTICAL_FLOOR
+"""Relative difference of counts that is allowed: alone it is not worth a verdict on the speed."""
+
+TOKEN_KINDS = {"real_tokens": "real", "supervised_tokens": "supervised"}
+"""Counts of a sample that must be the baseline's, with their names."""
 
 
 def _usual(baseline: Result, stack: Result) -> float:
@@ -238,3 +245,47 @@ def _severity(one: TrainingComparison) -> tuple[int, float]:
         "different": 4,
     }
     return places[one.update_verdict], one.update_difference or 0.0
+
+
+def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
+    """Return a sentence for each count in which a stack's steps are not the baseline's.
+
+    Runs of one round take the same samples in the same steps, however they are laid out. Compared
+    are the steps that both took, over all ranks; nothing is where the two declare other data or
+    another global batch.
+    """
+    if _batch(baseline) != _batch(stack):
+        return ()
+    sentences = []
+    for kind, name in TOKEN_KINDS.items():
+        before, after = _by_step(baseline, kind), _by_step(stack, kind)
+        steps = sorted(set(before) & set(after))
+        theirs, ours = (sum(counts[step] for step in steps) for counts in (before, after))
+        if steps and abs(ours - theirs) > TOKEN_TOLERANCE * theirs:
+            our_mean, their_mean = (f"{total / len(steps):,.6g}" for total in (ours, theirs))
+            sentences.append(
+                f"a step holds {ours / theirs:.3g} times the baseline's {name} tokens "
+                f"({our_mean} against {their_mean})"
+                if theirs
+                else f"a step holds {our_mean} {name} tokens, the baseline's none"
+            )
+    return tuple(sentences)
+
+
+def _by_step(run: Result, kind: str) -> Counter[int]:
+    """Return a count of all batches by step number, warm-up and discarded windows included."""
+    counts: Counter[int] = Counter()
+    for rank in run.data_ranks:
+        if rank.window is not None:
+            window = rank.window
+            for sample in (*window.warmup, *window.discarded, *window.samples):
+                counts[sample.step] += getattr(sample, kind)
+    return counts
+
+
+def _batch(run: Result) -> dict[str, Any]:
+    """Return what a scenario says about the samples of a step, and not how they are laid out."""
+    scenario = run.experiment.scenario
+    data = scenario.data.model_dump(mode="json")
+    settings = {key: value for key, value in data.items() if f"data.{key}" not in SAME_TRAINING}
+    return {**settings, "global_batch_size": scenario.train.global_batch_size}

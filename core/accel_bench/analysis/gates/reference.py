@@ -19,7 +19,6 @@ from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.checks.offered_load import load_obstacle, newly_saturated
 from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
 from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS, rows_of
-from accel_bench.analysis.gates.reference_outliers import with_outliers
 from accel_bench.analysis.gates.reference_schema import (
     FigureVerdict,
     ReferenceComparison,
@@ -36,6 +35,7 @@ from accel_bench.analysis.gates.tracked_figures import (
 )
 from accel_bench.analysis.metrics.offered_load import OfferedLoad, offered_load
 from accel_bench.analysis.statistics.estimators import Interval, holm
+from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
@@ -50,6 +50,12 @@ TOLERANCE = 0.05
 
 ERROR_RATE = 0.05
 """How often anything at all that did not change is called better or worse, at most."""
+
+FEWEST_ROWS = 5
+"""Rows without which none stands out from the others."""
+
+DEVIATIONS = 3.5
+"""Robust standard deviations by which the ratio of an outlier is away from that of other rows."""
 
 NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
 """Endings that say nothing of what was run."""
@@ -273,3 +279,29 @@ def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]
 def _without(row: ReferenceRow, shared: Sequence[Difference]) -> ReferenceRow:
     own = tuple(one for one in row.differing if one not in shared)
     return row.model_copy(update={"differing": own})
+
+
+def with_outliers(rows: Sequence[ReferenceRow], tolerance: float) -> list[ReferenceRow]:
+    """Mark figures whose ratio stands out: where all rows moved alike, none of them does."""
+    logs: dict[str, list[float]] = {}
+    for row in rows:
+        for one in row.figures:
+            if one.ratio is not None:
+                logs.setdefault(one.name, []).append(math.log(one.ratio.median))
+    limits = {name: _limits(values, tolerance) for name, values in logs.items()}
+
+    def marked(one: ReferenceFigure) -> ReferenceFigure:
+        low, high = limits.get(one.name, (-math.inf, math.inf))
+        out = one.ratio is not None and not low <= math.log(one.ratio.median) <= high
+        return one.model_copy(update={"outlier": out})
+
+    return [row.model_copy(update={"figures": tuple(map(marked, row.figures))}) for row in rows]
+
+
+def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
+    if len(values) < FEWEST_ROWS:
+        return -math.inf, math.inf
+    middle = median(values)
+    spread = MAD_TO_SIGMA * median(abs(value - middle) for value in values)
+    allowed = max(DEVIATIONS * spread, math.log1p(tolerance))
+    return middle - allowed, middle + allowed

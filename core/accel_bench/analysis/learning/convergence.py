@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.learning.curves import Reached, reached_after
-from accel_bench.analysis.learning.groups import LearningGroup, learning_groups
+from accel_bench.analysis.learning.groups import LearningGroup, lasts, learning_groups
 from accel_bench.analysis.learning.growth import memory_growth
 from accel_bench.analysis.learning.rates import best_learning_rates
 from accel_bench.analysis.learning.schema import (
@@ -15,18 +16,21 @@ from accel_bench.analysis.learning.schema import (
     CurvePoint,
     EvaluationSpeed,
     ExperimentLearning,
+    Stability,
     ToLoss,
 )
-from accel_bench.analysis.learning.stability import stability_of
 from accel_bench.analysis.learning.to_loss import Found, Race, amounts_of, race, to_loss
 from accel_bench.analysis.metrics.cost import machines_paid
 from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.statistics.bootstrap import bootstrap_ends
-from accel_bench.analysis.statistics.estimators import geometric_interval
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.result import Evaluation, Result
 
 MOST_POINTS = 40
 """Points of a curve that are shown: the first, the last, and evenly chosen ones between."""
+
+MINIMUM_SEEDS = 3
+"""Seeds from which a spread is given."""
 
 
 def convergence(
@@ -204,3 +208,30 @@ def _evaluations(run: Result) -> list[tuple[int, int, float]]:
         return samples, sum(one.real_tokens for one in every), max(seconds, 1e-9)
 
     return [summed(place) for place in range(min(map(len, ranks), default=0))]
+
+
+def stability_of(group: LearningGroup) -> Stability:
+    """Return the spread of the losses at the end, and how many seeds diverged."""
+    ends = [loss for _, loss in lasts(group)]
+    return Stability(
+        seeds=len(group.seeds),
+        diverged=sum(one.diverged for one in group.seeds),
+        mean=fmean(ends) if ends else None,
+        lowest=min(ends, default=None),
+        highest=max(ends, default=None),
+        standard_deviation=_spread(ends),
+    )
+
+
+def _spread(ends: Sequence[float]) -> Interval | None:
+    """Return the standard deviation with its 95 % chi-squared interval.
+
+    A bootstrap of few values draws the same one again and again, and would begin at 0.
+    """
+    from scipy.special import chdtri
+
+    if len(ends) < MINIMUM_SEEDS:
+        return None
+    found, freedom = stdev(ends), len(ends) - 1
+    low, high = (found * math.sqrt(freedom / chdtri(freedom, tail)) for tail in (0.025, 0.975))
+    return Interval(median=found, low=low, high=high)
