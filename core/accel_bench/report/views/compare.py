@@ -39,6 +39,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench.report.views.training import training_paths
 from accel_bench.result import Status
 from accel_bench.scenario.uses import CALLS
 
@@ -224,14 +225,8 @@ FACTS = (
 
 FLAT = (
     *paths("", "schema_version comparable paired rounds looks verdict verdict_reason"),
-    *paths("", "minimum_detectable_effect rounds_needed loss_verdict loss_difference"),
-    *paths("", "loss_tolerance loss_tolerance_by loss_movement loss_detectable_movement"),
-    *paths("", "loss_reason"),
-    *paths("", "update_verdict update_difference update_exact update_norm_ratio"),
-    *paths("", "update_cosine update_tolerance update_tolerance_by update_reason"),
-    *paths("", "output_verdict output_difference output_tolerance output_tolerance_by"),
-    *paths("", "output_requests output_reason"),
-    *paths("", "loss_excused update_excused output_excused optimizer_by_design"),
+    *paths("", "minimum_detectable_effect rounds_needed"),
+    *training_paths(""),
     *interval_paths("ratio", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),

@@ -28,6 +28,7 @@ from accel_bench.report.table import (
 )
 from accel_bench.report.views.training import (
     loss_verdict,
+    training_paths,
     update_verdict,
     verdict_column,
 )
@@ -65,14 +66,9 @@ class FlatPoint(NamedTuple):
 FLAT = (
     *paths("report", "schema_version scenario stack against floor"),
     *paths("point", "sweep tag outcome reason stack_id against_id rounds looks slower_by"),
-    *paths("point", "slower_by_at_most rounds_needed more_rounds loss_verdict loss_difference"),
-    *paths("point", "loss_tolerance loss_tolerance_by loss_movement loss_detectable_movement"),
-    *paths("point", "update_verdict update_difference update_exact update_norm_ratio"),
-    *paths("point", "update_cosine update_tolerance update_tolerance_by update_reason"),
-    *paths("point", "output_verdict output_difference output_tolerance output_tolerance_by"),
-    *paths("point", "output_requests output_reason"),
-    *paths("point", "loss_excused update_excused output_excused optimizer_by_design"),
-    *paths("point", "loss_reason status against_status seconds"),
+    *paths("point", "slower_by_at_most rounds_needed more_rounds"),
+    *training_paths("point"),
+    *paths("point", "status against_status seconds"),
     *interval_paths("point.ratio", "ratio"),
     *paths("point", "confirmed confirmation_rounds error_rate"),
     *interval_paths("point.confirmation_ratio", "confirmation_ratio"),

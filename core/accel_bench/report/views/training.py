@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.wording import WITHIN, count, size
-from accel_bench.report.table import Column
+from accel_bench.report.table import Column, paths
 
 
 class TrainingVerdict(NamedTuple):
@@ -29,6 +30,11 @@ def update_verdict(row: Any) -> TrainingVerdict:
     """Return the verdict on the update of what has the fields of `TrainingComparison`."""
     estimated = not row.update_exact
     return TrainingVerdict(row.update_word, row.update_difference, row.update_tolerance, estimated)
+
+
+def training_paths(prefix: str) -> list[Column]:
+    """Return a column for each field of the `TrainingComparison` at `prefix`."""
+    return paths(prefix, " ".join(TrainingComparison.model_fields))
 
 
 def verdict_column(title: str, cell: Any) -> Column:
