@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from accel_bench.builtin.data.text_sources import TextFile, decode, path_files
+from accel_bench.builtin.data.text_sources import TextFile, checked_text, decode, path_files
 from accel_bench.errors import ScenarioError, did_you_mean
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -101,16 +101,7 @@ def value_of(row: Row, field: str, option: str) -> Any:
 
 def text_of(row: Row, field: str, option: str) -> str:
     """Return a field's text, empty for null. Raises ScenarioError for anything else."""
-    value = value_of(row, field, option)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ScenarioError(f"{row[0]}: {field!r} is {type(value).__name__}, expected text")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ScenarioError(f"{row[0]}: {field!r} holds half of a surrogate pair") from error
-    return value
+    return checked_text(value_of(row, field, option), field, row[0])
 
 
 def messages_of(row: Row, field: str, option: str) -> list[Message]:

@@ -236,10 +236,10 @@ def _json_document(line: str, field: str, where: str) -> str:
     if field not in row:
         known = ", ".join(sorted(row)[:20]) or "none"
         raise ScenarioError(f"{where}: no key {field!r}; keys: {known}; set data.field")
-    return _checked_text(row[field], field, where)
+    return checked_text(row[field], field, where)
 
 
-def _checked_text(value: Any, field: str, where: str) -> str:
+def checked_text(value: Any, field: str, where: str) -> str:
     """Return a text, empty for null; refuse anything else, and what UTF-8 cannot encode."""
     if value is None:
         return ""
@@ -268,6 +268,6 @@ def _parquet_documents(file: TextFile, field: str) -> Iterator[str]:
             for batch in table.iter_batches(batch_size=1000, columns=[field]):
                 for value in batch.column(0).to_pylist():
                     rows += 1
-                    yield _checked_text(value, field, f"{file.path}: row {rows}")
+                    yield checked_text(value, field, f"{file.path}: row {rows}")
     except (pyarrow.ArrowException, OSError) as error:
         raise ScenarioError(f"{file.path}: not a readable parquet file: {error}") from error
