@@ -13,7 +13,8 @@ from analysis_factory import (
     make_summary,
 )
 
-from accel_bench.analysis.checks.noise import device_reasons, load_notes, load_of
+from accel_bench.analysis.checks.audit import Broken, marked_degraded
+from accel_bench.analysis.checks.noise import concerns_work, device_reasons, load_notes, load_of
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary, Summary
@@ -22,6 +23,7 @@ from accel_bench.report.formats import render
 from accel_bench.report.views.gate import render_gate
 from accel_bench.report.views.stack_comparison import stacks_report
 from accel_bench.result import Node, Result
+from accel_bench.worker.failure import reasons_of
 
 CUDA = make_rank(device={"type": "cuda", "name": "a GPU", "uuid": "aaaa"})
 CPU = make_rank()
@@ -102,6 +104,7 @@ def test_a_bad_reading_is_one_reason(
     pair = state(0.0, **before), state(60.0, **after)
     assert device_reasons(*pair, [CUDA, CUDA]) == (reason,)
     assert device_reasons(*pair, [CPU]) == ()
+    assert not concerns_work(reason)
 
 
 def test_a_moment_of_heat_is_nothing_to_speak_of() -> None:
@@ -133,6 +136,18 @@ def test_load_that_is_the_same_in_all_runs_is_told_once_as_a_level() -> None:
         "the hypervisor took 5 % of the CPUs during these runs: read ratios only",
         "other programs used 75 % of the CPUs during these runs: close them, or read ratios only",
     )
+
+
+def test_reasons_of_figures_and_of_what_came_later_concern_no_work() -> None:
+    broken = Broken(invariant="phases", figures="1 and 2")
+    harmless = [
+        *marked_degraded(make_result(ranks=[CPU]), [broken]).reasons,
+        *reasons_of(RuntimeError("no room"), "profile"),
+        "the checkpoint was not written: No space left on device",
+        "no plugin has observed steps: the profile ended first",
+    ]
+    assert not [reason for reason in harmless if concerns_work(reason)]
+    assert concerns_work("28 of 29 linear modules compute in bfloat16, the scenario says float32")
 
 
 @pytest.mark.parametrize(("base", "stack"), [(65.0, 25.0), (25.0, 65.0)])
