@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from accel_bench import Result, Run
 from accel_bench.analysis.checks.convergence import compare_losses
-from accel_bench.builtin.optimizers.optimizer_in_backward_impl import OptimizerInBackward
 from accel_bench.builtin.optimizers.torch_optimizers import (
     SGD,
     Adafactor,
@@ -20,6 +19,7 @@ from accel_bench.builtin.optimizers.torch_optimizers import (
     AdamW,
     TorchOptimizer,
 )
+from accel_bench.builtin.optimizers.torch_optimizers_impl import OptimizerInBackward
 from accel_bench.errors import InvalidRunError
 from accel_bench.testing import close_run, evidence_of, make_machine, run_plugin
 from accel_bench.worker.outliers import WindowMonitor

@@ -31,7 +31,7 @@ class Memory(Plugin[MemoryOptions]):
     def prepare_process(self, run: Run) -> None:
         """Begin to keep the history of the allocator, where a snapshot is requested."""
         if self.options.oom_snapshot and run.device.type == "cuda":
-            from accel_bench.builtin.metrics.oom_snapshot_impl import keep_history
+            from accel_bench.builtin.metrics.memory_impl import keep_history
 
             keep_history(run)
 
@@ -39,7 +39,7 @@ class Memory(Plugin[MemoryOptions]):
     def start_metrics(self, run: Run) -> None:
         """Leave the window alone."""
         if self.options.oom_snapshot and run.device.type == "cuda":
-            from accel_bench.builtin.metrics.oom_snapshot_impl import stop_history
+            from accel_bench.builtin.metrics.memory_impl import stop_history
 
             stop_history()
 
@@ -55,7 +55,7 @@ class Memory(Plugin[MemoryOptions]):
             yield from () if run.device_type.on_host else _device_peaks(stages, last)
             yield from _resident_peaks(run, stages, last)
         if self.options.saved_for_backward and "torch" in sys.modules:
-            from accel_bench.builtin.metrics.saved_for_backward_impl import saved_for_backward
+            from accel_bench.builtin.metrics.memory_impl import saved_for_backward
 
             yield from saved_for_backward(run)
 
