@@ -122,9 +122,9 @@ def export_lines(results: Iterable[Result], form: str) -> Iterator[str]:
 
     A run is read when its lines are. Raises ImportFileError for a format that is not written.
     """
-    from accel_bench.interchange import fms_csv_export, mllog_export
+    from accel_bench.interchange import fms_csv, mllog
 
-    writers = {"fms-csv": fms_csv_export.write, "mllog": mllog_export.write}
+    writers = {"fms-csv": fms_csv.write, "mllog": mllog.write}
     if form not in writers:
         raise ImportFileError(f"{form!r} is not written; {', '.join(writers)} are")
     return writers[form](ExportedRun(result) for result in results)

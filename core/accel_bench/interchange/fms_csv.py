@@ -1,14 +1,20 @@
-"""CSV files of fms-acceleration's benchmark: `benchmarks.csv`, `raw_summary.csv`, references."""
+"""CSV files of fms-acceleration's benchmark: `benchmarks.csv`, `raw_summary.csv`, references.
+
+They are read, and runs are written with the same columns, units and scopes.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.base import JsonValue
+from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
+from accel_bench.interchange.export import ExportedRun
 from accel_bench.interchange.rows import (
     UNKNOWN,
     ImportedRow,
@@ -23,6 +29,8 @@ from accel_bench.interchange.trainer import peak_allocated
 from accel_bench.result import Metric, Status
 
 Cells = Mapping[str, str]
+
+Reader = Callable[[ExportedRun], Any]
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "train_samples_per_second": ("samples_per_second", "1/s", "global", "higher"),
@@ -204,3 +212,76 @@ def _inferred(cells: Cells, most: float) -> str:
     if driver >= FULL * total:
         return f"out of memory, since it used {driver:,.0f} MiB, {driver / total:.0%} of {of}"
     return f"it failed with {driver:,.0f} MiB of the device used, {driver / total:.0%} of {of}"
+
+
+def _setting(key: str) -> Reader:
+    return lambda run: run.setting(key)
+
+
+def _tokens(run: ExportedRun) -> float | None:
+    """Return tokens/s of one device, padding included: that is what the column holds there."""
+    if run.result.imported:
+        return run.figure("tokens_per_second_per_device")
+    rate = run.rate("tokens_per_second", lambda sample: sample.processed_tokens)
+    return rate / run.devices if rate is not None and run.devices else None
+
+
+def _driver(run: ExportedRun) -> float | None:
+    found = run.memory("peak_driver_memory_bytes", ("run_peak_driver", "peak_driver"), "")
+    return None if found is None else found / MIB
+
+
+def _true_for(name: str) -> Reader:
+    return lambda run: True if run.setting("train.precision") == name else None
+
+
+def _error(run: ExportedRun) -> str | None:
+    if run.result.status.completed:
+        return None
+    return "; ".join(run.result.reasons) or run.result.status.value
+
+
+def _modules(run: ExportedRun) -> str | None:
+    found = run.setting("adapter.target_modules")
+    return " ".join(map(str, found)) if isinstance(found, list) else found
+
+
+COLUMNS: Mapping[str, Reader] = {
+    "bf16": _true_for("bf16-autocast"),
+    "error_messages": _error,
+    "fp16": _true_for("fp16-autocast"),
+    "framework_config": lambda run: run.result.experiment.stack.name,
+    "gpu_device_name": lambda run: run.device or None,
+    "gradient_accumulation_steps": _setting("train.gradient_accumulation"),
+    "learning_rate": _setting("train.learning_rate"),
+    "lora_alpha": _setting("adapter.alpha"),
+    "lora_dropout": _setting("adapter.dropout"),
+    "max_seq_len": _setting("data.sequence_length"),
+    "mem_nvidia_mem_reserved": _driver,
+    "mem_peak_torch_mem_alloc_in_bytes": lambda run: run.memory(
+        "peak_memory_bytes", ("run_peak_memory", "peak_memory"), "allocated"
+    ),
+    "model_name_or_path": _setting("model.id"),
+    "num_gpus": lambda run: run.devices,
+    "peft_method": _setting("adapter.use"),
+    "per_device_train_batch_size": _setting("train.micro_batch_size"),
+    "provenance": lambda run: run.provenance,
+    "r": _setting("adapter.r"),
+    "target_modules": _modules,
+    "torch_dtype": _setting("model.dtype"),
+    "train_loss": lambda run: run.mean_loss,
+    "train_runtime": lambda run: run.seconds,
+    "train_samples_per_second": lambda run: run.rate(
+        "samples_per_second", lambda sample: sample.sequences
+    ),
+    "train_steps_per_second": lambda run: run.steps_per_second,
+    "train_tokens_per_second": _tokens,
+}
+"""Columns in the order of the alphabet, as there; `provenance` is ours."""
+
+
+def write(runs: Iterable[ExportedRun]) -> Iterator[str]:
+    """Yield a line for each run; what did not complete has no figure, and its reason."""
+    yield csv_line(COLUMNS)
+    for run in runs:
+        yield csv_line(read(run) for read in COLUMNS.values())

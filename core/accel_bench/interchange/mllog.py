@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from accel_bench.errors import ImportFileError
+from accel_bench.interchange.export import ExportedRun
 from accel_bench.interchange.rows import (
     UNKNOWN,
     Better,
@@ -55,6 +56,8 @@ SERIES = ("train_loss", "eval_accuracy", "eval_loss", "throughput")
 
 SIZES = ("global_batch_size", "micro_batch_size", "gradient_accumulation")
 """Settings of `train` that determine one another."""
+
+CLOCK = "the clock from here on is that of the steps: start-up is not in it"
 
 CUT_OFF = "inferred, the log states no end: it was cut off before run_stop"
 
@@ -209,6 +212,74 @@ def _time(milliseconds: float | None) -> str:
         return ""
     moment = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write(runs: Iterable[ExportedRun]) -> Iterator[str]:
+    """Yield the lines of all runs, each with its id as namespace and its provenance."""
+    for run in runs:
+        for line in _lines(run):
+            yield f"{line}\n"
+
+
+def _lines(run: ExportedRun) -> Iterator[str]:
+    result = run.result
+    start, marks = _milliseconds(result.started_at), {"provenance": run.provenance}
+
+    def line(key: str, value: Any, after: float = 0.0, **more: Any) -> str:
+        return log_line(result.run_id, start + round(after * 1000), key, value, {**marks, **more})
+
+    yield line("submission_benchmark", result.experiment.scenario.name)
+    yield line("submission_entry", result.experiment.stack.name)
+    if run.device:
+        yield line("submission_platform", run.device)
+    for key, setting in SETTINGS.items():
+        if (value := run.setting(setting)) is not None:
+            yield line(key, value)
+    yield line("run_start", None, note=CLOCK)
+    elapsed = 0.0
+    for step, loss, seconds in _steps(run):
+        elapsed += seconds
+        if loss is not None:
+            yield line("train_loss", loss, elapsed, step_num=step)
+    rate = run.rate("samples_per_second", lambda sample: sample.sequences)
+    if rate is not None:
+        yield line("tracked_stats", {"throughput": rate}, elapsed)
+    end = elapsed or result.seconds
+    ending = _status_of(run)
+    yield line("run_stop", None, end, **ending)
+
+
+def _status_of(run: ExportedRun) -> Mapping[str, Any]:
+    if run.result.status.completed:
+        return {"status": "success"}
+    reason = "; ".join(run.result.reasons)
+    return {"status": "aborted", "ended_as": run.result.status.value, "reason": reason}
+
+
+def _steps(run: ExportedRun) -> Iterator[tuple[int, float | None, float]]:
+    """Yield number, loss and seconds of each step, warm-up included, of the slowest rank."""
+    if run.result.imported:
+        loss = run.figure("last_loss")
+        if loss is not None:
+            yield 0, loss, run.seconds or 0.0
+        return
+    if run.speed is None:
+        return
+    windows = [rank.window for rank in run.result.ranks if rank.window]
+    taken: dict[int, float] = {}
+    for window in windows:
+        for sample in (*window.warmup, *window.discarded, *window.samples):
+            taken[sample.step] = max(sample.seconds, taken.get(sample.step, 0.0))
+    for step in sorted(taken):
+        yield step, run.speed.losses[step], taken[step]
+
+
+def _milliseconds(started_at: str) -> int:
+    try:
+        moment = datetime.fromisoformat(started_at.replace("Z", "+00:00"))
+    except ValueError:
+        return 0
+    return round(moment.timestamp() * 1000)
 
 
 def log_line(
