@@ -13,11 +13,10 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine import devices
 from accel_bench.machine.devices import device_type
 from accel_bench.micro import ComputeType
-from accel_bench.micro.clocks import clock_for
+from accel_bench.micro.cell import peak_memory_bytes
 from accel_bench.micro.compute import TimedCall
 from accel_bench.micro.devices import prepare_device, torch_name
-from accel_bench.micro.fixture import _pedantic
-from accel_bench.micro.memory import peak_memory_bytes
+from accel_bench.micro.fixture import _pedantic, clock_for
 from accel_bench.micro.roofline import roofline_figures
 from accel_bench.micro.settings import MicroSettings, read_settings
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accel_bench.errors import PluginError
-from accel_bench.machine.devices import started_device
+from accel_bench.machine.device_type import DeviceType
+from accel_bench.machine.devices import HOST, of_torch_type, started_device
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.micro.benchmark import Benchmark, as_dtype
 from accel_bench.micro.check import Check, called, check_against_float64, coarsest_dtype
 from accel_bench.micro.compute import ComputeType, TimedCall
 from accel_bench.micro.devices import torch_name
 from accel_bench.micro.executors import Executor
-from accel_bench.micro.memory import peak_memory_bytes
 from accel_bench.micro.other_values import holding, plain_tensors, scaled, write, write_over
 from accel_bench.micro.roofline import roofline_figures
 
@@ -250,3 +250,42 @@ def why_no_memory(error: BaseException) -> str:
     """Return the first line of an out-of-memory error; empty for any other error."""
     found = out_of_memory(error)
     return "" if found is None else f"out of memory: {str(found).splitlines()[0]}"
+
+
+def peak_memory_bytes(call: Callable[[], Any], device_type: str) -> int | None:
+    """Return the peak of a call above what was allocated before it.
+
+    On a CPU the events of torch's allocator are added up. None on a device whose allocator keeps no
+    peak, and on one that nothing installed describes.
+    """
+    if device_type == HOST:
+        return _peak_on_cpu(call)
+    device = of_torch_type(device_type)
+    return None if device.on_host else _peak_on_device(call, device)
+
+
+def _peak_on_device(call: Callable[[], Any], device: DeviceType) -> int | None:
+    device.synchronize()
+    device.reset_peak_memory()
+    before = device.memory().get("device_allocated_bytes")
+    call()
+    device.synchronize()
+    peak = device.memory().get("device_peak_allocated_bytes")
+    return None if before is None or peak is None else peak - before
+
+
+def _peak_on_cpu(call: Callable[[], Any]) -> int | None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        kept = call()
+    del kept
+    results = getattr(profiler.profiler, "kineto_results", None)
+    if results is None:
+        return None
+    events = [event for event in results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda one: one.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return int(peak)
