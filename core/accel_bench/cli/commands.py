@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from accel_bench.documents.presets import preset_roots
 from accel_bench.errors import AccelBenchError, PluginError, ScenarioError
@@ -164,13 +164,12 @@ class LazyCommands(TyperGroup):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete names of commands without importing them, and options as usual."""
-        from typer._click.shell_completion import CompletionItem
-
-        names = [
-            CompletionItem(one.name, help=one.line)
+        described: dict[str, Any] = {
+            one.name: TyperCommand(one.name, short_help=one.line)
             for one in find_commands().values()
-            if one.name.startswith(incomplete)
-        ]
+        }
+        listed = TyperGroup(commands=described)
+        names = listed.shell_complete(typer.Context(listed), incomplete)
         return names or super().shell_complete(ctx, incomplete)
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import typer
 
 from accel_bench.analysis.estimates.lengths import read_lengths
@@ -230,10 +229,7 @@ def _plan_of_run(words: Sequence[str]) -> tuple[Plan, Machine]:
     app = typer.Typer()
     app.command()(run)
     command = typer.main.get_command(app)
-    try:
-        options = RunOptions(**command.make_context("run", list(words)).params)
-    except click.ClickException as error:
-        raise ScenarioError(error.format_message()) from None
+    options = RunOptions(**command.make_context("run", list(words)).params)
     machine = read_machine()
     draft = _draft(options.files[0] if options.files else "quickstart")
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
