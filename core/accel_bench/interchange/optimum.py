@@ -43,9 +43,6 @@ LATENCY = {
 }
 """Figures of the times of steps."""
 
-TRAINING = ("overall", "warmup", "train")
-"""Parts of a training report; `train` are the steps after the warm-up."""
-
 
 def recognizes(source: Source) -> bool:
     """Return whether the file holds a report, alone or beside its configuration."""

@@ -48,7 +48,7 @@ def ask(
     limits = Limits(int(body["max_tokens"]), until, options.timeout_seconds)
     try:
         with closing(_Connection(options.url, limits)) as connection:
-            return _read_answer(connection, options.url, body, (served, limits, stopped))
+            return _read_answer(connection, body, (served, limits, stopped))
     except InvalidRunError as error:
         raise InvalidRunError(f"{options.url}: {reason}" for reason in error.reasons) from None
     except TimeoutError:
@@ -112,7 +112,6 @@ class _Within(io.RawIOBase):
 
 def _read_answer(
     connection: _Connection,
-    url: str,
     body: dict[str, Any],
     reading: tuple[Served, Limits, Callable[[], bool]],
 ) -> Completion:
