@@ -482,6 +482,7 @@ def test_packed_samples_are_the_row_of_all_tokens(make_run: MakeRun, tmp_path: P
     ("row", "options", "problem"),
     [
         ({"prompt": "a", "anwser": "b"}, {}, "no field 'answer'; did you mean 'anwser'"),
+        ({"q": "a"}, {}, "no field 'prompt'; known: q; set data.prompt"),
         ({"prompt": 3, "answer": "b"}, {}, "'prompt' is int, expected text"),
         ({"messages": "hi"}, {"messages": "messages"}, "expected a list of messages"),
         ({"messages": [{"content": "hi"}]}, {"messages": "messages"}, "message 1 has no `role`"),

@@ -91,9 +91,8 @@ def value_of(row: Row, field: str, option: str) -> Any:
     """
     where, fields = row
     if field not in fields:
-        known = ", ".join(sorted(fields)[:20]) or "none"
-        hint = did_you_mean(field, fields)
-        raise ScenarioError(f"{where}: no field {field!r}{hint}; fields: {known}; set {option}")
+        hint = did_you_mean(field, fields) or "; it has none"
+        raise ScenarioError(f"{where}: no field {field!r}{hint}; set {option}")
     value = fields[field]
     in_columns = isinstance(value, dict) and ("role" in value or "from" in value)
     return _messages(value) if in_columns else value
@@ -137,8 +136,7 @@ def _message(given: Any, where: str) -> Message:
 def _from_sharegpt(said: Message, where: str) -> Message:
     speaker, text = said["from"], said.get("value")
     if speaker not in SHAREGPT_ROLES:
-        hint, known = did_you_mean(speaker, SHAREGPT_ROLES), ", ".join(SHAREGPT_ROLES)
-        raise ScenarioError(f"{where} is from {speaker!r}{hint}; known are {known}")
+        raise ScenarioError(f"{where} is from {speaker!r}{did_you_mean(speaker, SHAREGPT_ROLES)}")
     if not isinstance(text, str):
         raise ScenarioError(f"{where} is from {speaker!r} and has no text in `value`")
     rest = {key: said[key] for key in said if key not in ("from", "value")}
