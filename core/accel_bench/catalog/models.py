@@ -103,11 +103,8 @@ def cards_of_family(family: str) -> dict[str, ModelCard]:
     """Return the models of a family by name; raises ScenarioError for a family without any."""
     cards = {name: card for name, card in list_cards().items() if card.family == family}
     if not cards:
-        known = get_args(Family)
-        raise ScenarioError(
-            f"--family {family}: no model of the catalog is one; families are {', '.join(known)}"
-            f"{did_you_mean(family, known)}"
-        )
+        hint = did_you_mean(family, get_args(Family))
+        raise ScenarioError(f"--family {family}: no model of the catalog is one{hint}")
     return cards
 
 
