@@ -79,3 +79,14 @@ def test_beside_another_thread_it_is_not_known_whose_processes_they_are() -> Non
     child.wait()
     goes_on.set()
     thread.join()
+
+
+def test_python_s_own_helper_goes_on() -> None:
+    program = (
+        "from multiprocessing import resource_tracker\n"
+        "from accel_bench.machine.scheduling import ended_children\n"
+        "with ended_children():\n    resource_tracker.ensure_running()\n"
+        "resource_tracker.ensure_running()\n"
+    )
+    # Python warns where it has gone.
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", program], check=True)

@@ -81,7 +81,7 @@ def ended_children() -> Iterator[None]:
     try:
         yield
     finally:
-        _end_all_but(before)
+        _end_all_but(before | _python_helpers())
         libc.prctl(PR_SET_CHILD_SUBREAPER, adopted.value)
 
 
@@ -110,6 +110,16 @@ def _children() -> Iterator[int]:
         with contextlib.suppress(psutil.Error):
             if child.status() != psutil.STATUS_ZOMBIE:
                 yield child.pid
+
+
+def _python_helpers() -> set[int]:
+    """Return the process by which Python counts shared memory, if it runs.
+
+    It computes nothing and ends with this program; Python warns where it has gone before.
+    """
+    module = sys.modules.get("multiprocessing.resource_tracker")
+    helper = getattr(getattr(module, "_resource_tracker", None), "_pid", None)
+    return set() if helper is None else {helper}
 
 
 def _end_all_but(kept: set[int]) -> None:
