@@ -98,7 +98,7 @@ def test_a_destroyed_page_costs_the_rows_on_it_and_no_others(folder: Path) -> No
         rows = store.rows()
         asked = sum("documents" in statement for statement in statements)
         results = store.results()
-        grouped = [result for runs in store.by_experiment() for result in runs]
+        grouped = [result for runs, _ in store.by_experiment() for result in runs]
     assert grouped == results  # of one experiment
     assert asked < 40  # not one for each row: runs are read together, and halved around the page
     assert {row.run_id for row in rows} == {f"run-{number}" for number in range(60)}

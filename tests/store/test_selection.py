@@ -10,10 +10,13 @@ import pytest
 from cli.program import call
 from store.store_factory import make_experiment, make_result, make_session
 
+from accel_bench.analysis import aggregate
 from accel_bench.analysis.aggregate import collect_experiments
+from accel_bench.analysis.checks.audit import Broken, audit
 from accel_bench.errors import StoreError
+from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store import records
+from accel_bench.store import records, rows
 from accel_bench.store.database import Store, open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.schema import RUNS
@@ -56,7 +59,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_experiments_are_read_one_after_another_and_each_is_validated_once(store: Store) -> None:
     """A store of 10,000 runs took 700 MB, and all it does for a second look at each object."""
-    groups = [[run.run_id for run in runs] for runs in store.by_experiment()]
+    groups = [[run.run_id for run in runs] for runs, _ in store.by_experiment()]
     assert sorted(groups) == [["run-0", "run-1", "run-3", "run-5"], ["run-2", "run-4"]]
     records._shared_experiment.cache_clear()
     found, baselines = select_experiments(store)
@@ -72,6 +75,23 @@ def test_experiments_are_read_one_after_another_and_each_is_validated_once(store
     assert sum(run.ranks[0].window is not None for run in runs) == 4  # `middle` and `last`
     (chosen,), _ = select_experiments(store, RUNS.c.session == "tuesday")
     assert [*chosen.counted] == [("tuesday", 0)]
+
+
+def test_runs_that_have_passed_the_self_audit_are_not_audited_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audited = []
+
+    def noted(run: Result) -> list[Broken]:
+        audited.append(run.run_id)
+        return audit(run)
+
+    monkeypatch.setattr(aggregate, "audit", noted)
+    select_experiments(store)
+    assert audited == []
+    monkeypatch.setattr(rows, "FIGURES_VERSION", rows.FIGURES_VERSION + 1)
+    select_experiments(store)  # what another version found does not count
+    assert sorted(audited) == [f"run-{number}" for number in range(6)]
 
 
 def ids(store: Store, a: str, b: str, other: Store | None = None) -> tuple[list[str], list[str]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
 from accel_bench.analysis.checks.audit import audit, disowning, marked_degraded
@@ -29,8 +30,7 @@ from accel_bench.analysis.statistics.estimators import (
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names, label_of
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.result import Provenance, RankResult, Result, Status
-from accel_bench.scenario.experiment import Experiment
+from accel_bench.result import RankResult, Result, Status
 
 RUN_FACTS = tuple(
     "run_id session experiment round position attempt replaces status reasons started_at seconds "
@@ -38,6 +38,9 @@ RUN_FACTS = tuple(
 )
 RANK_FACTS = ("rank", "status", "device", "metrics", "evidence")
 """Fields of a run and of its ranks from which tables of experiments are made."""
+
+ALIKE = ("experiment", "machine", "nodes", "provenance")
+"""Fields that most runs of an experiment share."""
 
 ModelT = TypeVar("ModelT", bound=Frozen)
 
@@ -143,7 +146,7 @@ class ExperimentRuns:
         known = [value for value in found if value is not None]
         return max(known) if known and len(known) == len(found) else None
 
-    @property
+    @cached_property
     def tokens_per_second(self) -> Interval | None:
         """Real tokens per second, global, over runs."""
         return geometric_interval([speed.tokens_per_second for speed in self.speeds.values()])
@@ -163,11 +166,20 @@ class ExperimentRuns:
         """Return the same with a tenth of the memory: tables need nothing but RUN_FACTS and the
         speeds of runs, and all that is stored of `middle` and `last`."""
         whole = {id(run) for run in (self.middle, self.last)}
+        first = next(iter(self.counted.values()), None)
         runs = {
-            key: run if id(run) in whole else _of_tables(run, self.planned.experiment)
+            key: run if id(run) in whole or first is None else _of_tables(run, first)
             for key, run in self.counted.items()
         }
-        return replace(self, counted=runs, completed={key: runs[key] for key in self.completed})
+        tokens = {one.step_tokens: one.step_tokens for one in self.speeds.values()}
+        return replace(
+            self,
+            counted=runs,
+            completed={key: runs[key] for key in self.completed},
+            speeds={
+                k: replace(v, step_tokens=tokens[v.step_tokens]) for k, v in self.speeds.items()
+            },
+        )
 
 
 def collect_runs(
@@ -175,12 +187,14 @@ def collect_runs(
     results: Sequence[Result],
     rounds: int,
     stopped: StopReason = BY_THE_USER,
+    sound: Collection[str] = (),
 ) -> ExperimentRuns:
     """Select the experiment's runs from all results and return how it ended.
 
     Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
     experiment has no runs, whatever an earlier session left. Runs whose figures disagree with one
-    another are degraded, also those that were stored long ago.
+    another are degraded, also those that were stored long ago; runs whose ids are in `sound` have
+    passed the self-audit and are not audited again.
     """
     experiment = planned.experiment
     replaced = replaced_rounds(run for run in results if run.experiment.point == experiment.point)
@@ -193,7 +207,7 @@ def collect_runs(
         and result.experiment.stack.name == experiment.stack.name
     ]
     rows = counted_runs(own)
-    broken = {key: audit(run) for key, run in rows.items()}
+    broken = {key: [] if run.run_id in sound else audit(run) for key, run in rows.items()}
     counted = {key: marked_degraded(run, broken[key]) for key, run in rows.items()}
     end = ending(planned, list(counted.values()), rounds, stopped)
     valid = end.status is not Status.INVALID
@@ -227,37 +241,39 @@ def collect_experiments(results: Sequence[Result]) -> list[ExperimentRuns]:
     return [collect_experiment(runs, again) for runs in groups.values()]
 
 
-def collect_experiment(runs: Sequence[Result], again: Sequence[Result]) -> ExperimentRuns:
+def collect_experiment(
+    runs: Sequence[Result], again: Sequence[Result], sound: Collection[str] = ()
+) -> ExperimentRuns:
     """Return an experiment with all of its stored rounds.
 
-    `again` are runs of any experiment that measured a round a second time.
+    `again` are runs of any experiment that measured a round a second time, `sound` ids of runs that
+    have passed the self-audit.
     """
     first = min(runs, key=lambda run: (run.started_at, run.run_id))
     planned = PlannedSummary(experiment=first.experiment)
-    return collect_runs(planned, [*runs, *again], rounds=0)
+    return collect_runs(planned, [*runs, *again], rounds=0, sound=sound)
 
 
-def _of_tables(run: Result, experiment: Experiment) -> Result:
-    """Return what tables show of a run beside its speed; equal parts of runs become one."""
+def _of_tables(run: Result, first: Result) -> Result:
+    """Return what tables show of a run beside its speed; parts like those of the first are its."""
     ranks = tuple(_with_fields(RankResult, rank, RANK_FACTS) for rank in run.ranks)
-    shared: dict[str, Any] = {"ranks": ranks}
-    if run.experiment == experiment:
-        shared["experiment"] = experiment
-    if run.provenance == Provenance():
-        shared["provenance"] = _defaults(Result)["provenance"]
-    return _with_fields(Result, run, RUN_FACTS, **shared)
+    alike = {
+        name: getattr(first, name) for name in ALIKE if getattr(run, name) == getattr(first, name)
+    }
+    return _with_fields(Result, run, RUN_FACTS, **alike, ranks=ranks)
 
 
 def _with_fields(model: type[ModelT], one: ModelT, names: Sequence[str], **others: Any) -> ModelT:
     """Return a model with these fields of another one; all further ones have their defaults."""
-    facts = {name: getattr(one, name) for name in names}
-    made: Any = model.model_construct(set(), **{**_defaults(model), **facts, **others})
+    made: Any = copy(_blank(model))
+    vars(made).update({name: getattr(one, name) for name in names}, **others)
     return cast(ModelT, made)
 
 
 @cache
-def _defaults(model: type[Frozen]) -> dict[str, Any]:
-    return dict(vars(model.model_construct()))
+def _blank(model: type[Frozen]) -> Frozen:
+    """Return a model of defaults: to copy one is faster than to make one."""
+    return model.model_construct(set())
 
 
 def _imported(runs: Iterable[Result]) -> str:

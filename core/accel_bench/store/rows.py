@@ -127,7 +127,7 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         tag=None if problem else _optional_text(columns["tag"]),
         audited_status=None if problem else _optional_text(columns["audited_status"]),
         **({} if problem else rates),
-        broken=None if problem else _broken(columns),
+        broken=None if problem else stored_audit(columns),
         problem=problem,
         imported_from=form,
         exported=is_exported(columns["options"]),
@@ -163,8 +163,8 @@ def counted(options: Any) -> str:
     return CALLS if OPERATION in options else TOKENS
 
 
-def _broken(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
-    """Return what the self-audit found; null where an earlier version's has."""
+def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
+    """Return what the self-audit found when the run was stored; None from another version's."""
     if columns["figures_version"] != FIGURES_VERSION:
         return None
     if columns["broken"] == "[]":

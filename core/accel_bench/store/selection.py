@@ -108,8 +108,8 @@ def select_experiments(
     again = store.results(RUNS.c.replaces != "", *conditions)
     found = []
     with _uncollected():
-        for runs in store.by_experiment(*conditions):
-            row, first = collect_experiment(runs, again), runs[0]
+        for runs, sound in store.by_experiment(*conditions):
+            row, first = collect_experiment(runs, again, sound), runs[0]
             begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
             found.append((begin, {run.session for run in runs}, row.for_tables()))
     found.sort(key=itemgetter(0))

@@ -102,13 +102,13 @@ def run_throughput(result: Result) -> RunThroughput | None:
     real = sum(sample.real_tokens for window in counted for sample in window.samples)
     if len({len(window.samples) for window in windows}) != 1 or seconds <= 0 or real <= 0:
         return None
-    steps = zip(*(window.samples for window in windows), strict=True)
+    steps = zip(*([one.seconds for one in window.samples] for window in windows), strict=True)
     by_rank = [_by_step(window) for window in counted]
     return RunThroughput(
         tokens_per_second=real / seconds,
         tokens_per_second_per_device=real / seconds / len(windows),
         seconds_per_token=seconds / real,
-        step_seconds=tuple(max(sample.seconds for sample in step) for step in steps),
+        step_seconds=tuple(map(max, steps)),
         losses=_summed(by_rank, lambda sample: sample.loss),
         step_tokens=_summed(by_rank, lambda sample: sample.supervised_tokens),
         real_tokens=real,
