@@ -46,6 +46,7 @@ def test_nothing_is_made_on_the_disk(folder: Path) -> None:
         ("data.path", "data={use: text, source: path, path: ~nosuchuser/a.txt}"),
         ("data.path", "data={use: instructions, source: path, path: ~nosuchuser/a.jsonl}"),
         ("data.tokenizer", "data={use: text, tokenizer: ~nosuchuser/a.json}"),
+        ("data.tokenizer", "data={use: instructions, tokenizer: ~nosuchuser/folder}"),
         ("model.id", "model={id: ~nosuchuser/model}"),
     ],
 )

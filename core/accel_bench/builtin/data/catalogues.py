@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+
+from accel_bench.builtin.data.text_sources import home_path
 
 ENGLISH = "en"
 """The language of what is translated: it needs no catalogue."""
@@ -49,7 +50,7 @@ def is_english(code: str) -> bool:
 def files(code: str, path: str | None) -> list[Path]:
     """Return the catalogues of a language below `path`, or on this machine, by domain."""
     name = language(code)
-    roots = _roots() if path is None else [Path(os.path.expanduser(path))]
+    roots = _roots() if path is None else [home_path(path)]
     found = [one for root in roots for one in root.glob(f"{name}/LC_MESSAGES/*.mo")]
     return sorted(found, key=lambda one: (one.name, str(one)))
 

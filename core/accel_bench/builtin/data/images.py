@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import string
 import sys
 import unicodedata
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl, model_config
+from accel_bench.builtin.data.text_sources import home_path
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _font_files(font: str) -> list[str]:
     if font == "pillow":
         return [""]
     if font != "matplotlib":
-        path = Path(os.path.expanduser(font))
+        path = home_path(font)
         if not path.is_file():
             raise ScenarioError(
                 f"data.fonts: {font!r} is no file; name a .ttf file, `pillow` or `matplotlib`"

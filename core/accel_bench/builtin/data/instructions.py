@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
@@ -11,7 +10,7 @@ from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
 from accel_bench.builtin.data import row_sources, synthetic_rows, text_sources
-from accel_bench.builtin.data.text_sources import TextFile, content_digest
+from accel_bench.builtin.data.text_sources import TextFile, content_digest, home_path
 from accel_bench.builtin.data.tokenizer_options import TokenizerOptions, file_of
 from accel_bench.errors import ScenarioError
 
@@ -82,15 +81,13 @@ class ConversationOptions(TokenizerOptions):
             return []
         if self.path is None:  # Of a source little is prompts and answers, which alone count.
             return text_sources.stdlib_files(WITHOUT_LIMIT)
-        return row_sources.row_files(
-            Path(os.path.expanduser(self.path)), self.split, self.limit_bytes
-        )
+        return row_sources.row_files(home_path(self.path), self.split, self.limit_bytes)
 
     def leaves_files_out(self) -> bool:
         """Return whether the files of `path` hold more than `limit_bytes` lets be read."""
         if self.path is None:
             return False
-        root = Path(os.path.expanduser(self.path))
+        root = home_path(self.path)
         whole = row_sources.row_files(root, self.split, WITHOUT_LIMIT)
         return sum(file.size for file in whole) > sum(file.size for file in self.files())
 
@@ -109,7 +106,7 @@ class ConversationOptions(TokenizerOptions):
     def template_path(self) -> Path | None:
         """Return the file of a chat template; None where none is named."""
         named = self.chat_template is not None and self.chat_template not in TEMPLATES
-        return Path(os.path.expanduser(self.chat_template or "")) if named else None
+        return home_path(self.chat_template or "") if named else None
 
     def content_fingerprint(self, seed: int) -> str:
         """Return a digest of the selected rows, the tokenizer and the template, in hexadecimal.
@@ -126,7 +123,7 @@ class ConversationOptions(TokenizerOptions):
     def check_files(self) -> Iterable[str]:
         """Return why there is nothing to read. Raises ScenarioError for what the user must mend."""
         if self.path is not None:
-            problem = row_sources.unusable_rows(Path(os.path.expanduser(self.path)), self.split)
+            problem = row_sources.unusable_rows(home_path(self.path), self.split)
             if problem:
                 raise ScenarioError(problem)
         template = self.template_path()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
 from accel_bench.builtin.data import text_sources
+from accel_bench.builtin.data.text_sources import home_path
 from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
 from accel_bench.errors import ScenarioError
 
@@ -60,7 +59,7 @@ class TextOptions(TokenizerOptions):
         """Return the selected files, by name; empty when there is nothing to read."""
         if self.path is None:
             return text_sources.stdlib_files(self.limit_bytes)
-        return text_sources.path_files(Path(os.path.expanduser(self.path)), self.limit_bytes)
+        return text_sources.path_files(home_path(self.path), self.limit_bytes)
 
 
 class Text(Plugin[TextOptions]):
@@ -78,7 +77,7 @@ class Text(Plugin[TextOptions]):
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
         """Check that there is text. Raises ScenarioError for a file that the user must mend."""
         path = self.options.path
-        if path is not None and (problem := text_sources.unusable(Path(os.path.expanduser(path)))):
+        if path is not None and (problem := text_sources.unusable(home_path(path))):
             raise ScenarioError(problem)
         self.options.of_model(experiment).check_tokenizer()
         if path is None and not self.options.files():

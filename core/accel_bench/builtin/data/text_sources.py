@@ -48,6 +48,14 @@ class TextFile:
     """Whether the file goes on behind them."""
 
 
+def home_path(path: str) -> Path:
+    """Return a path whose `~` is a home folder; as it stands for a user who has none.
+
+    `Path.expanduser` ends in a RuntimeError there.
+    """
+    return Path(os.path.expanduser(path))
+
+
 def stdlib_files(limit_bytes: int) -> list[TextFile]:
     """Return sources of the standard library, two levels deep, by name, up to the limit."""
     root = Path(sysconfig.get_path("stdlib"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from accel_bench import Experiment, Options, Run
-from accel_bench.builtin.data.text_sources import TextFile, content_digest
+from accel_bench.builtin.data.text_sources import TextFile, content_digest, home_path
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class TokenizerOptions(Options):
         model = work.scenario.model
         own = self.tokenizer is None and model.weights == "pretrained"
         named = model.id if own else self.tokenizer or "train"
-        path = Path(named).expanduser()
+        path = home_path(named)
         if named != "train" and not path.exists() and HUB_ID.fullmatch(named):
             own_revision = model.revision if named == model.id else None
             path = _hub_folder(named, self.tokenizer_revision or own_revision or "main")
@@ -83,7 +83,7 @@ class TokenizerOptions(Options):
 
     def tokenizer_folder(self) -> Path | None:
         """Return the folder of a tokenizer as transformers saves it; None without one."""
-        path = Path(self.tokenizer or "train").expanduser()
+        path = home_path(self.tokenizer or "train")
         return path if self.tokenizer != "train" and path.is_dir() else None
 
     def tokenizer_path(self) -> Path | None:
@@ -91,7 +91,7 @@ class TokenizerOptions(Options):
         if self.tokenizer in (None, "train"):
             return None
         folder = self.tokenizer_folder()
-        return folder / TOKENIZER_FILES[0] if folder else Path(str(self.tokenizer)).expanduser()
+        return folder / TOKENIZER_FILES[0] if folder else home_path(str(self.tokenizer))
 
     def tokenizer_name(self) -> str:
         """Return `train`, `org/name@commit` for a tokenizer of a hub, or a file or folder."""
