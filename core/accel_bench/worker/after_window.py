@@ -45,11 +45,21 @@ class PaceSteps(Stage):
 
     phase = "phases"
 
-    def __init__(self, clock: HostClock, agree: Callable[[bool], bool]) -> None:
+    def __init__(
+        self,
+        clock: HostClock,
+        agree: Callable[[bool], bool],
+        nodes_made: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.window: Window | None = None
         """The measured window, once it is kept."""
 
         self.samples: list[Sample] = []
+        self.nodes: list[int] = []
+        """Nodes that autograd made in each of them."""
+
+        self._made = 0
+        self._nodes_made = nodes_made
         self._clock = clock
         self._agree = agree
         self._began = 0.0
@@ -57,6 +67,7 @@ class PaceSteps(Stage):
     def start(self) -> bool:
         """Mark the begin of the first step."""
         self._began = monotonic()
+        self._made = self._nodes_made()
         self._clock.mark()
         return True
 
@@ -68,6 +79,8 @@ class PaceSteps(Stage):
         host, device = self._clock.read()
         seconds = host[0], None if device is None else device[0]
         self.samples.append(sample_of(len(self.samples), *seconds, *lap))
+        before, self._made = self._made, self._nodes_made()
+        self.nodes.append(self._made - before)
         again = len(self.samples) < PACE_STEPS or not self._agree(self._has_enough())
         self._clock.mark()
         return again

@@ -363,7 +363,7 @@ class AroundWindow:
         Called once no rank waits for this one in a step.
         """
         if self.verification is not None:
-            self.verification.after_all_steps()
+            self.verification.after_all_steps(self.pace.nodes if self.pace else ())
         if self.pace is not None and (reasons := self.pace.reasons()):
             raise InvalidRunError(reasons)
 
@@ -432,7 +432,9 @@ def pace_of(run: Run) -> PaceSteps | None:
     """Return what compares steps after the window with it, where a model trains."""
     if not run.scenario.trains:
         return None
-    return PaceSteps(clock_of(run), lambda enough: settings.agree(run, enough))
+    from accel_bench.worker.verify.optimizer_steps import nodes_made
+
+    return PaceSteps(clock_of(run), lambda enough: settings.agree(run, enough), nodes_made)
 
 
 def communication_of(run: Run) -> CommunicationProbe | None:

@@ -68,7 +68,7 @@ class GenerationCheck:
     later = None
     """No step is taken to read it: nothing trains."""
 
-    def after_all_steps(self) -> None:
+    def after_all_steps(self, nodes: Sequence[int]) -> None:
         """Do nothing: no step was taken."""
 
     def after_window(self, window: Window) -> list[str]:

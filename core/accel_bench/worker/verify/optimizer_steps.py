@@ -32,8 +32,12 @@ MORE_STEPS = 1.5
 """Steps that weights may show for one of the engine: some optimizers write them twice at times."""
 
 
-LEAST_NODES = 0.95
-"""Of the operations of the step with the fewest, the share that a window's steps have at least."""
+LEAST_NODES = 0.75
+"""Of the operations of the step with the fewest, the share that a window's steps have at least.
+
+A batch without padding, or of fewer sequences, may take fewer, so that windows of a step or two
+have a few less.
+"""
 
 
 class Reading(NamedTuple):
@@ -208,22 +212,24 @@ def window_reasons(
 
 
 def node_reasons(
-    warmup: Sequence[int], opened: Reading, ended: Reading, later: int
+    warmup: Sequence[int], opened: Reading, ended: Reading, later: Sequence[int]
 ) -> Iterator[str]:
     """Yield reasons for `invalid`: forward passes of the window, or after it, that there were not.
 
-    A window's step makes as many nodes as the one with the fewest of others: `later` are those of a
-    step after the window, and of the `warmup` the first step, which may trace for a compiler, is
-    left out. A graph of a device is replayed without any.
+    A window's step makes as many nodes as the one with the fewest of those around it: `later` are
+    the nodes of steps after the window, and of the `warmup` the first step, which may trace for a
+    compiler, is left out. A graph of a device is replayed without any.
     """
-    usual = min([*warmup[1:], later])
+    if not later:
+        return
+    usual = min([*warmup[1:], *later])
     made = (ended.nodes - opened.nodes) / max(1, ended.steps - opened.steps)
     if made < LEAST_NODES * usual:
         yield (
             f"autograd recorded {made:.0f} operations in a step of the window, and {usual} in each "
             "before and after it: forward passes were left out, or computed elsewhere"
         )
-    if warmup and warmup[0] and not later and not _replays_graphs():
+    if warmup and warmup[0] and not max(later) and not _replays_graphs():
         yield (
             "autograd recorded no operation in a step after the window: nothing was computed there"
         )

@@ -22,7 +22,6 @@ from accel_bench.worker.verify.drift import read_dropout
 from accel_bench.worker.verify.effective import differences, read_effective, used_device
 from accel_bench.worker.verify.forward_pass import ForwardPass
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
-from accel_bench.worker.verify.optimizer_steps import nodes_made
 from accel_bench.worker.verify.update import UpdateSketch
 from accel_bench.worker.verify.witness import WindowWitness
 
@@ -32,16 +31,13 @@ class LaterStep(Stage):
 
     phase = "check"
 
-    def __init__(
-        self, run: Run, probe: FirstStepProbe, tokens: CountedTokens, witness: WindowWitness
-    ) -> None:
+    def __init__(self, run: Run, probe: FirstStepProbe, tokens: CountedTokens) -> None:
         self.degraded: list[str] = []
         self.invalid: list[str] = []
         """Reasons that the step has shown; both are empty before it."""
 
         self.steps = 0
-        self._run, self._probe, self._tokens, self._witness = run, probe, tokens, witness
-        self._made = 0
+        self._run, self._probe, self._tokens = run, probe, tokens
         self._forward = ForwardPass(run)
         self._handles: list[Any] = []
         self._dropout: dict[str, int] = {}
@@ -51,19 +47,16 @@ class LaterStep(Stage):
         self._dropout = read_dropout(self._run.unwrapped_model)
         self._handles = self._forward.watch()
         self._tokens.watch()
-        self._made = nodes_made()
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """Compare the step with the first one and the window's; there is no second."""
-        made = nodes_made() - self._made
+        """Compare the step with the first one; there is no second."""
         self.remove()
         self.steps += 1
         changed = self._probe.forward.changes(self._forward, self._dropout)
         self.degraded, self.invalid = changed
         counts = self._tokens.reasons(batches)
         self.invalid += [f"a step after the window {reason}" for reason in counts]
-        self.invalid += self._witness.computed_less(made)
         return False
 
     def remove(self) -> None:
@@ -82,7 +75,7 @@ class Verification:
         self._probe = FirstStepProbe(run)
         self._counted = CountedTokens(run)
         self._witness = WindowWitness(run, self._probe)
-        self.later = LaterStep(run, self._probe, self._counted, self._witness)
+        self.later = LaterStep(run, self._probe, self._counted)
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
@@ -107,15 +100,16 @@ class Verification:
         self._record.degraded += degraded
         return invalid
 
-    def after_all_steps(self) -> None:
-        """Record what a step after the window showed. Raises InvalidRunError.
+    def after_all_steps(self, nodes: Sequence[int]) -> None:
+        """Record what steps after the window showed. Raises InvalidRunError.
 
-        Called once no rank waits for this one in a step.
+        Called once no rank waits for this one in a step; autograd made so many `nodes` in each of
+        those that nothing has watched.
         """
         self._record.checked_steps = self.later.steps
         self._record.degraded += self.later.degraded
-        if self.later.invalid:
-            raise InvalidRunError(self.later.invalid)
+        if invalid := [*self.later.invalid, *self._witness.computed_less(nodes)]:
+            raise InvalidRunError(invalid)
 
     def sketch_update(self, steps: int) -> None:
         """Sketch the update after the first window: all runs have taken the same steps by then."""

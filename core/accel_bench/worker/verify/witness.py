@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from accel_bench.effective import EffectiveConfiguration
@@ -51,8 +51,11 @@ class WindowWitness:
         """Read weights and counters after so many steps, outside of windows."""
         self._readings.append(self._counter.read(steps, self._optimizers()))
 
-    def computed_less(self, later: int) -> Iterator[str]:
-        """Yield that autograd saw less in the kept window than in a later step of so many nodes."""
+    def computed_less(self, later: Sequence[int]) -> Iterator[str]:
+        """Yield that autograd saw less in the kept window than around it.
+
+        `later` are the nodes that it made in each of some steps after the window.
+        """
         opened, ended = self._readings[-2:]
         yield from node_reasons(self._counter.nodes, opened, ended, later)
 
