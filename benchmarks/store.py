@@ -6,12 +6,16 @@ inserted many at once, and all that is timed goes through the store as the progr
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from statistics import median, quantiles
@@ -32,6 +36,7 @@ from accel_bench.store.queries import condition_of, group_runs
 from accel_bench.store.records import RunRecord, run_record
 from accel_bench.store.schema import DOCUMENTS, RUNS, SAMPLES
 from accel_bench.store.selection import select_pairs
+from accel_bench.store.sqlite import FILE_NAME
 from benchmarks.entry import Counts, Entry, this_machine
 
 ROWS, LISTED_ROWS, QUICK_ROWS = 1_000_000, 10_000, 2_000
@@ -39,6 +44,9 @@ AT_ONCE = 5_000
 STEPS = 20
 GOALS = {"report": 10.0, "cost": 3.0, "pivot": 3.0, "summary": 3.0}
 """Processor seconds of commands that read more than columns."""
+
+PEAK = 150.0
+"""Megabytes of `summary`."""
 
 SCENARIOS, STACKS, ROUNDS = 100, 10, 50
 
@@ -71,7 +79,8 @@ def _commands(folder: Path, rows: int, machine: dict[str, JsonValue]) -> Iterato
         "report": ["report", "--where", "round >= 0", "--html", str(page)],
     }
     for name, command in commands.items():
-        clocks, processors = zip(*(_seconds(command, folder) for _ in range(3)), strict=True)
+        used = [_used(command, folder) for _ in range(3)]
+        clocks, processors, peaks = zip(*used, strict=True)
         yield Entry(
             name=f"store-{name}-{rows}",
             value=median(processors),
@@ -81,6 +90,8 @@ def _commands(folder: Path, rows: int, machine: dict[str, JsonValue]) -> Iterato
             samples={"processor_seconds": processors, "clock_seconds": clocks},
             machine=machine,
         )
+        if name == "summary":
+            yield from _beside_scan(processors, peaks, folder, machine)
     yield Entry(
         name=f"store-report-size-{rows}",
         value=page.stat().st_size / 1e6,
@@ -92,20 +103,59 @@ def _commands(folder: Path, rows: int, machine: dict[str, JsonValue]) -> Iterato
     )
 
 
-def _seconds(command: list[str], folder: Path) -> tuple[float, float]:
-    """Return wall-clock and processor seconds of a command."""
+def _used(command: list[str], folder: Path) -> tuple[float, float, float]:
+    """Return wall-clock and processor seconds of a command, and the megabytes of its peak."""
     environment = {**os.environ, "ACCEL_BENCH_RESULTS": str(folder)}
-    started, before = time.perf_counter(), os.times()
-    subprocess.run(
-        [sys.executable, "-m", "accel_bench", *command],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        check=True,
+    started = time.perf_counter()
+    program = [sys.executable, "-m", "accel_bench", *command]
+    child = subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0, command
+    seconds = used.ru_utime + used.ru_stime
+    return time.perf_counter() - started, seconds, used.ru_maxrss * 1024 / 1e6
+
+
+def _beside_scan(
+    processors: tuple[float, ...],
+    peaks: tuple[float, ...],
+    folder: Path,
+    machine: dict[str, JsonValue],
+) -> Iterator[Entry]:
+    """Yield the seconds of `summary` over those of parsing the same rows alone, and its peak."""
+    scans = tuple(_scan_seconds(folder) for _ in range(3))
+    yield Entry(
+        name="store-summary-over-scan",
+        value=median(processors) / median(scans),
+        unit="ratio",
+        goal=None,
+        goal_is="at most",
+        samples={"processor_seconds": processors, "scan_processor_seconds": scans},
+        machine=machine,
     )
-    after = os.times()
-    used = after.children_user + after.children_system
-    used -= before.children_user + before.children_system
-    return time.perf_counter() - started, used
+    yield Entry(
+        name="store-summary-peak",
+        value=max(peaks),
+        unit="MB",
+        goal=PEAK,
+        goal_is="at most",
+        samples={"megabytes": peaks},
+        machine=machine,
+    )
+
+
+def _scan_seconds(folder: Path) -> float:
+    """Return processor seconds of reading all rows in plain SQL and parsing what is JSON there."""
+    query = (
+        "SELECT runs.*, documents.content, samples.content FROM runs JOIN documents USING (run_id)"
+        " JOIN samples USING (run_id) ORDER BY experiment_id, stack, started_at"
+    )
+    started = time.process_time()
+    with closing(sqlite3.connect(folder / FILE_NAME)) as database:
+        for row in database.execute(query):
+            for content in row[-2:]:
+                json.loads(zlib.decompress(content))
+    return time.process_time() - started
 
 
 def _queries(store: Store, rows: int, machine: dict[str, JsonValue]) -> Iterator[Entry]:

@@ -65,6 +65,7 @@ def test_the_command_prints_one_document_with_every_sample_and_the_machine(
 def test_the_store_is_measured_with_few_rows_too() -> None:
     entries = run_benchmarks("store")
     assert {"store-look-up", "store-filter-and-aggregate", "store-insert"} <= set(entries)
+    assert {"store-summary-over-scan", "store-summary-peak"} <= set(entries)
     assert all(entry["value"] > 0 for entry in entries.values())
 
 

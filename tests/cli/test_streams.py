@@ -9,8 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
+from accel_bench.cli import output
 from accel_bench.cli.output import print_json, print_rows
 from accel_bench.cli.streams import prepare_streams
+from accel_bench.report import formats
+from accel_bench.report.formats import render_json
+from accel_bench.report.table import Report
 
 NAMES = ("plain", "fünf ≥ 4", "\U0001f600")
 
@@ -39,3 +43,19 @@ def test_a_table_is_printed_in_any_encoding(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_document_stays_valid_json_with_the_same_texts(encoding: str) -> None:
     assert json.loads(printed(encoding, lambda: print_json(NAMES))) == list(NAMES)
+
+
+def test_a_long_list_for_programs_is_never_one_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "AT_ONCE", 2)
+    pieces: list[str] = []
+
+    def rendered(part: object) -> str:
+        pieces.append(render_json(part))
+        return pieces[-1]
+
+    monkeypatch.setattr(formats, "render_json", rendered)
+    output.print_report(Report(document=[{"run": number} for number in range(5)]), "json")
+    assert [len(json.loads(piece)) for piece in pieces] == [2, 2, 1]
+    assert json.loads(capsys.readouterr().out) == [{"run": number} for number in range(5)]

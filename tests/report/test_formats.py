@@ -19,8 +19,9 @@ def test_every_form_shows_the_stack_and_ends_its_last_line(name):
 
 @pytest.mark.parametrize("documents", [[], [{}], [{"a": "b\nc", "d": [1, {}]}, "text", None]])
 def test_a_list_in_pieces_is_the_list_as_a_whole(documents):
-    pieces = render_list(iter(documents))
-    assert "".join(pieces) == render_json(documents)
+    for at_once in (1, 2, 3):
+        pieces = render_list(iter(documents), at_once)
+        assert "".join(pieces) == render_json(documents)
 
 
 def test_a_list_is_written_document_by_document():

@@ -21,6 +21,9 @@ AnyFormat = Annotated[
     Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
 ]
 
+AT_ONCE = 1000
+"""Items of a list that are printed together."""
+
 _wide: ContextVar[bool] = ContextVar("wide", default=False)
 """True while a command runs that was given `--wide`."""
 
@@ -59,9 +62,13 @@ def form_of_output(form: str) -> str:
 
 
 def print_report(report: Report, form: str) -> None:
-    """Print a report in a format."""
-    from accel_bench.report.formats import render_report
+    """Print a report in a format; a list for programs part by part, since it may be very long."""
+    from accel_bench.report.formats import render_list, render_report
 
+    if form == "json" and isinstance(report.document, list):
+        for piece in render_list(report.document, AT_ONCE):
+            print_text(piece, end="")
+        return
     print_text(render_report(report, form_of_output(form)).rstrip("\n"))
 
 

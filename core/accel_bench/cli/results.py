@@ -57,7 +57,8 @@ class ListOptions:
 @app.command("list")
 @options.takes(ListOptions)
 def list_results(asked: ListOptions) -> None:
-    """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`.
+    """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`. Of more
+    than 1,000 such rows a table has the first 1,000 and the number of the others.
 
     What a kill of the program has cut off is `unfinished`, and has no columns to choose it by.
 

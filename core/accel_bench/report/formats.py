@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from accel_bench.analysis.schema import Summary
@@ -23,13 +24,13 @@ def render_json(document: Any) -> str:
     return printable_json(text.decode()) + "\n"
 
 
-def render_list(documents: Iterable[Any]) -> Iterator[str]:
-    """Yield the pieces of a list as `render_json` writes it, and keep no document."""
-    before = "[\n  "
-    for document in documents:
-        yield before + render_json(document).rstrip("\n").replace("\n", "\n  ")
-        before = ",\n  "
-    yield "\n]\n" if before.startswith(",") else "[]\n"
+def render_list(documents: Iterable[Any], at_once: int = 1) -> Iterator[str]:
+    """Yield the pieces of a list as `render_json` writes it, made of so many documents each."""
+    rest, before = iter(documents), "["
+    while part := list(islice(rest, at_once)):
+        yield before + render_json(part).removeprefix("[").removesuffix("\n]\n")
+        before = ","
+    yield "\n]\n" if before == "," else "[]\n"
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {

@@ -239,11 +239,17 @@ class Store:
 
         `conditions` on columns of `schema.RUNS` choose some of them, `newest` so many at most.
         """
+        return list(self.each_row(*conditions, newest=newest))
+
+    def each_row(
+        self, *conditions: ColumnElement[bool], newest: int | None = None
+    ) -> Iterator[Row]:
+        """Yield the rows of `rows` one by one; all are read first if there is a `newest`."""
         if newest is None:
-            return [to_row(columns) for columns in self._runs(*conditions)]
+            return map(to_row, self._runs(*conditions))
         last = [column.desc() for column in CHRONOLOGICAL]
         query = self._reading.where(*conditions).order_by(*last).limit(newest)
-        return [to_row(columns) for columns in self.fetch(query, ROWS_AT_ONCE)][::-1]
+        return reversed([to_row(columns) for columns in self.fetch(query, ROWS_AT_ONCE)])
 
     def count(self) -> int:
         """Return the number of runs."""

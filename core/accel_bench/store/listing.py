@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from sqlalchemy import ColumnElement
 
-from accel_bench.analysis.tables.listing import LIST_COLUMNS, Cells
+from accel_bench.analysis.tables.listing import LIST_COLUMNS, Cells, names_of
 from accel_bench.documents.files import read_text
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import Row, Store
 from accel_bench.store.labels import labels_of
+from accel_bench.store.selection import uncollected
+
+IN_COLUMNS = attrgetter(*LIST_COLUMNS)
 
 MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
 """A job that is larger is not read."""
@@ -32,12 +36,13 @@ def list_runs(
     `unfinished`. Where a run has tags or notes, all rows have a column for them, and in a results
     folder one for the number by which a run can be named.
     """
-    listed = list(map(_cells, store.rows(*conditions, newest=newest)))
-    if numbers := store.numbers():
-        listed = [{"number": numbers.get(row["run_id"]), **row} for row in listed]
+    numbers = store.numbers()
+    with uncollected():
+        found = store.each_row(*conditions, newest=newest)
+        listed = [_cells(row, numbers) for row in found]
     stored = {row["run_id"] for row in listed}
-    names = dict.fromkeys(name for row in listed for name in row)
-    listed = [{name: row.get(name) for name in names} for row in listed]
+    if len(names := names_of(listed)) > min(map(len, listed), default=0):
+        listed = [{name: row.get(name) for name in names} for row in listed]
     unfinished = (row for row in map(_unfinished_run, cut_off) if row["run_id"] not in stored)
     return _with_labels([*listed, *unfinished], labels_of(store))
 
@@ -51,13 +56,15 @@ def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> 
     return rows
 
 
-def _cells(row: Row) -> Cells:
-    cells = {name: getattr(row, name) for name in LIST_COLUMNS}
-    audited = None if row.imported else row.audited_status
+def _cells(row: Row, numbers: Mapping[str, int]) -> Cells:
+    """Return the cells of a run, its number first where runs have one."""
+    cells: Cells = {"number": numbers.get(row.run_id)} if numbers else {}
+    cells.update(zip(LIST_COLUMNS, IN_COLUMNS(row), strict=True))
+    cells["status"] = (None if row.imported else row.audited_status) or row.status
     if row.counts != TOKENS:
         own = {f"{row.counts}_per_second": cells["tokens_per_second"]}
         cells |= {"tokens_per_second": None, **own}
-    return cells | {"status": audited or row.status}
+    return cells
 
 
 def _unfinished_run(folder: Path) -> Cells:

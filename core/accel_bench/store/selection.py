@@ -107,7 +107,7 @@ def select_experiments(
     """
     again = store.results(RUNS.c.replaces != "", *conditions)
     found = []
-    with _uncollected():
+    with uncollected():
         for runs, sound in store.by_experiment(*conditions):
             row, first = collect_experiment(runs, again, sound), runs[0]
             begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
@@ -118,9 +118,9 @@ def select_experiments(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Look for no cycles of objects in the block: results have none, and the search through all
-    that were read takes as long as reading them."""
+def uncollected() -> Iterator[None]:
+    """Look for no cycles of objects in the block: results and rows have none, and the search
+    through all that were read takes as long as reading them."""
     was_on = gc.isenabled()
     gc.disable()
     try:

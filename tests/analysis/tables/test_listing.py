@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from store.store_factory import make_experiment, make_rank, make_result, make_se
 from accel_bench.analysis.tables.listing import differing_keys, flat_run
 from accel_bench.job import Job
 from accel_bench.report.formats import render_report
-from accel_bench.report.views.results import listing_report
+from accel_bench.report.views.results import MOST_CORRUPT, listing_report
 from accel_bench.result import Metric, Status
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
@@ -71,6 +72,22 @@ def test_attempts_without_a_result_are_listed_once_as_unfinished(tmp_path: Path)
         ["torn", None, None, "unfinished"],
     ]
     assert "unfinished" in render_report(listing_report(rows), "table")
+
+
+def test_a_table_shows_the_first_corrupt_runs_and_counts_the_others() -> None:
+    """A person reads no 300,000 of them, which took a third of the seconds; programs get all."""
+    damaged = {"status": "corrupt", "round": 0}
+    rows = [{"run_id": f"run-{number}", **damaged} for number in range(MOST_CORRUPT + 20)]
+    rows.append({"run_id": "honest", "status": "ok", "round": 0})
+    report = listing_report(rows)
+    shown = render_report(report, "table").splitlines()
+    assert len(shown) == 2 + MOST_CORRUPT + 1 + 1
+    assert shown[-2].startswith("honest")
+    assert shown[-1] == "20 more runs are corrupt; `--format json` or `csv` lists all"
+    assert len(render_report(report, "csv").splitlines()) == 1 + len(rows)
+    assert json.loads(render_report(report, "json")) == rows
+    few = render_report(listing_report(rows[20:]), "table")
+    assert "more runs" not in few
 
 
 def test_differences_are_dotted_keys_with_both_values() -> None:

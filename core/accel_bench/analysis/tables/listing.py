@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
@@ -16,6 +17,13 @@ from accel_bench.scenario.layers import look_up
 
 Cells = dict[str, Any]
 """A flat row by column name: texts, numbers and None."""
+
+
+def names_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of all cells of rows, each once, in the order in which they come up."""
+    alike = dict.fromkeys(map(tuple, rows))
+    return list(dict.fromkeys(name for names in alike for name in names))
+
 
 LIST_COLUMNS = (
     "run_id",

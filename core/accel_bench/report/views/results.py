@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +15,10 @@ from accel_bench.analysis.metrics.memory import stages_of
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, flat_run
+from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, flat_run, names_of
 from accel_bench.documents.spool import Spool
 from accel_bench.report.render_csv import csv_lines
-from accel_bench.report.table import Report, Section, Table, keyed, listed
+from accel_bench.report.table import Report, Section, Table, entry, keyed, listed
 from accel_bench.report.views.stack_comparison import details
 from accel_bench.result import Provenance, RankResult, Result
 from accel_bench.scenario.layers import look_up
@@ -47,6 +48,9 @@ KINDS: dict[str, Literal["word", "name"]] = {
 }
 """Kinds of the columns of a list of runs that are neither text nor numbers."""
 
+MOST_CORRUPT = 1000
+"""Corrupt runs that a list for people shows; programs get all."""
+
 PER_SECOND = "_per_second"
 """How the names of rates end, whatever a task counts."""
 
@@ -56,8 +60,10 @@ UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_
 
 def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
     """Return a row for each run; people count rounds from 1, programs from 0."""
-    columns = dict.fromkeys(name for row in rows for name in row) or LIST_COLUMNS
-    flat = keyed(columns, rows)
+    columns = names_of(rows) or LIST_COLUMNS
+    corrupt = (number for number, row in enumerate(rows) if row["status"] == "corrupt")
+    left_out = {*islice(corrupt, MOST_CORRUPT, None)}
+    seen = [row for number, row in enumerate(rows) if number not in left_out]
     rates = (f"samples{PER_SECOND}", f"steps{PER_SECOND}")
     forms = {
         **dict.fromkeys((name for name in columns if name.endswith(PER_SECOND)), "{:,.1f}".format),
@@ -72,9 +78,11 @@ def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
             kind=KINDS.get(column.key, column.kind),
             rank=RANKS.get(column.key, 0),
         )
-        for column in flat.columns
+        for column in keyed(columns, seen).columns
     ]
-    return Report([Section(tables=[Table(shown, rows)])], rows, flat)
+    more = f"{len(left_out):,} more runs are corrupt; `--format json` or `csv` lists all"
+    table = Table(shown, seen, notes=[more] if left_out else ())
+    return Report([Section(tables=[table])], rows, Table(list(map(entry, columns)), rows))
 
 
 def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
