@@ -35,6 +35,9 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
+# Tables are as wide as COLUMNS says, which readline sets for processes that tests are run in.
+os.environ.pop("COLUMNS", None)
+
 # Tests fill no caches of the user's, and find none there.
 if "ACCEL_BENCH_CACHE" not in os.environ:
     os.environ["ACCEL_BENCH_CACHE"] = tempfile.mkdtemp(prefix="accel-bench-cache-")
