@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +31,15 @@ class Endings:
 
     def __init__(self) -> None:
         self.cells: dict[str, dict[str, Any]] = {}
+        self.interrupted = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Let the times of all cells be stored, whatever interrupts from here on."""
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, *_: object) -> None:
+        self.interrupted = True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the end of a cell, or what kept it from running."""
@@ -68,7 +78,7 @@ def run_targets(
     os.environ["ACCEL_BENCH_MICRO_DEVICE"] = device
     os.environ["ACCEL_BENCH_MICRO_DTYPE"] = DTYPE
     os.environ["ACCEL_BENCH_MICRO_FLUSH_CACHE"] = str(int(flush))
-    endings = Endings()
+    endings, handler = Endings(), signal.getsignal(signal.SIGINT)
     with tempfile.TemporaryDirectory() as folder:
         # Neither the checkout's settings of pytest nor its fixtures are for these.
         alone = ("--noconftest", "-c", os.devnull, "--rootdir", folder)
@@ -78,6 +88,10 @@ def run_targets(
             code = pytest.main([*TARGETS, *alone, *times, "-k", chosen], plugins=[endings])
         except (KeyboardInterrupt, TypeError):
             # Pytest has stored the times; it fails to show an interrupted line without a number.
+            code = pytest.ExitCode.INTERRUPTED
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if endings.interrupted:
             code = pytest.ExitCode.INTERRUPTED
         timed = json.loads(saved.read_text("utf8"))["benchmarks"] if saved.is_file() else []
     for one in timed:

@@ -14,7 +14,7 @@ from accel_bench.cli.output import print_json, print_rows
 from accel_bench.cli.streams import prepare_streams
 from accel_bench.report import formats
 from accel_bench.report.formats import render_json
-from accel_bench.report.table import Report
+from accel_bench.report.table import Report, entry
 
 NAMES = ("plain", "fünf ≥ 4", "\U0001f600")
 
@@ -34,7 +34,7 @@ def printed(encoding: str, act: Callable[[], None]) -> str:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_table_is_printed_in_any_encoding(encoding: str) -> None:
     rows = [{"name": name} for name in NAMES]
-    text = printed(encoding, lambda: print_rows(("name",), rows, "table"))
+    text = printed(encoding, lambda: print_rows([entry("name")], rows, "table"))
     assert "plain" in text
     assert ("\u2500" in text) == (encoding == "utf-8")
     assert ("\\u2265" in text) == (encoding != "utf-8")
