@@ -140,7 +140,7 @@ def test_too_few_rounds_say_how_many_are_needed():
     runs = [*BASE[:2], *make_rounds(FAST, scaled(0.5)[:2])]
     assert say([LORA, FAST], runs, rounds=2) == (
         "no verdict against lora for fast (1.999 times as fast): 2 rounds of the 5 that a verdict "
-        "needs (--rounds 5)."
+        "needs (--resume --rounds 5)."
     )
 
 

@@ -112,6 +112,14 @@ def test_a_library_that_is_missing_stands_in_the_list(stranger: Path) -> None:
     assert "  greet      no-such-library>=2 is not installed\n" in listed
 
 
+def test_a_misspelt_command_gets_the_nearest_name() -> None:
+    done = call("reprot")
+    assert (done.code, done.err) == (
+        2,
+        "error: no command is called 'reprot'; did you mean 'report'?\n",
+    )
+
+
 def test_the_shell_completes_a_stranger_s_command(stranger: Path) -> None:
     asked = {"COMP_WORDS": "accel-bench gre", "COMP_CWORD": "1"}
     done = start(_ACCEL_BENCH_COMPLETE="complete_bash", PYTHONPATH=str(stranger), **asked)

@@ -50,6 +50,13 @@ def test_an_untracked_file_gives_another_state_for_each_content(checkout: Path) 
     assert state(checkout) != first
 
 
+def test_a_report_or_a_scenario_that_git_does_not_track_changes_no_state(checkout: Path) -> None:
+    clean = state(checkout)
+    (checkout / "accel-bench-report.html").write_text("<p>")
+    (checkout / "my.yaml").write_text("name: mine\n")
+    assert state(checkout) == clean
+
+
 def test_sources_without_git_are_told_apart_by_their_content(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("a = 1\n")
     first = _sources_digest(tmp_path)

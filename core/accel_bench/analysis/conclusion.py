@@ -197,7 +197,7 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     fewest = min(row.rounds for row in rows)
     return [
         f"no verdict against {baseline} for {join_names(names)}: {count(fewest, 'round')} of the "
-        f"{MINIMUM_ROUNDS} that a verdict needs (--rounds {MINIMUM_ROUNDS})"
+        f"{MINIMUM_ROUNDS} that a verdict needs (--resume --rounds {MINIMUM_ROUNDS})"
     ]
 
 

@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from accel_bench.documents.presets import preset_roots
-from accel_bench.errors import AccelBenchError, PluginError, ScenarioError
+from accel_bench.errors import AccelBenchError, PluginError, ScenarioError, did_you_mean
 
 GROUP = "accel_bench.commands"
 """Group of the entry points."""
@@ -152,6 +152,14 @@ class LazyCommands(TyperGroup):
         """Import a command; None where there is none of that name. Raises PluginError."""
         found = find_commands().get(cmd_name)
         return None if found is None else _as_click(found)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is called. Raises ScenarioError with the nearest name."""
+        known = find_commands()
+        if args and args[0] not in known and not args[0].startswith("-"):
+            near = did_you_mean(args[0], known)
+            raise ScenarioError(f"no command is called {args[0]!r}{near}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under their titles, without importing them."""

@@ -17,6 +17,9 @@ GENERATED_FOLDERS = frozenset(
 )
 """Folders whose files come and go while the sources stay; a compiler's cache has modules too."""
 
+CODE = (".py", ".pyx", ".so", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h")
+"""Endings of files that are code: what else git does not track, as a report, changes no result."""
+
 COMMIT_DIGITS = 10
 """Digits of a commit's hash that are shown."""
 
@@ -55,10 +58,13 @@ def git_state(folder: Path) -> str:
     if all(line.startswith("# ") for line in lines):
         return commit
     changes = _git(folder, "diff", "HEAD", "--", ".")
-    untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--", ".")
-    content = [_digest(folder / name) for name in untracked.splitlines()]
-    dirty = hashlib.sha256("\0".join([changes, untracked, *content]).encode()).hexdigest()[:8]
-    return f"{commit}.dirty-{dirty}"
+    untracked = _git(folder, "ls-files", "--others", "--exclude-standard", "--", ".").splitlines()
+    names = [name for name in untracked if name.endswith(CODE)]
+    if not changes and not names:
+        return commit
+    content = [_digest(folder / name) for name in names]
+    parts = [changes, "\n".join(names), *content]
+    return f"{commit}.dirty-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:8]}"
 
 
 def _digest(path: Path) -> str:

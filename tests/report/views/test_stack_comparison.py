@@ -269,7 +269,7 @@ def test_one_round_shows_numbers_without_intervals_and_the_answer_why_nothing_wa
     results = [make_result(LORA), make_result(FAST, seconds=0.05)]
     text = show(make_summary([LORA, FAST], results, rounds=1))
     assert line_of(text, "fast").split()[1:3] == ["2,000", "2.00"]
-    assert "1 round of the 5 that a verdict needs (--rounds 5)" in words(text)
+    assert "1 round of the 5 that a verdict needs (--resume --rounds 5)" in words(text)
 
 
 def test_what_planning_added_and_plugins_summarize_stands_under_the_table_once() -> None:
