@@ -7,6 +7,7 @@ import math
 import pytest
 
 from accel_bench.analysis.statistics.estimators import (
+    T_975,
     geometric_interval,
     holm,
     one_sided_p,
@@ -69,3 +70,11 @@ def test_the_one_sided_chance_is_the_tail_beyond_the_t_statistic():
     values = [1.0, 2.0, 3.0]
     assert one_sided_p(values) == pytest.approx(t_tail(2, 2 * math.sqrt(3)))
     assert one_sided_p([-value for value in values]) == pytest.approx(one_sided_p(values))
+
+
+def test_quantiles_that_are_listed_are_those_of_scipy_to_the_last_digit() -> None:
+    from scipy.special import stdtrit
+
+    assert [*T_975] == [float(stdtrit(degrees, 0.975)) for degrees in range(1, len(T_975) + 1)]
+    assert t_quantile(4, 0.975) == T_975[3]
+    assert t_quantile(4.5, 0.975) == float(stdtrit(4.5, 0.975))
