@@ -16,7 +16,7 @@ def spread(*values: float) -> str:
 
 
 def test_an_interval_that_tells_nothing_asks_for_more_rounds() -> None:
-    assert spread(1000.0, 1600.0) == "1,265 (needs more rounds)"  # it would be ±1,880 %
+    assert spread(1000.0, 1600.0) == "1,265 ±>100 %"  # it would be ±1,880 %
     assert spread(1000.0, 1050.0) == "1,025 ±36 %"
     assert spread(1000.0, 1600.0, 1300.0, 1250.0, 1310.0) == "1,278 ±23 %"
     assert spread(1000.0) == "1,000"

@@ -199,12 +199,12 @@ def rate_interval(speed: Interval) -> str:
 def with_spread(interval: Interval, form: Callable[[float], str]) -> str:
     """Return `0.402 ±6 %`: the estimate and the larger half of the 95 % interval.
 
-    One that is too wide is not shown.
+    One that is too wide to say anything is `±>100 %`.
     """
     if interval.low is None or interval.high is None or interval.median == 0:
         return form(interval.median)
     if too_wide(interval):
-        return f"{form(interval.median)} (needs more rounds)"
+        return f"{form(interval.median)} ±>100 %"
     half = 100 * max(interval.high / interval.median - 1, 1 - interval.low / interval.median)
     return f"{form(interval.median)} ±{half:{',.0f' if half >= 1 else '.1g'}} %"
 
