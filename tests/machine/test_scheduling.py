@@ -54,7 +54,11 @@ def test_a_priority_is_put_back_where_the_system_allows_it() -> None:
     assert read_scheduling() == before
 
 
-def test_children_and_orphans_of_a_block_end_with_it_and_others_stay() -> None:
+def test_children_and_orphans_of_a_block_end_with_it_and_others_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Threads that other tests have left would leave the block's processes alone.
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread()])
     ours = start()
     with ended_children():
         child = start()

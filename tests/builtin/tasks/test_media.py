@@ -44,10 +44,12 @@ def results_of(folder: Path, work: str, **changes: Any) -> dict[str, Result]:
 
 
 def losses_of(result: Result) -> list[float]:
-    """Losses of all steps of a run."""
+    """Losses of as many steps as were asked for, from the first one: on a busy machine a window may
+    have been measured again, in later steps."""
     window = result.ranks[0].window
     assert window is not None
-    found = [sample.loss for sample in (*window.warmup, *window.samples)]
+    steps = (*window.warmup, *window.discarded, *window.samples)
+    found = [sample.loss for sample in steps[: len(window.warmup) + len(window.samples)]]
     assert None not in found
     return [float(loss or 0) for loss in found]
 
