@@ -126,6 +126,12 @@ def test_the_shell_completes_a_stranger_s_command(stranger: Path) -> None:
     assert done.out.split() == ["greet"]
 
 
+def test_the_shell_completes_nothing_behind_a_command_that_there_is_not() -> None:
+    asked = {"COMP_WORDS": "accel-bench nothing ", "COMP_CWORD": "2"}
+    done = start(_ACCEL_BENCH_COMPLETE="complete_bash", **asked)
+    assert "error" not in done.err and "Traceback" not in done.err
+
+
 def test_the_list_imports_no_command() -> None:
     program = (
         "import json, sys\n"

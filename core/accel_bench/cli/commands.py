@@ -156,7 +156,8 @@ class LazyCommands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called. Raises ScenarioError with the nearest name."""
         known = find_commands()
-        if args and args[0] not in known and not args[0].startswith("-"):
+        wrong = args and args[0] not in known and not args[0].startswith("-")
+        if wrong and not ctx.resilient_parsing:  # A shell that completes is told nothing.
             near = did_you_mean(args[0], known)
             raise ScenarioError(f"no command is called {args[0]!r}{near}")
         return super().resolve_command(ctx, args)
