@@ -21,7 +21,7 @@ SMALL = "rms_norm and tiny and eager"
 """Targets that show that it works."""
 
 DTYPE = "bfloat16"
-"""What models are trained in on a GPU."""
+"""Dtype in which models are trained on a GPU."""
 
 TARGETS = ("--pyargs", "accel_bench.micro.targets", "-q", "-p", "no:cacheprovider")
 

@@ -26,7 +26,7 @@ AGAIN = "again"
 """The stack that does what the baseline does."""
 
 TRIAL = "import torch"
-"""What a process does whose time tells how long a run takes here and now."""
+"""Program whose duration tells how long a run takes here and now."""
 
 TRIALS_OF_A_RUN = 3
 """Times as long as that process that a run takes: it imports more, and trains for a second."""

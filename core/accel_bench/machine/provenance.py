@@ -63,8 +63,8 @@ def git_state(folder: Path) -> str:
     if not changes and not names:
         return commit
     content = [_digest(folder / name) for name in names]
-    parts = [changes, "\n".join(names), *content]
-    return f"{commit}.dirty-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:8]}"
+    parts = "\0".join([changes, "\n".join(names), *content])
+    return f"{commit}.dirty-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
 
 
 def _digest(path: Path) -> str:

@@ -119,7 +119,7 @@ class _OutOfMemory:
 
 
 class Clock(NamedTuple):
-    """What times the rounds of a cell."""
+    """Clock that times the rounds of a cell."""
 
     name: str
     """Such as `wall`, the host's clock, or `cuda events`."""

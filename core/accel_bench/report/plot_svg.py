@@ -52,7 +52,7 @@ STYLE: dict[Any, Any] = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
 }
-"""What all plots share. Dollars in a name are no formula."""
+"""Settings that all plots share. Dollars in a name are no formula."""
 
 HOVER = re.compile(r'<g id="hover\n([^"]*)">')
 """Group of an artist that has texts on hover; its id carries them, one in each line."""
@@ -107,7 +107,7 @@ LEFT_OUT = re.compile(
     r"| xmlns(:xlink)?=\"[^\"]*\"|font-family: [^;\"]*; |(?<=\n)\s+",
     re.S,
 )
-"""What a drawing that stands in a page does without: headers, comments, fonts."""
+"""Headers, comments and fonts, which a drawing in a page does without."""
 
 
 def _for_page(svg: str, title: str) -> str:

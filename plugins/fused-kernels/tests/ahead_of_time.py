@@ -35,7 +35,7 @@ USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 
 class Hopper:
-    """What Triton asks of a GPU before it compiles for it."""
+    """Answers to what Triton asks of a GPU before it compiles for it."""
 
     def get_current_target(self) -> GPUTarget:
         return HOPPER

@@ -1,4 +1,4 @@
-"""What `memory` does with torch: add up what a forward pass keeps, and keep a snapshot for OOM."""
+"""The part of `memory` that uses torch: bytes that a forward pass keeps, and a snapshot for OOM."""
 
 from __future__ import annotations
 
