@@ -25,6 +25,10 @@ EDITABLE := --no-deps --no-build-isolation
 PROCESSES := $(shell expr 1 + "$$(getconf _NPROCESSORS_ONLN || echo 1)")
 PARALLEL := --numprocesses $(PROCESSES) --maxprocesses 5 --dist loadfile --no-loadscope-reorder \
 	--benchmark-disable
+# What fails beside other tests, or beside the other work of a shared machine, runs once more alone,
+# a few tests at most. What fails then too fails the target, and so does any other end of the first.
+ALONE := [ $$? = 1 ] && echo "once more, alone: what failed beside others" &&
+AGAIN := --last-failed --last-failed-no-failures=none --exitfirst --benchmark-disable
 QUANTIZED_TESTS := $(QUANTIZING) plugins/distributed/tests/test_quantized.py tests/test_samples.py
 QUANTIZED_LOG := $(QUANTIZED)/tests.log
 
@@ -62,14 +66,16 @@ endif
 ready: $(QUANTIZED)/.done $(VENV)/.collected
 
 test-ordinary: $(VENV)/.test $(QUANTIZED)/.done
-	ACCEL_BENCH_QUANTIZED="$(CURDIR)/$(QUANTIZED)" $(BIN)/python -m pytest $(PARALLEL)
+	ACCEL_BENCH_QUANTIZED="$(CURDIR)/$(QUANTIZED)"; export ACCEL_BENCH_QUANTIZED; \
+		$(BIN)/python -m pytest $(PARALLEL) || { $(ALONE) $(BIN)/python -m pytest $(AGAIN); }
 
 # One process beside those of the other environment, which has more than twice as much to do: each
 # process imports and collects anew. What it prints follows in one piece when it has ended.
 test-quantized: $(QUANTIZED)/.done
 	$(QUANTIZED)/bin/python -m pytest -o cache_dir=$(QUANTIZED)/.pytest_cache \
 		$(QUANTIZED_TESTS) > $(QUANTIZED_LOG) 2>&1; \
-		code=$$?; cat $(QUANTIZED_LOG); exit $$code
+		code=$$?; cat $(QUANTIZED_LOG); ( exit $$code ) || { $(ALONE) $(QUANTIZED)/bin/python \
+		-m pytest -o cache_dir=$(QUANTIZED)/.pytest_cache $(AGAIN) $(QUANTIZED_TESTS); }
 
 quick: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"

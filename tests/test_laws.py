@@ -351,6 +351,16 @@ def test_core_imports_no_plugin_in_the_box_by_name() -> None:
             assert not [name for name in found if name.startswith(boxed)], path
 
 
+def test_no_folder_in_the_box_imports_another() -> None:
+    packages = boxed_packages()
+    for package in packages:
+        others = tuple(other for other in packages if other != package)
+        folder = ROOT / "plugins" / package.removeprefix("accel_bench_").replace("_", "-")
+        for path in sorted((folder / package).rglob("*.py")):
+            found = {*imports_of(tree_of(path))}
+            assert not [name for name in found if name.split(".")[0] in others], path
+
+
 PLUGIN_CLASS = re.compile(
     r"^class \w+\((Plugin|AgentLauncher|Task)\b(?!\[OptionsT\])", re.MULTILINE
 )

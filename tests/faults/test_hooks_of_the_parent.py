@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fault_plugins.distribution import install
-from faults.program import Finished, Program, null_scenario
+from faults.program import Finished, Program, null_scenario, write_scenario
 
 from accel_bench.machine.scheduling import read_scheduling
 
@@ -83,7 +83,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     install(site, "bench-greedy", {"greedy": "Greedy"}, SOURCE)
     program = Program(folder, site, {"LEFT": str(folder / "left")})
     scenario = null_scenario({"baseline": [], "cheat": ["greedy"]})
-    return program.run(scenario, "--rounds", "2")
+    # Threads that other tests have left in this process would leave the hooks' processes alone.
+    path = write_scenario(folder / "scenario.yaml", scenario)
+    return program.call_apart("run", str(path), "--rounds", "2")
 
 
 def test_no_run_is_pinned_by_a_hook_of_the_parent(finished: Finished) -> None:

@@ -15,7 +15,7 @@ from statistics import fmean, median, stdev
 from typing import Literal
 
 from accel_bench.analysis.gates.history import HistoryRun
-from accel_bench.analysis.gates.history_schema import History, HistoryStep
+from accel_bench.analysis.gates.history_schema import History, HistoryPoint, HistoryStep
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import standard_error, t_quantile
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA, SHORTEST_SIDE
@@ -45,7 +45,10 @@ class Confirmation(Document):
     step: HistoryStep
 
     confirmed: bool
-    """Whether the new runs are on the worse side of the sessions before the step, surely."""
+    """Whether the new runs are surely on the worse side of the sessions before the step.
+
+    They must also be nearer to the sessions since the step than to those before it.
+    """
 
     basis: Literal["own values", "ratio to the baseline"]
     """What was compared with the sessions before."""
@@ -54,7 +57,10 @@ class Confirmation(Document):
     """New over before, less 1; null where no new run completed."""
 
     bound: float | None
-    """How far the new runs must at least be from the sessions before, relative."""
+    """How far the new runs must at least be from the sessions before, relative.
+
+    It is what is sure at the error rate, and half of the step where that is more.
+    """
 
     rounds: int
     """New rounds."""
@@ -85,14 +91,17 @@ def confirm_step(
     """
     step = history.newest_step
     assert step is not None
-    before, new = _ratios(history, step, fresh, baseline, fresh_baseline)
+    before, since, new = _ratios(history, step, fresh, baseline, fresh_baseline)
     paired = min(len(before), len(new)) >= SHORTEST_SIDE
     if not paired:
-        before, new = _levels(history, step), list(_logs(fresh).values())
+        before, since = _levels(history, step)
+        new = list(_logs(fresh).values())
     change, bound = judge_new_runs(before, new)
+    half = abs(median(since) - median(before)) / 2 if before and since else 0.0
+    mostly = bound is not None and half > bound
+    bound = half if mostly else bound
     worse = change is not None and step.change == _direction(history, change)
-    sure = change is not None and bound is not None and abs(change) > bound
-    confirmed = worse and sure
+    confirmed = worse and change is not None and bound is not None and abs(change) > bound
     return Confirmation(
         scenario=history.scenario,
         stack=history.stack,
@@ -108,7 +117,7 @@ def confirm_step(
         error_rate=ONE_SIDED_ALPHA,
         run_ids=tuple(run.run_id for run in fresh if run.value is not None),
         conclusion=f"the step at session {step.session} of {history.figure} is "
-        f"{'' if confirmed else 'not '}confirmed: {_reason(change, bound, paired)}",
+        f"{'' if confirmed else 'not '}confirmed: {_reason(change, bound, paired, mostly)}",
     )
 
 
@@ -159,29 +168,40 @@ def _ratios(
     fresh: Sequence[HistoryRun],
     baseline: History | None,
     fresh_baseline: Sequence[HistoryRun],
-) -> tuple[list[float], list[float]]:
-    """Return log-ratios to the baseline: of each session before the step, and of each new round."""
+) -> tuple[list[float], list[float], list[float]]:
+    """Return log-ratios to the baseline.
+
+    They are those of each session before the step, of each one since, and of each new round.
+    """
     if baseline is None or (baseline.stack, baseline.sweep) == (history.stack, history.sweep):
-        return [], []
+        return [], [], []
     base = {one.session: one.value.median for one in baseline.points if one.value}
-    points = history.points[_start(history) : step.point]
-    before = [
-        math.log(one.value.median / base[one.session])
-        for one in points
-        if one.value and base.get(one.session, 0.0) > 0
-    ]
+    before, since = (
+        [
+            math.log(one.value.median / base[one.session])
+            for one in points
+            if one.value and base.get(one.session, 0.0) > 0
+        ]
+        for points in _sides(history, step)
+    )
     own, other = _logs(fresh), _logs(fresh_baseline)
-    return before, [own[key] - other[key] for key in sorted(own.keys() & other.keys())]
+    return before, since, [own[key] - other[key] for key in sorted(own.keys() & other.keys())]
 
 
-def _start(history: History) -> int:
-    """Return the first point after the step before the newest one."""
-    return history.steps[-2].point if len(history.steps) > 1 else 0
+def _sides(
+    history: History, step: HistoryStep
+) -> tuple[Sequence[HistoryPoint], Sequence[HistoryPoint]]:
+    """Return the points from the step before the newest one to that, and those since."""
+    start = history.steps[-2].point if len(history.steps) > 1 else 0
+    return history.points[start : step.point], history.points[step.point :]
 
 
-def _levels(history: History, step: HistoryStep) -> list[float]:
-    points = history.points[_start(history) : step.point]
-    return [math.log(one.value.median) for one in points if one.value]
+def _levels(history: History, step: HistoryStep) -> tuple[list[float], list[float]]:
+    before, since = (
+        [math.log(one.value.median) for one in points if one.value]
+        for points in _sides(history, step)
+    )
+    return before, since
 
 
 def _direction(history: History, change: float) -> str:
@@ -191,11 +211,13 @@ def _direction(history: History, change: float) -> str:
     )  # fmt: skip
 
 
-def _reason(change: float | None, bound: float | None, paired: bool) -> str:
-    """Return what the new runs show, and what would be sure."""
+def _reason(change: float | None, bound: float | None, paired: bool, half: bool) -> str:
+    """Return what the new runs show, and what would confirm the step."""
     if change is None or bound is None:
         return "too few new runs, or sessions before it, to judge"
     basis = ", as a ratio to the baseline," if paired else ""
     found = f"new runs{basis} are {percent(math.expm1(change))} from the sessions before it"
+    if half:
+        return f"{found}; half of the step is {percent(math.expm1(bound))}"
     rate = f"at an error rate of {percent(ONE_SIDED_ALPHA)}"
     return f"{found}; sure is {percent(math.expm1(bound))}, {rate}"
