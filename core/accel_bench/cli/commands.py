@@ -9,11 +9,9 @@ and one line about it. Our own commands enter by this door too.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from accel_bench.documents.presets import preset_roots
-from accel_bench.errors import AccelBenchError, PluginError, ScenarioError, did_you_mean
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.plugins.doors import Entry, find_entries
 
 GROUP = "accel_bench.commands"
 """Group of the entry points."""
@@ -32,9 +31,6 @@ DESCRIPTIONS = "commands.toml"
 MAXIMUM_BYTES = 256 * 1024
 """Size of that file; nothing that describes commands is as large."""
 
-OWN_DISTRIBUTION = "accel-bench"
-"""The distribution whose commands keep their names."""
-
 UNTITLED = "Of other distributions"
 """Title above commands that no file describes."""
 
@@ -43,10 +39,7 @@ UNTITLED = "Of other distributions"
 class Command:
     """A command as the list of all commands shows it."""
 
-    name: str
-    """Name that is typed; `distribution:name` where ours, or two others, have the same name."""
-
-    entry: metadata.EntryPoint
+    entry: Entry
 
     title: str
     """Heading under which it is listed."""
@@ -55,22 +48,9 @@ class Command:
     """Description in one line; of a command that lacks a library, which one."""
 
     @property
-    def brought_by(self) -> str:
-        """The distribution and its version."""
-        found = self.entry.dist
-        return f"{found.name} {found.version}" if found else "an unknown distribution"
-
-    def load(self) -> Any:
-        """Import the command. Raises PluginError that names its distribution and the reason."""
-        try:
-            return self.entry.load()
-        except AccelBenchError:
-            raise
-        except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise PluginError(
-                f"the command {self.name!r} of {self.brought_by} is broken: {reason}"
-            ) from error
+    def name(self) -> str:
+        """Name that is typed."""
+        return self.entry.name
 
 
 def find_commands() -> dict[str, Command]:
@@ -81,14 +61,11 @@ def find_commands() -> dict[str, Command]:
 @lru_cache(maxsize=1)
 def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
     """Return the commands of this `sys.path`; ours keep their names, whoever has them too."""
-    entries = dict.fromkeys(metadata.entry_points(group=GROUP))  # a line may stand twice
-    shared = Counter(entry.name for entry in entries)
-    named = {_name_of(entry, shared[entry.name] > 1): entry for entry in entries}
     own_root, *roots = preset_roots()
     ours, others = _descriptions([own_root]), _descriptions(roots)
     found = [
-        _described(name, entry, ours if _is_ours(entry) else others)
-        for name, entry in named.items()
+        _described(entry, ours if entry.is_ours else others)
+        for entry in find_entries(GROUP, "command").values()
     ]
     order = [*ours]
     found.sort(
@@ -97,28 +74,15 @@ def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
     return {command.name: command for command in found}
 
 
-def _is_ours(entry: metadata.EntryPoint) -> bool:
-    return entry.dist is not None and entry.dist.name == OWN_DISTRIBUTION
-
-
-def _name_of(entry: metadata.EntryPoint, shared: bool) -> str:
-    """Return what a command is called: by its address where another one has its name."""
-    if not shared or _is_ours(entry):
-        return entry.name
-    return f"{entry.dist.name if entry.dist else ''}:{entry.name}"
-
-
-def _described(
-    name: str, entry: metadata.EntryPoint, described: Mapping[str, tuple[str, str]]
-) -> Command:
+def _described(entry: Entry, described: Mapping[str, tuple[str, str]]) -> Command:
     """Return a command; the line of one that lacks a library says so."""
-    title, line = described.get(entry.name, (UNTITLED, ""))
-    if entry.dist is not None and not _is_ours(entry):
+    title, line = described.get(entry.point.name, (UNTITLED, ""))
+    if not entry.is_ours:
         from accel_bench.plugins.registry import unmet_requirement
 
-        missing = filter(None, map(unmet_requirement, entry.dist.requires or ()))
+        missing = filter(None, map(unmet_requirement, entry.requires))
         line = "; ".join(missing) or line
-    return Command(name, entry, title, line)
+    return Command(entry, title, line)
 
 
 def _descriptions(roots: Iterable[Path]) -> dict[str, tuple[str, str]]:
@@ -186,7 +150,7 @@ def _as_click(command: Command) -> Any:
     """Return the command that typer makes of a function or of a group."""
     from accel_bench.cli.output import with_wide
 
-    loaded = command.load()
+    loaded = command.entry.load()
     outer = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     outer.callback()(lambda: None)
     if isinstance(loaded, typer.Typer):
@@ -195,10 +159,8 @@ def _as_click(command: Command) -> Any:
     elif callable(loaded):
         outer.command(command.name)(with_wide(loaded))
     else:
-        raise PluginError(
-            f"the command {command.name!r} of {command.brought_by} is broken: "
-            f"{command.entry.value} is neither a function nor a typer.Typer"
-        )
+        value = command.entry.point.value
+        raise command.entry.broken(f"{value} is neither a function nor a typer.Typer")
     group: Any = typer.main.get_group(outer)
     return group.commands[command.name]
 

@@ -17,7 +17,7 @@ from accel_bench.machine.virtual_environment import (
 )
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugins
-from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.doors import OWN_DISTRIBUTION
 from accel_bench.plugins.interpreter import Interpreter, read_interpreter
 from accel_bench.plugins.registry import find, missing_extra
 from accel_bench.scenario.settings import PythonEnvironment

@@ -12,9 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from accel_bench._version import __version__
 from accel_bench.plugin import CONTRACT
-
-OWN_DISTRIBUTION = "accel-bench"
-"""The distribution that holds the contract."""
+from accel_bench.plugins.doors import OWN_DISTRIBUTION
 
 
 @cache

@@ -9,7 +9,7 @@ from accel_bench.errors import PluginError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, task_of, wrong_answer
-from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.doors import OWN_DISTRIBUTION
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.registry import find, missing_extra, unmet_requirement
 from accel_bench.plugins.shipped import plugin_meant_by

@@ -15,7 +15,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.hookspecs import ONE_ANSWER
 from accel_bench.machine.info import python_command
 from accel_bench.plugin import Plugin
-from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.doors import OWN_DISTRIBUTION
 from accel_bench.plugins.manager import TRACKING, load_class
 from accel_bench.plugins.registry import find, installed
 from accel_bench.plugins.validation import (

@@ -15,7 +15,7 @@ from accel_bench.documents.load import Document, load_file
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, install_command
-from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.doors import OWN_DISTRIBUTION
 
 
 class ShippedPlugin(Frozen):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accel_bench.errors import install_package
-from accel_bench.plugins.compatibility import OWN_DISTRIBUTION
+from accel_bench.plugins.doors import OWN_DISTRIBUTION
 from accel_bench.report.table import Column, Report, Section, Table, entry, listed
 
 UNDECLARED = {

@@ -1,0 +1,102 @@
+"""The doors of the core: groups of entry points, listed from metadata and loaded by name.
+
+What ships in the box comes in by the same doors as what other distributions add. Nothing is
+imported for a list; what is broken is named with its distribution and the reason when it is used.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+from accel_bench.errors import AccelBenchError, PluginError, did_you_mean
+
+OWN_DISTRIBUTION = "accel-bench"
+"""The distribution of the core and of what is in the box."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a distribution brings through a door."""
+
+    kind: str
+    """What the door is for, in one word: `command`, `format`."""
+
+    name: str
+    """Name by which it is used; `distribution:name` where ours, or two others, have the same."""
+
+    point: metadata.EntryPoint
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it ships in the box."""
+        return _is_ours(self.point)
+
+    @property
+    def brought_by(self) -> str:
+        """The distribution and its version."""
+        found = self.point.dist
+        return f"{found.name} {found.version}" if found else "an unknown distribution"
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Requirements (PEP 508) of its distribution."""
+        found = self.point.dist
+        return tuple(found.requires or ()) if found else ()
+
+    def load(self) -> Any:
+        """Import it. Raises PluginError that names its distribution and the reason."""
+        try:
+            return self.point.load()
+        except AccelBenchError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self.broken(f"{type(error).__name__}: {error}") from error
+
+    def broken(self, reason: str) -> PluginError:
+        """Return the error that says why it cannot be used."""
+        return PluginError(
+            f"the {self.kind} {self.name!r} of {self.brought_by} is broken: {reason}"
+        )
+
+
+def find_entries(group: str, kind: str) -> Mapping[str, Entry]:
+    """Return what is installed in a group of entry points, by name; nothing is imported.
+
+    Those of the box come first.
+    """
+    return _entries_on(group, kind, tuple(sys.path))
+
+
+def find_entry(group: str, kind: str, name: str) -> Entry:
+    """Return one of them. Raises PluginError with the nearest name where there is none."""
+    known = find_entries(group, kind)
+    if name not in known:
+        raise PluginError(f"no {kind} is called {name!r}{did_you_mean(name, known)}")
+    return known[name]
+
+
+@lru_cache(maxsize=16)
+def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, Entry]:
+    """Return the entries on this `sys.path`."""
+    points = dict.fromkeys(metadata.entry_points(group=group))  # a line may stand twice
+    shared = Counter(point.name for point in points)
+    found = [Entry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
+    found.sort(key=lambda one: (not one.is_ours, one.name))
+    return {one.name: one for one in found}
+
+
+def _is_ours(point: metadata.EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == OWN_DISTRIBUTION
+
+
+def _name_of(point: metadata.EntryPoint, shared: bool) -> str:
+    """Return what an entry is called: by its address where another one has its name."""
+    if not shared or _is_ours(point):
+        return point.name
+    return f"{point.dist.name if point.dist else ''}:{point.name}"
