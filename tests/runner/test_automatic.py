@@ -14,13 +14,9 @@ from accel_bench.analysis.estimates.lengths import summarize_lengths
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.planning.sizes import Sizing, plan_with_sizes
 from accel_bench.result import Result, Status
-from accel_bench.runner.automatic import (
-    Chooser,
-    length_choice,
-    longest_of,
-    plan_with_sizes,
-)
+from accel_bench.runner.automatic import Chooser, length_choice, longest_of
 from accel_bench.runner.automatic_batch import EstimatedBatch, power_of_two
 from accel_bench.runner.estimate_target import target_of
 from accel_bench.scenario.draft import read_draft
@@ -293,8 +289,11 @@ class Estimated(Chooser):
 
 def test_a_stack_that_cannot_be_estimated_is_tried_alone(tmp_path: Path) -> None:
     path = write(tmp_path, data="{sequence_length: 8}")
-    chooser = Estimated(read_draft(path), read_machine(), PlanRequest(), True)
-    stacks = planned(path).planned
+    plan = planned(path)
+    stacks = plan.planned
+    point = stacks[0].experiment.point
+    sizing = Sizing(read_draft(path), read_machine(), PlanRequest(), True, plan, point)
+    chooser = Estimated(sizing)
     found = chooser._estimated(stacks, 1024)
     assert found.value == 4
     assert found.least_bytes < (found.most_bytes or 0)

@@ -26,11 +26,11 @@ from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.formats import render
 from accel_bench.result import Status
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.automatic import plan_with_sizes
 from accel_bench.runner.benchmark import Benchmark, Measured, session_maker
 from accel_bench.runner.benchmark import run_plans as run_plans_in_sessions
 from accel_bench.runner.log_end import log_end

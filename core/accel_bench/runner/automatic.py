@@ -1,4 +1,4 @@
-"""Work out the sizes that a scenario leaves to the program, before its first round.
+"""Work out the sizes that a scenario leaves to the program, through the door `accel_bench.sizes`.
 
 `data.sequence_length: auto` is the 95th percentile of the data's samples; `train.micro_batch_size:
 auto` the largest micro-batch with which every stack of a sweep point fits. What was worked out is
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,8 +28,8 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.job import Job
 from accel_bench.machine.caches import cache_folder
-from accel_bench.machine.info import Machine
-from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.planning.plan import Planned, PlanRequest
+from accel_bench.planning.sizes import Settings, Sizing
 from accel_bench.result import Result, Status
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.automatic_batch import (
@@ -43,8 +43,7 @@ from accel_bench.runner.automatic_batch import (
 from accel_bench.runner.estimate_answer import named_batch
 from accel_bench.runner.estimate_memory import MemoryEstimator
 from accel_bench.runner.simulator import Simulator
-from accel_bench.scenario.automatic import LENGTH, MICRO_BATCH, Choice, Choices
-from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.automatic import LENGTH, MICRO_BATCH, Choice
 from accel_bench.scenario.models import Scenario
 
 POSITIONS = ("max_position_embeddings", "n_positions")
@@ -54,9 +53,6 @@ POSITIONS_BEHIND_PADDING = frozenset(
     {"camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod"}
 )
 """Model types whose first position is the one behind the id of padding."""
-
-Settings: TypeAlias = tuple[tuple[str, Any], ...]
-"""Values of dotted keys."""
 
 _ModelT = TypeVar("_ModelT", bound=Frozen)
 
@@ -75,60 +71,36 @@ NOT_OF_THE_DATA = {"sequence_length", "prefetch"}
 """Keys of `data` that change no sample."""
 
 
-def plan_with_sizes(
-    draft: Draft, machine: Machine, request: PlanRequest, work_out: bool = True
-) -> Plan:
-    """Return the plan with every `auto` worked out; with stand-ins where it is not to be.
+def sequence_length(sizing: Sizing) -> tuple[int, str] | None:
+    """Return the 95th percentile of the lengths of the data's samples, and why it is that."""
+    planned = sizing.stacks()[0]
+    if (summary := Chooser(sizing).lengths(planned)) is None:
+        return None
+    choice = length_choice(summary, planned.experiment.scenario)
+    return choice.value, choice.because
 
-    Sizes that were worked out before are taken without any work. Raises ScenarioError where a size
-    cannot be worked out.
-    """
-    rough = make_plan(draft, machine, replace(request, stand_ins=True))
-    if not rough.open_sizes:
-        return rough
-    chooser = Chooser(draft, machine, request, work_out)
-    choices = {
-        point: dict(chooser.choices(rough, point, keys)) for point, keys in rough.open_sizes.items()
-    }
-    return chooser.plan(choices, stand_ins=not work_out)
+
+def micro_batch_size(sizing: Sizing) -> tuple[int, str] | None:
+    """Return the largest micro-batch of all stacks, estimated and tried, and why it is that."""
+    choice = Chooser(sizing).batch()
+    return None if choice is None else (choice.value, choice.because)
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """Works out the sizes of sweep points."""
+    """Works out the sizes of a sweep point."""
 
-    draft: Draft
-    machine: Machine
-    request: PlanRequest
+    sizing: Sizing
 
-    work_out: bool
-    """Whether to start processes for what is not known yet."""
+    @property
+    def request(self) -> PlanRequest:
+        """What was asked of the plan."""
+        return self.sizing.request
 
-    def plan(self, choices: Choices, stand_ins: bool = True, settings: Settings = ()) -> Plan:
-        """Return the plan with these sizes, and with further values of dotted keys."""
-        overrides = (*self.request.overrides, *settings)
-        request = replace(self.request, choices=choices, stand_ins=stand_ins, overrides=overrides)
-        return make_plan(self.draft, self.machine, request)
-
-    def choices(self, rough: Plan, point: str, keys: Sequence[str]) -> Iterator[tuple[str, Choice]]:
-        """Yield the sizes of a point by their keys; fewer where they are not to be worked out."""
-        stacks = _stacks_at(rough, point)
-        found: dict[str, Choice] = {}
-        if LENGTH in keys and stacks:
-            summary = self._lengths(stacks[0])
-            if summary is None:
-                return
-            found[LENGTH] = length_choice(summary, stacks[0].experiment.scenario)
-            yield LENGTH, found[LENGTH]
-        if MICRO_BATCH in keys and stacks:
-            batch = self._batch(rough, point, found)
-            if batch is not None:
-                yield MICRO_BATCH, batch
-
-    def _lengths(self, planned: Planned) -> LengthSummary | None:
+    def lengths(self, planned: Planned) -> LengthSummary | None:
         """Summarize the lengths of the samples, which the data plugin reads where they are new."""
         place = _place("lengths", _of_the_data(planned))
-        if (kept := _kept(place, LengthSummary)) or not self.work_out:
+        if (kept := _kept(place, LengthSummary)) or not self.sizing.work_out:
             return kept
         self.request.notify(f"{LENGTH}: auto: reading the lengths of the data's samples")
         with tempfile.TemporaryDirectory(prefix="accel-bench-lengths-") as folder:
@@ -142,23 +114,24 @@ class Chooser:
         _keep(place, summary)
         return summary
 
-    def _batch(self, rough: Plan, point: str, found: Mapping[str, Choice]) -> Choice | None:
-        """Return the largest micro-batch of all stacks: estimated, and tried with real steps."""
-        stacks = _stacks_at(self.plan({point: found}), point)
+    def batch(self) -> Choice | None:
+        """Return the largest micro-batch with which every stack fits."""
+        stacks = self.sizing.stacks()
         refuse_dependent(stacks)
         identities = [one.experiment.identity for one in stacks]
         # A global batch size and an accumulation are one experiment with the stand-in of 1.
-        search = range_of(rough, stacks[0])
-        place = _place("micro-batches", [identities, self.machine.memory_bytes, search])
+        search = range_of(self.sizing.rough, stacks[0])
+        machine = self.sizing.machine
+        place = _place("micro-batches", [identities, machine.memory_bytes, search])
         kept = _kept(place, KeptBatch)
-        if kept and kept.estimated.holds(device_now(self.machine).memory_bytes):
+        if kept and kept.estimated.holds(device_now(machine).memory_bytes):
             return kept.choice
-        if not self.work_out:
+        if not self.sizing.work_out:
             return None
         estimated = self._estimated(stacks, search)
         value, because = estimated.value, estimated.because
         failure = ""
-        while (problem := self._problem(point, found, value)) is not None:
+        while (problem := self._problem(value)) is not None:
             if value == 1:
                 raise ScenarioError(f"{MICRO_BATCH}: auto: even 1 does not run: {problem}")
             value, failure = value // 2, problem
@@ -176,7 +149,7 @@ class Chooser:
 
         Raises ScenarioError where not one sample fits, or where it cannot be estimated.
         """
-        target = device_now(self.machine)
+        target = device_now(self.sizing.machine)
         memory = size(target.memory_bytes or 0)
         with closing(Simulator(self.request.trust_remote_code)) as simulator:
             estimator = MemoryEstimator(simulator, target)
@@ -201,7 +174,7 @@ class Chooser:
             )
         return found
 
-    def _problem(self, point: str, found: Mapping[str, Choice], value: int) -> str | None:
+    def _problem(self, value: int) -> str | None:
         """Try a micro-batch in every stack; return why one does not fit, None where all do.
 
         In the first stack a run that is refused, as where there is too little data, is a reason
@@ -209,8 +182,8 @@ class Chooser:
         itself will say it.
         """
         tried = Choice(key=MICRO_BATCH, value=value, because="")
-        plan = self.plan({point: {**found, MICRO_BATCH: tried}}, settings=SHORT)
-        for number, planned in enumerate(map(_shortened, _stacks_at(plan, point))):
+        stacks = self.sizing.stacks([tried], SHORT)
+        for number, planned in enumerate(map(_shortened, stacks)):
             name = planned.experiment.stack.name
             self.request.notify(f"{MICRO_BATCH}: auto: trying {value:,} with {name}")
             with tempfile.TemporaryDirectory(prefix="accel-bench-trial-") as folder:
@@ -236,7 +209,7 @@ class Chooser:
             folder,
             folder,
             f"auto-{secrets.token_hex(4)}",
-            planned.machine(self.machine),
+            planned.machine(self.sizing.machine),
             purpose=purpose,
             experiment=planned.experiment,
             interpreter=planned.command,
@@ -272,11 +245,6 @@ def longest_of(config: Mapping[str, Any]) -> int | None:
             padding = known.get("pad_token_id", 1)
             return int(found[0]) - (int(padding) + 1 if behind and padding is not None else 0)
     return None
-
-
-def _stacks_at(plan: Plan, point: str) -> list[Planned]:
-    """Return the experiments of a point that run here."""
-    return [one for one in plan.runnable if one.experiment.point == point]
 
 
 def _shortened(planned: Planned) -> Planned:

@@ -16,8 +16,8 @@ from typing import Any
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.plan import Planned, PlanRequest
+from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.result import Result, Status
-from accel_bench.runner.automatic import plan_with_sizes
 from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing.in_process import SESSION, Execution, run_in_process

@@ -1,0 +1,95 @@
+"""The door for sizes that follow from data and memory: what `auto` in a scenario becomes.
+
+A distribution works a size out by an entry point of the group `accel_bench.sizes` whose name is
+the dotted key: a function that gets a `Sizing` and returns the size and a sentence that says how it
+came about, or None if it is not known yet and no processes may be started for it. It raises
+ScenarioError if there is no such size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.plugins.doors import find_entries
+from accel_bench.scenario.automatic import STAND_INS, Choice
+from accel_bench.scenario.draft import Draft
+
+GROUP = "accel_bench.sizes"
+"""Group of the entry points."""
+
+Settings: TypeAlias = tuple[tuple[str, Any], ...]
+"""Values of dotted keys."""
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """What a size of one sweep point is worked out from."""
+
+    draft: Draft
+    machine: Machine
+    request: PlanRequest
+
+    work_out: bool
+    """Whether processes may be started for what is not known yet."""
+
+    rough: Plan
+    """The plan with stand-ins for what is open."""
+
+    point: str
+    """The sweep point, as `Experiment.point` names it."""
+
+    found: Mapping[str, Choice] = field(default_factory=dict)
+    """Its sizes that are known already, by key."""
+
+    def stacks(self, chosen: Sequence[Choice] = (), settings: Settings = ()) -> list[Planned]:
+        """Return the experiments of the point that run here.
+
+        They have the sizes that are known and those that are `chosen`, and `settings`.
+        """
+        choices = {self.point: {**self.found, **{one.key: one for one in chosen}}}
+        overrides = (*self.request.overrides, *settings)
+        request = replace(self.request, choices=choices, stand_ins=True, overrides=overrides)
+        return _runnable_at(make_plan(self.draft, self.machine, request), self.point)
+
+
+def plan_with_sizes(
+    draft: Draft, machine: Machine, request: PlanRequest, work_out: bool = True
+) -> Plan:
+    """Return the plan with every `auto` worked out; with stand-ins where it is not to be.
+
+    Sizes that were worked out before are taken without any work. Raises ScenarioError where a size
+    cannot be worked out.
+    """
+    rough = make_plan(draft, machine, replace(request, stand_ins=True))
+    if not rough.open_sizes:
+        return rough
+    choices = {}
+    for point in rough.open_sizes:
+        if _runnable_at(rough, point):
+            choices[point] = _choices(Sizing(draft, machine, request, work_out, rough, point))
+    return make_plan(draft, machine, replace(request, choices=choices, stand_ins=not work_out))
+
+
+def _choices(sizing: Sizing) -> Mapping[str, Choice]:
+    """Return the sizes of a point by their keys; fewer where they are not to be worked out."""
+    found: dict[str, Choice] = {}
+    for key in filter(sizing.rough.open_sizes[sizing.point].__contains__, STAND_INS):
+        entry = find_entries(GROUP, "size").get(key)
+        if entry is None:
+            raise ScenarioError(
+                f"{key}: auto: nothing that is installed works it out; give a number"
+            )
+        if (size := entry.load()(replace(sizing, found=found))) is None:
+            break
+        value, because = size
+        found = {**found, key: Choice(key=key, value=value, because=because)}
+    return found
+
+
+def _runnable_at(plan: Plan, point: str) -> list[Planned]:
+    return [one for one in plan.runnable if one.experiment.point == point]

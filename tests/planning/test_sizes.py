@@ -1,0 +1,58 @@
+"""Sizes come in through a door: found by their key, and named where nothing works them out."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from cli.program import write_nulls
+
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.machine.info import read_machine
+from accel_bench.planning import sizes
+from accel_bench.planning.plan import PlanRequest
+from accel_bench.planning.sizes import GROUP, plan_with_sizes
+from accel_bench.plugins.doors import Entry, find_entries
+from accel_bench.scenario.automatic import LENGTH, STAND_INS
+from accel_bench.scenario.draft import read_draft
+
+STRANGER = """\
+def length(sizing):
+    return 24, f"{sizing.stacks()[0].experiment.stack.name} asks for it"
+"""
+
+
+def plan_with(value: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sequence lengths of a plan in which an entry point of that value works the length out."""
+    found = {LENGTH: Entry("size", LENGTH, EntryPoint(LENGTH, value, GROUP))} if value else {}
+    monkeypatch.setattr(sizes, "find_entries", lambda group, kind: found)
+    draft = read_draft(write_nulls(folder, data="{use: null, sequence_length: auto}"))
+    plan = plan_with_sizes(draft, read_machine(), PlanRequest())
+    return [one.experiment.scenario.data.sequence_length for one in plan.planned]
+
+
+def test_ours_enter_by_the_door() -> None:
+    assert {*find_entries(GROUP, "size")} == {*STAND_INS}
+
+
+def test_a_size_is_what_the_entry_of_its_key_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_stranger_s_sizes.py").write_text(STRANGER)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plan_with("a_stranger_s_sizes:length", tmp_path, monkeypatch) == [24, 24]
+
+
+def test_a_size_that_nothing_works_out_is_named_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ScenarioError, match="nothing that is installed works it out"):
+        plan_with(None, tmp_path, monkeypatch)
+
+
+def test_a_broken_size_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PluginError, match=r"size 'data.sequence_length' of .* is broken: Module"):
+        plan_with("no_such_library:size", tmp_path, monkeypatch)
