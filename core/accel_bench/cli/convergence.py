@@ -33,8 +33,8 @@ def convergence(options: ConvergenceOptions) -> None:
     were tried, how alike seeds end, and whether memory grows with the steps.
     """
     from accel_bench.analysis.learning.convergence import convergence as converge
-    from accel_bench.cli.cost import hourly_rate, warn_if_stale
     from accel_bench.cli.output import print_report
+    from accel_bench.cli.rates import hourly_rate, warn_if_stale
     from accel_bench.errors import AccelBenchError
     from accel_bench.report.views.convergence import convergence_report
 

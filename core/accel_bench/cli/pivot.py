@@ -44,8 +44,8 @@ def pivot(options: PivotOptions) -> None:
     """
     from accel_bench.analysis.metrics.rate import Terms
     from accel_bench.analysis.tables.pivot import Layout, pivot_experiments
-    from accel_bench.cli.cost import hourly_rate, warn_if_stale
     from accel_bench.cli.output import print_report
+    from accel_bench.cli.rates import hourly_rate, warn_if_stale
     from accel_bench.report.views.pivot import pivot_report
 
     rate = hourly_rate(options)

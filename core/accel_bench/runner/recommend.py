@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from accel_bench.analysis.device_kinds import DeviceKind
 from accel_bench.analysis.estimates.lengths import summarize_lengths
 from accel_bench.analysis.estimates.schema import LengthSummary
 from accel_bench.analysis.recommendation.advice import advice
@@ -17,7 +18,7 @@ from accel_bench.analysis.recommendation.answer import (
     kept_settings,
     others_of,
 )
-from accel_bench.analysis.recommendation.candidates import Candidate, DeviceKind, collect_candidates
+from accel_bench.analysis.recommendation.candidates import Candidate, collect_candidates
 from accel_bench.analysis.recommendation.evidence import of_gpu, of_length, of_newest_training
 from accel_bench.analysis.recommendation.ranking import (
     Ranked,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, TypeAlias
 
+from accel_bench.analysis.device_kinds import DeviceKind
 from accel_bench.analysis.recommendation.answer import considered, kept_settings
-from accel_bench.analysis.recommendation.candidates import DeviceKind
 from accel_bench.analysis.recommendation.family_schema import FamilyRecommendation, FamilyRow
 from accel_bench.analysis.recommendation.ranking import Ranked, job_time
 from accel_bench.analysis.recommendation.schema import Certainty, RecommendRequest

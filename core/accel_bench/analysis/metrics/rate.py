@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from accel_bench.analysis.wording import count
 from accel_bench.documents.base import Frozen
 
 
@@ -42,6 +43,15 @@ class HourlyRate(Frozen):
 
     stale: bool = False
     """Whether it is more than 90 days old."""
+
+    @property
+    def note(self) -> str:
+        """The price in words, with where it comes from and its age."""
+        what = " ".join(filter(None, (self.provider, self.instance, self.region)))
+        dated = f", {self.date}" if self.date else ""
+        stale = f" STALE: {count(self.age_days or 0, 'day')} old" if self.stale else ""
+        named = f", {what}, {self.kind}" if what else ""
+        return f"price: {self.usd_per_hour:g} USD per hour{named} ({self.source}{dated}){stale}"
 
 
 class Terms(Frozen):

@@ -6,22 +6,20 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.checks.offered_load import NO_LATENCY, rate_obstacle, saturation
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
+from accel_bench.analysis.device_kinds import DeviceKind, devices_of
 from accel_bench.analysis.recommendation.schema import Fate
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.wording import join_names
-from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.machine.devices import HOST, computes_on_host
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -37,29 +35,6 @@ NOT_TRAINING = {
 """Sections of a scenario that do not say what is trained."""
 
 UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory there"
-
-
-class DeviceKind(NamedTuple):
-    """Devices on which runs may be compared with one another."""
-
-    name: str
-    """Short name of the table, or what the device calls itself."""
-
-    kind: str
-    """`cpu` for the host, else what torch calls such devices."""
-
-    devices: int
-    nodes: int
-
-    host: str
-    """Of a CPU, whose speed its machine decides; empty for another device."""
-
-    @property
-    def label(self) -> str:
-        """Name for people."""
-        many = f"{self.devices} x " if self.devices > 1 else ""
-        where = f" of {self.host}" if self.host else ""
-        return f"{many}{self.name}{where}"
 
 
 @dataclass(frozen=True)
@@ -144,37 +119,6 @@ def _named(candidates: Sequence[Candidate], device: DeviceKind) -> list[Candidat
     own = [one for one in candidates if one.device == device]
     named = tell_apart([one.runs for one in own])
     return [replace(one, runs=runs) for one, runs in zip(own, named, strict=True)]
-
-
-def device_of(result: Result) -> DeviceKind | None:
-    """Return the devices of a run; None where no rank reached its device."""
-    device = next((rank.device for rank in result.ranks if rank.device), None)
-    if device is None:
-        return None
-    scenario, machine = result.experiment.scenario, result.machine
-    sizes = scenario.world_size, scenario.resources.nodes
-    if not computes_on_host(device.type):
-        known = find_hardware(device.name)
-        return DeviceKind(known.name if known else device.name, device.type, *sizes, host="")
-    name, host = (machine.processor, machine.host) if machine else (HOST, "")
-    return DeviceKind(name, HOST, *sizes, host=host)
-
-
-def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
-    """Return the devices of each run: where no rank reached its own, those of its session."""
-    found = [device_of(result) for result in results]
-    known = {r.session: one for r, one in zip(results, found, strict=True) if one}
-    return [
-        one or _unseen(result, known.get(result.session))
-        for result, one in zip(results, found, strict=True)
-    ]
-
-
-def _unseen(result: Result, other: DeviceKind | None) -> DeviceKind:
-    """Return the devices of a run that did not reach them; `other` are those of its session."""
-    scenario = result.experiment.scenario
-    known = other or DeviceKind("unknown device", scenario.resources.device, 1, 1, "")
-    return known._replace(devices=scenario.world_size, nodes=scenario.resources.nodes)
 
 
 def training_of(experiment: Experiment) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from accel_bench.analysis.device_kinds import devices_of
 from accel_bench.analysis.page import ScenarioPage
-from accel_bench.analysis.recommendation.candidates import devices_of
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.wording import (
     label,

@@ -24,7 +24,6 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench.report.views.cost import price_note
 
 WIDTH = 100
 """Columns of the page where the output is no terminal."""
@@ -150,7 +149,7 @@ def _reached(document: ConvergenceDocument) -> Iterator[str]:
 def _notes(document: ConvergenceDocument) -> Iterator[str]:
     yield EXCLUDED
     if document.tariff:
-        yield price_note(document.tariff)
+        yield document.tariff.note
     if any(row.loss_kind == "training" for row in document.experiments):
         yield (
             "training loss, smoothed over 5 steps: data.held_out holds samples out to evaluate on"

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.metrics.cost import FACTORS, CostDocument, ExperimentCost
-from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import count, grouped_by_reason, label, rate, usd
+from accel_bench.analysis.wording import grouped_by_reason, label, rate, usd
 from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
 from accel_bench.report.views.points import in_units
 
@@ -45,17 +44,8 @@ def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
     return text
 
 
-def price_note(tariff: HourlyRate) -> str:
-    """Return the price that costs are worked out with, where it comes from, and its age."""
-    what = " ".join(filter(None, (tariff.provider, tariff.instance, tariff.region)))
-    dated = f", {tariff.date}" if tariff.date else ""
-    stale = f" STALE: {count(tariff.age_days or 0, 'day')} old" if tariff.stale else ""
-    named = f", {what}, {tariff.kind}" if what else ""
-    return f"price: {tariff.usd_per_hour:g} USD per hour{named} ({tariff.source}{dated}){stale}"
-
-
 def _notes(document: CostDocument) -> Iterator[str]:
-    yield price_note(document.tariff)
+    yield document.tariff.note
     if document.for_tokens:
         yield f"USD in all: for {document.for_tokens:,.0f} tokens"
     yield f"tokens are real ones, without padding; it is {document.excluded}"

@@ -77,7 +77,6 @@ def _answer(made: Pivot) -> str:
 
 
 def _notes(made: Pivot) -> Iterator[str]:
-    from accel_bench.report.views.cost import price_note
 
     if made.added_keys:
         yield f"rows differ in {', '.join(made.added_keys)} too: no cell mixes experiments"
@@ -94,7 +93,7 @@ def _notes(made: Pivot) -> Iterator[str]:
     if any(one.name.startswith("mfu_6n") for one in made.values):
         yield "6N: 6 FLOPs for each weight that a token meets, trained or not, without attention"
     if made.terms.rate:
-        yield price_note(made.terms.rate)
+        yield made.terms.rate.note
         yield f"tokens are real ones, without padding; it is {EXCLUDED}"
     if made.terms.tokens:
         what = "hours and USD" if made.terms.rate else "hours"

@@ -19,7 +19,7 @@ from accel_bench.worker.communication import is_collective, largest_buffer, name
 from accel_bench.worker.count.kinds import cast_of, kind_of, synchronizes
 from accel_bench.worker.count.sites import Sites
 from accel_bench.worker.count.traffic import moved_bytes
-from accel_bench.worker.estimate.tracker import flops_of, moves_nothing
+from accel_bench.worker.flops.operations import flops_of, moves_nothing
 
 TO_HOST = frozenset(
     {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}

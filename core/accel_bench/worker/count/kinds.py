@@ -11,7 +11,7 @@ from accel_bench.analysis.kinds import shared_kind
 from accel_bench.analysis.ledgers.schema import Kind
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.worker.communication import is_collective
-from accel_bench.worker.estimate.tracker import moves_nothing
+from accel_bench.worker.flops.operations import moves_nothing
 
 SYNCHRONIZING = frozenset(
     {

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_iter
 
 from accel_bench.worker.count.kinds import MASKS
-from accel_bench.worker.estimate.tracker import content_bytes
+from accel_bench.worker.flops.operations import content_bytes
 
 OVERWRITING = frozenset(
     {
