@@ -21,8 +21,10 @@ from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
 
-from accel_bench.analysis.recommendation.candidates import collect_candidates
-from accel_bench.analysis.recommendation.ranking import Ranked, rank
+from accel_bench_advise.recommendation.candidates import collect_candidates
+from accel_bench_advise.recommendation.next_runs import rounds_needed
+from accel_bench_advise.recommendation.ranking import Ranked, rank
+
 from accel_bench.analysis.wording import count, percent
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
@@ -39,7 +41,6 @@ from accel_bench.result import (
     WeightUpdate,
     Window,
 )
-from accel_bench.runner.recommend_next import rounds_needed
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import Use

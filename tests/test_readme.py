@@ -76,7 +76,11 @@ RUN_ELSEWHERE = ("dpo-cpu", "inference-cpu")
 SHORTER = {
     "doctor": ("--no-noise",),  # tests/cli/test_doctor.py measures the noise.
     "count": (*SMALL, *FORKING),
-    "estimate": ("--only", "baseline", "--no-limits"),  # tests/cli/test_estimate.py looks for them
+    "estimate": (
+        "--only",
+        "baseline",
+        "--no-limits",
+    ),  # plugins/advise/tests/test_estimate.py looks for them
     # A scenario without torch has no process group to join.
     "profile": (*SMALL, *FORKING),
     "scaling": ("--rounds", "1", "--set", "parallel=none", "--oversubscribe", *FORKING),
@@ -116,7 +120,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SIMULATES = "accel-bench estimate"
-"""Beginning of a command that starts a process with torch, as tests/cli/test_estimate.py does."""
+"""Beginning of a command that starts a process with torch, as tests of plugins/advise do."""
 
 
 # In this process; tests/cli/test_main.py starts the program as a shell does.

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from analysis_factory import make_experiment, make_ranks, make_result, make_summary
-from cli.program import call
-from recommendation_factory import experiment, in_turn, runs
-from serving_factory import serving
-from typer.main import get_command
-
-from accel_bench.analysis.estimates.schema import (
+from accel_bench_advise.estimates.schema import (
     BatchShape,
     CostEstimate,
     Estimate,
@@ -26,6 +20,13 @@ from accel_bench.analysis.estimates.schema import (
     Span,
     SpeedEstimate,
 )
+from accel_bench_advise.estimates.view import estimate_report
+from analysis_factory import make_experiment, make_ranks, make_result, make_summary
+from cli.program import call
+from recommendation_factory import experiment, in_turn, runs
+from serving_factory import serving
+from typer.main import get_command
+
 from accel_bench.analysis.searches.fitting import FitPoint, SearchRange, fit_report
 from accel_bench.analysis.searches.tuning import with_answer
 from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, TuneTrial
@@ -35,7 +36,6 @@ from accel_bench.report.formats import FORMATS
 from accel_bench.report.render_terminal import BREAKS, render_terminal
 from accel_bench.report.table import Column, Report, Section, Table
 from accel_bench.report.views.catalog import PRICES
-from accel_bench.report.views.estimate import estimate_report
 from accel_bench.report.views.fit import fit_view
 from accel_bench.report.views.scaling import scaling_report
 from accel_bench.report.views.stack_comparison import stacks_report

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_advise.estimates.target import target_of
 from analysis_factory import make_experiment
 from cli.program import start, surroundings, write_nulls
 from gpu_factory import Stream
@@ -33,7 +34,6 @@ from accel_bench.machine.devices import (
 )
 from accel_bench.planning.duration import FLOPS_OF_A_CORE, FRACTION_OF_PEAK, _rate
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.runner.estimate_target import target_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_machine, run_scenario
 from accel_bench.worker.clocks import EventClock, HostClock, clock_for

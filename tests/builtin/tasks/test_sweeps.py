@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from accel_bench_advise.estimates.target import machine_with
 from builtin.tasks.catalogue_files import write_catalogue
 
 from accel_bench import Result, Status
@@ -17,7 +18,6 @@ from accel_bench.catalog.hardware import named_hardware
 from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.runner.estimate_target import machine_with
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import run_scenario
 

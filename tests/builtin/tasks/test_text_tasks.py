@@ -15,13 +15,14 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from accel_bench_advise.estimates.schema import SimulationRequest
+from accel_bench_advise.simulation.simulate import SimulatedRun
 from builtin.tasks.catalogue_files import write_catalogue
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
 from accel_bench import Batch, Options, Result, Run, Status, TokenCounts
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.analysis.estimates.schema import SimulationRequest
 from accel_bench.builtin.data import catalogues
 from accel_bench.builtin.tasks.embedding import EmbeddingOptions
 from accel_bench.builtin.tasks.embedding_impl import InfoNCE
@@ -38,7 +39,6 @@ from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import Stack
 from accel_bench.testing import make_run, run_scenario
 from accel_bench.testing.tiny import shrunk
-from accel_bench.worker.estimate.simulate import SimulatedRun
 
 # PEFT asks transformers by a name that is being replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

@@ -1,0 +1,1 @@
+"""Memory, speed and money before anything runs, and which stack to take."""

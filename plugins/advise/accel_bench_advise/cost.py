@@ -1,0 +1,44 @@
+"""`accel-bench cost`: what stored throughput means in dollars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from accel_bench.cli.options import ExperimentOptions, PriceOptions, takes
+from accel_bench.cli.rates import hourly_rate, warn_if_stale
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOptions(PriceOptions, ExperimentOptions):
+    """Options of `cost`."""
+
+    output: Annotated[
+        Literal["table", "json", "csv"], typer.Option("--format", help="How to print.")
+    ] = "table"
+
+
+@takes(CostOptions)
+def cost(options: CostOptions) -> None:
+    """Print what a million tokens cost with each experiment, at the price of a machine.
+
+    The measured throughput counts real tokens, without padding; starting up, loading, compiling and
+    writing checkpoints are not in the cost. Prices older than 90 days are marked as stale.
+    """
+    from accel_bench.analysis.metrics.cost import cost_of_experiments
+    from accel_bench.cli.output import print_report
+    from accel_bench.errors import PriceError
+    from accel_bench_advise.cost_view import cost_report
+
+    rate = hourly_rate(options)
+    if rate is None:
+        raise PriceError("a cost needs --price or --instance, and not both")
+    experiments, _ = options.read_experiments()
+    document = cost_of_experiments(experiments, rate, options.for_tokens, options.instances)
+    print_report(cost_report(document), options.output)
+    warn_if_stale(rate)

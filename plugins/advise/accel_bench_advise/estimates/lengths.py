@@ -1,0 +1,68 @@
+"""Read a file of sample lengths, and choose a context length by it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from accel_bench.documents.files import read_text
+from accel_bench.errors import ScenarioError
+from accel_bench_advise.estimates.schema import LengthSummary
+
+MAXIMUM_BYTES = 64 * 2**20
+"""Size of a file of lengths: some ten million samples."""
+
+QUANTILE = 0.95
+"""Share of the samples that the chosen context length holds whole."""
+
+MULTIPLE = 8
+"""The chosen length is rounded up to a multiple of this, as kernels like it."""
+
+
+def read_lengths(path: Path) -> list[int]:
+    """Return the lengths in a file: a JSON list, or numbers between spaces, commas or lines.
+
+    Raises ScenarioError for a file that cannot be read, and for what is no length in tokens.
+    """
+    text = read_text(path, MAXIMUM_BYTES, ScenarioError, "; take a sample of the lengths")
+    if text.lstrip().startswith("["):
+        try:
+            found: list[int] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ScenarioError(f"{path} is no JSON list of lengths: {error}") from error
+    else:
+        found = [_number(word, path) for word in re.split(r"[\s,;]+", text.strip()) if word]
+    for length in found:
+        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+            raise ScenarioError(f"{path}: {length!r} is no length of a sample in tokens")
+    if not found:
+        raise ScenarioError(f"{path} holds no lengths; write one number of tokens a line")
+    return found
+
+
+def summarize_lengths(lengths: list[int], sequence_length: int | None = None) -> LengthSummary:
+    """Return what lengths say; `sequence_length` takes the place of the 95th percentile."""
+    ordered = sorted(lengths)
+    most = ordered[max(0, -int(-QUANTILE * len(ordered) // 1) - 1)]
+    chosen = sequence_length or -(-most // MULTIPLE) * MULTIPLE
+    kept = sum(min(length, chosen) for length in ordered)
+    return LengthSummary(
+        samples=len(ordered),
+        tokens=sum(ordered),
+        median=ordered[len(ordered) // 2],
+        longest=ordered[-1],
+        percentile_95=most,
+        sequence_length=chosen,
+        truncated_fraction=sum(length > chosen for length in ordered) / len(ordered),
+        padding_fraction=1 - kept / (chosen * len(ordered)),
+    )
+
+
+def _number(word: str, path: Path) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise ScenarioError(
+            f"{path}: {word!r} is no number of tokens; write one a line, or a JSON list"
+        ) from None

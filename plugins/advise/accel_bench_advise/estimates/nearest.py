@@ -1,0 +1,123 @@
+"""Search for the nearest change with which an experiment fits a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from accel_bench.catalog.hardware import list_hardware
+from accel_bench.errors import AccelBenchError
+from accel_bench.planning.plan import Planned
+from accel_bench_advise.estimates.answer import changes_of, shape_of
+from accel_bench_advise.estimates.largest import MemoryEstimator
+from accel_bench_advise.estimates.memory import fit_of
+from accel_bench_advise.estimates.schema import Alternative, MemoryEstimate, Part
+
+Replan = Callable[[Planned, dict[str, Any]], Planned]
+"""Plans an experiment again with other settings; raises AccelBenchError where that cannot be."""
+
+CHANGE_WHAT_LASTS = ("model.dtype", "adapter.use")
+"""Settings that change how much weights and optimizer state take."""
+
+SIMULATED_ACCUMULATION = 2
+"""Micro-batches of a step that are simulated: each after the second adds its token ids alone."""
+
+
+class NearestSearch(NamedTuple):
+    """Looks for the nearest change that fits."""
+
+    estimator: MemoryEstimator
+    replan: Replan
+
+    def nearest(self, planned: Planned) -> Alternative | None:
+        """Return the first change that fits, in the order in which to try them.
+
+        Where weights and optimizer state alone exceed the device, neither checkpointing nor a
+        smaller batch is simulated.
+        """
+        too_large: list[tuple[Any, ...]] = []
+        for changed in changes_of(planned.experiment.scenario):
+            lasting = tuple(changed.get(key) for key in CHANGE_WHAT_LASTS)
+            if lasting in too_large:
+                continue
+            memory = self._memory(planned, changed)
+            if memory and changed and memory.fit == "fits":
+                return self._alternative(changed, memory)
+            if memory and _lasting_bytes(memory) > (memory.device_bytes or math.inf):
+                too_large.append(lasting)
+            elif found := self._smaller(planned, changed):
+                return found
+        return self._larger_device(planned)
+
+    def _memory(self, planned: Planned, changed: dict[str, Any]) -> MemoryEstimate | None:
+        """Return the memory of a change, planned and simulated as it will be given; None where it
+        cannot be."""
+        with suppress(AccelBenchError):
+            other = self.replan(planned, changed) if changed else planned
+            shape = shape_of(other.experiment.scenario)
+            if not other.skipped:
+                few = _with_few_micro_batches(other) if changed else other
+                return self.estimator.memory(few, shape)
+        return None
+
+    def _trial(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
+        """Return the change where it fits."""
+        memory = self._memory(planned, changed)
+        return self._alternative(changed, memory) if memory and memory.fit == "fits" else None
+
+    def _alternative(self, changed: dict[str, Any], memory: MemoryEstimate) -> Alternative:
+        name = self.estimator.target.name
+        return Alternative(settings=changed, gpu=name, needed_bytes=memory.needed_bytes)
+
+    def _smaller(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
+        """Return the change with the largest micro-batch that fits, of as many samples a step."""
+        train = planned.experiment.scenario.train
+        samples = train.micro_batch_size * train.gradient_accumulation
+        batches = [size for size in range(1, train.micro_batch_size) if samples % size == 0]
+        best, first, end = None, 0, len(batches)
+        while first < end:
+            middle = (first + end) // 2
+            size = batches[middle]
+            smaller = {
+                "train.micro_batch_size": size,
+                "train.gradient_accumulation": samples // size,
+            }
+            if found := self._trial(planned, {**changed, **smaller}):
+                best, first = found, middle + 1
+            else:
+                end = middle
+        return best
+
+    def _larger_device(self, planned: Planned) -> Alternative | None:
+        """Return the smallest device of the table that holds the experiment as it is."""
+        shape = shape_of(planned.experiment.scenario)
+        need = self.estimator.memory(planned, shape).needed_bytes
+        larger = [
+            (row.memory_bytes, name)
+            for name, row in list_hardware().items()
+            if fit_of(need, row.memory_bytes) == "fits"
+        ]
+        if self.estimator.target.kind == "cpu" or not larger:
+            return None
+        return Alternative(settings={}, gpu=min(larger)[1], needed_bytes=need)
+
+
+def _lasting_bytes(memory: MemoryEstimate) -> float:
+    """Return the bytes that a device holds from step to step, whatever the batch."""
+    kinds: tuple[Part, ...] = ("weights", "quantized weights", "optimizer state")
+    return sum(memory.parts.get(kind, 0.0) for kind in kinds)
+
+
+def _with_few_micro_batches(planned: Planned) -> Planned:
+    """Return an experiment of the same memory whose step is simulated sooner."""
+    scenario = planned.experiment.scenario
+    train = scenario.train
+    if train.gradient_accumulation <= SIMULATED_ACCUMULATION:
+        return planned
+    samples = train.micro_batch_size * SIMULATED_ACCUMULATION * scenario.data_parallel
+    fewer = {"gradient_accumulation": SIMULATED_ACCUMULATION, "global_batch_size": samples}
+    shorter = scenario.model_copy(update={"train": train.model_copy(update=fewer)})
+    return replace(planned, experiment=planned.experiment.model_copy(update={"scenario": shorter}))

@@ -1,0 +1,135 @@
+"""The process that simulates steps: it has torch, this one has not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO, Literal
+
+from pydantic import ValidationError
+
+from accel_bench.analysis.wording import duration
+from accel_bench.errors import AccelBenchError
+from accel_bench.machine.info import python_command
+from accel_bench.scenario.experiment import Experiment
+from accel_bench_advise.estimates.schema import (
+    BatchShape,
+    Footprint,
+    Simulation,
+    SimulationRequest,
+)
+
+TIMEOUT_SECONDS = 1800.0
+"""How long a simulation may take; a step of 70e9 parameters takes a minute or two."""
+
+
+class Simulator:
+    """Starts the process with the first question, and keeps all answers."""
+
+    def __init__(
+        self, trust_remote_code: bool = False, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._trust_remote_code = trust_remote_code
+        self._process: subprocess.Popen[str] | None = None
+        self._log: IO[str] = tempfile.TemporaryFile("w+", errors="replace")
+        self._known: dict[tuple[str, str, BatchShape], Footprint] = {}
+        self._models: dict[str, Simulation] = {}
+
+    def model(self, experiment: Experiment) -> Simulation:
+        """Return what is known of the model of an experiment that was simulated."""
+        return self._models[_key(experiment)]
+
+    def footprint(
+        self, experiment: Experiment, shape: BatchShape, device: Literal["cpu", "cuda"]
+    ) -> Footprint:
+        """Return what a step of that shape takes. Raises AccelBenchError where it is not known."""
+        key = _key(experiment), device, shape
+        if key not in self._known:
+            answer = self._ask(
+                SimulationRequest(
+                    experiment=experiment,
+                    shapes=(shape,),
+                    device=device,
+                    trust_remote_code=self._trust_remote_code,
+                )
+            )
+            if answer.problem:
+                raise AccelBenchError(f"the step cannot be simulated: {answer.problem}")
+            self._models[key[0]] = answer
+            (self._known[key],) = answer.footprints
+        return self._known[key]
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+        self._log.close()
+
+    def _end(self) -> None:
+        """End the process; the next question starts another one."""
+        if self._process is not None:
+            self._process.kill()
+            with suppress(OSError):  # a question that it has not read
+                self._process.communicate()
+        self._process = None
+
+    def _ask(self, request: SimulationRequest) -> Simulation:
+        process = self._process = self._process or self._start()
+        started = time.monotonic()
+        timer = threading.Timer(self._timeout_seconds, process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            answer = _exchange(process, request.model_dump_json())
+            return Simulation.model_validate_json(answer)
+        except (OSError, ValueError) as error:
+            self._end()
+            if time.monotonic() - started >= self._timeout_seconds:
+                limit = duration(self._timeout_seconds)
+                raise AccelBenchError(f"the simulation was ended after {limit}") from error
+            if isinstance(error, ValidationError):
+                shown = answer.strip()[:80]
+                raise AccelBenchError(f"the simulation has answered {shown!r}") from error
+            raise AccelBenchError(f"the simulation has ended: {self._last_line()}") from error
+        finally:
+            timer.cancel()
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            python_command("-m", "accel_bench_advise.simulation"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={
+                **os.environ,
+                "ACCEL_BENCH_PARENT": str(os.getpid()),
+                "CUDA_VISIBLE_DEVICES": "",  # it needs none, and would take memory on each
+            },
+        )
+
+    def _last_line(self) -> str:
+        self._log.seek(0)
+        lines: Sequence[str] = self._log.read().strip().splitlines()
+        return lines[-1] if lines else "it has said nothing"
+
+
+def _exchange(process: subprocess.Popen[str], question: str) -> str:
+    """Return the line that answers a question. Raises OSError where the process has ended."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(question + "\n")
+    process.stdin.flush()
+    if answer := process.stdout.readline():
+        return answer
+    raise BrokenPipeError("no answer")
+
+
+def _key(experiment: Experiment) -> str:
+    uses = [use.model_dump_json() for use in experiment.stack.uses]
+    work = experiment.scenario.model_dump_json(exclude={"name", "description", "measure"})
+    return "\n".join([work, *uses])

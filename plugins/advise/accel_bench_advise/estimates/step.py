@@ -1,0 +1,107 @@
+"""How fast an experiment is on a device: by the roofline, calibrated by what was measured there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from statistics import median
+from typing import NamedTuple
+
+from accel_bench.analysis.checks.audit import with_audit
+from accel_bench.analysis.metrics.throughput import run_throughput, token_summary
+from accel_bench.analysis.wording import label_of
+from accel_bench.catalog.hardware import find_hardware
+from accel_bench.errors import AccelBenchError
+from accel_bench.result import Result, Status
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario
+from accel_bench_advise.estimates.answer import shape_of
+from accel_bench_advise.estimates.schema import Footprint, SpeedEstimate
+from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.estimates.speed import Calibration, roofline, speed_estimate
+from accel_bench_advise.estimates.target import Target
+
+MOST_CALIBRATIONS = 2
+"""Stored experiments that a speed is calibrated by; each has to be simulated too."""
+
+MOST_SIMULATED = 6
+"""Stored experiments that are simulated for that: of some the steps are not full."""
+
+
+class SpeedEstimator(NamedTuple):
+    """Estimates the speed of experiments on devices of one kind."""
+
+    simulator: Simulator
+    target: Target
+    stored: Sequence[Result]
+
+    def speed(self, experiment: Experiment, footprint: Footprint) -> SpeedEstimate | None:
+        """Return the speed of all devices; None where a device's peaks are not known, and where
+        devices share a step, of which each would be taken to do all."""
+        scenario = experiment.scenario
+        peaks = self.target.peaks(scenario)
+        seconds = roofline(footprint, peaks) if peaks else None
+        if peaks is None or seconds is None or scenario.data_parallel < scenario.world_size:
+            return None
+        tokens = _processed(footprint, scenario) * scenario.data_parallel
+        return speed_estimate(seconds, tokens, peaks.source, list(self._calibrations(experiment)))
+
+    def _calibrations(self, experiment: Experiment) -> Iterator[Calibration]:
+        """Yield those of the newest runs that compare; of the same stack's plugins where it ran."""
+        alike: dict[str, Result] = {}
+        for result in reversed(self.stored):
+            if self._compares(result, experiment.scenario):
+                alike.setdefault(result.experiment.id, result)
+        uses = experiment.stack.uses
+        same = [one for one in alike.values() if one.experiment.stack.uses == uses]
+        found = 0
+        for result in (same or list(alike.values()))[:MOST_SIMULATED]:
+            with suppress(AccelBenchError):
+                yield self._calibration(result)
+                found += 1
+            if found == MOST_CALIBRATIONS:
+                return
+
+    def _calibration(self, result: Result) -> Calibration:
+        """Return the seconds of a run's steps over the roofline's of the same steps.
+
+        Raises AccelBenchError for a run of other steps than are simulated.
+        """
+        experiment, measured = result.experiment, run_throughput(result)
+        peaks = self.target.peaks(experiment.scenario)
+        shape = shape_of(experiment.scenario)
+        footprint = self.simulator.footprint(experiment, shape, self.target.kind)
+        seconds = roofline(footprint, peaks) if peaks else None
+        tokens = token_summary(result)
+        full = _processed(footprint, experiment.scenario)
+        if seconds is None or measured is None or tokens is None:
+            raise AccelBenchError("there is nothing to compare")
+        if tokens.per_step_global.processed != full:
+            raise AccelBenchError("its steps are not full")
+        name = f"{label_of(experiment)} of {experiment.scenario.model.id}"
+        return Calibration(median(measured.step_seconds) / seconds.low, experiment.id, name)
+
+    def _compares(self, result: Result, scenario: Scenario) -> bool:
+        """Return whether a valid run took full steps on one such device, in the same dtype."""
+        other = result.experiment.scenario
+        if result.imported or not result.ranks or other.world_size > 1:
+            return False
+        if other.task.use != scenario.task.use:
+            return False
+        device = result.ranks[0].device
+        if device is None or (other.compute_dtype, device.type) != (
+            scenario.compute_dtype,
+            self.target.kind,
+        ):
+            return False
+        if with_audit(result).status is not Status.OK:
+            return False
+        if device.type == "cpu":
+            return result.machine is not None and result.machine.host == self.target.machine.host
+        hardware = find_hardware(device.name)
+        return hardware is not None and hardware == self.target.hardware
+
+
+def _processed(footprint: Footprint, scenario: Scenario) -> int:
+    """Return what one device processes in a step: tokens, or what else the task counts."""
+    return footprint.processed * scenario.train.gradient_accumulation

@@ -1,0 +1,156 @@
+"""Estimates of memory, speed and money: what `estimate` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+from accel_bench.analysis.wording import grouped_by_reason, label, percent, rate, significant, size
+from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
+from accel_bench_advise.estimates.schema import (
+    Estimate,
+    EstimateDocument,
+    LengthSummary,
+    Limit,
+    Part,
+    Span,
+)
+
+METHOD = (
+    "estimated, not measured: the step was simulated on tensors without content; spans hold what a "
+    "simulation does not see (the device's context, workspaces, gaps, the efficiency of kernels)"
+)
+"""Note under each table of estimates."""
+
+
+def estimate_report(document: EstimateDocument) -> Report:
+    """Return a table of memory by part, one of speed and money, the answers, and what to beware."""
+    rows = document.estimates
+    known = [row for row in rows if not row.problem]
+    tables = [Table(_memory_columns(known), known, title="memory of one device at its peak")]
+    tables.append(Table(_speed_columns(known), known, title="limits, speed and money"))
+    section = Section(
+        title="ESTIMATED",
+        text="\n".join(row.answer for row in known),
+        tables=tables if known else [],
+        notes=list(_notes(document)),
+    )
+    return Report([section], document, Table(FLAT, rows))
+
+
+def _span(form: Callable[[float], str]) -> Callable[[Span], str]:
+    """Return a form that writes `1.2 to 3.4`, and a span of one value as that value."""
+
+    def text(span: Span) -> str:
+        low, high = form(span.low), form(span.high)
+        return low if low == high else f"{low} to {high}"
+
+    return text
+
+
+def _limit(limit: Limit) -> str:
+    if not limit.value:
+        return "none fits"
+    return (
+        f"{limit.value:,}"
+        + {"memory": "", "model": " (model's end)", "search": " or more"}[limit.bounded_by]
+    )
+
+
+def _part(part: str) -> Callable[[Any], Any]:
+    return lambda row: row.memory.parts.get(part)
+
+
+def _memory_columns(rows: list[Estimate]) -> list[Column]:
+    """Return a column for each part that some experiment has, their sum and the need."""
+    used = [part for part in get_args(Part) if any(_part(part)(row) for row in rows)]
+    return [
+        NAME,
+        *(
+            Column(part, _part(part), form=size, kind="number", rank=rank)
+            for rank, part in enumerate(used, start=1)
+        ),
+        number_column("memory.tensor_bytes", "tensors", "", size),
+        number_column("memory.needed_bytes", "needed", "", _span(size)),
+        Column("fit", reader("memory.fit"), kind="word"),
+    ]
+
+
+def _usd(value: float) -> str:
+    return f"{value:,.2f}" if value >= 100 else significant(value, 3)
+
+
+def _notes(document: EstimateDocument) -> Iterator[str]:
+    if document.lengths:
+        yield _of_lengths(document.lengths)
+    yield METHOD
+    rows = document.estimates
+    about = [(label(row), row) for row in rows]
+    yield from grouped_by_reason(
+        [(name, f"no estimate: {row.problem}") for name, row in about if row.problem]
+    )
+    yield from grouped_by_reason(
+        [(name, f"speed: {row.speed.basis}") for name, row in about if row.speed]
+    )
+    yield from grouped_by_reason(
+        [
+            (name, f"time and money are for {row.for_tokens:,.0f} {row.counts}, padding included")
+            for name, row in about
+            if row.for_tokens and row.speed
+        ]
+    )
+    if prices := dict.fromkeys(row.cost.price for row in rows if row.cost):
+        yield f"price: {'; '.join(prices)}"
+    yield from grouped_by_reason([(name, note) for name, row in about for note in row.notes])
+
+
+def _of_lengths(found: LengthSummary) -> str:
+    return (
+        f"lengths: {found.samples:,} samples, median {found.median:,}, 95 % of them up to "
+        f"{found.percentile_95:,} tokens, longest {found.longest:,}; data.sequence_length "
+        f"{found.sequence_length:,} cuts {percent(found.truncated_fraction)} of the samples, and "
+        f"padding to it is {percent(found.padding_fraction)} of the tokens, unless they are packed"
+    )
+
+
+NAME = Column("stack", label, kind="name")
+
+
+def _speed_columns(rows: list[Estimate]) -> list[Column]:
+    """Return the columns for people; what tasks count is what speed and money are of."""
+    counted = " or ".join(dict.fromkeys(row.counts for row in rows))
+    return [
+        NAME,
+        number_column("gpu", "device", "", str),
+        number_column("largest_micro_batch_size", "largest batch", "samples", _limit),
+        number_column("longest_sequence_length", "longest context", "tokens", _limit),
+        number_column("speed.tokens_per_second", "speed", f"{counted}/s", _span(rate)),
+        number_column("hours", "time", "hours", _span(lambda hours: significant(hours, 3)), 1),
+        number_column("cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", _span(_usd), 2),
+        number_column("cost.usd", "in all", "USD", _span(_usd)),
+    ]
+
+
+SPANS = {
+    "needed_bytes": "memory.needed_bytes",
+    "tokens_per_second": "speed.tokens_per_second",
+    "hours": "hours",
+    "usd_per_million_tokens": "cost.usd_per_million_tokens",
+    "usd": "cost.usd",
+}
+
+FLAT = (
+    *paths("", "kind scenario experiment_id stack sweep tag gpu devices"),
+    *paths("shape", "micro_batch_size sequence_length"),
+    *paths("", "parameters trained_parameters"),
+    *paths("memory", "tensor_bytes device_bytes fit"),
+    *(
+        Column(f"{name}_{end}", reader(f"{path}.{end}"))
+        for name, path in SPANS.items()
+        for end in ("low", "high")
+    ),
+    *paths("largest_micro_batch_size", "value", "largest_micro_batch_size"),
+    *paths("longest_sequence_length", "value", "longest_sequence_length"),
+    *paths("", "counts for_tokens problem"),
+)
+"""Columns of the CSV."""

@@ -1,0 +1,90 @@
+"""`accel-bench recommend`: which stack, batch and device to use, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from accel_bench.cli.options import AnswerOptions, Names, takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions(AnswerOptions):
+    """Options of `recommend`."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model, as scenarios name it (`models list`); else that of --scenario."),
+    ] = None
+    family: Annotated[
+        str | None,
+        typer.Option(help="All models of a family that have stored runs, such as text-encoder."),
+    ] = None
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="`train`, or `inference` (stored runs alone).  [default: train; a family: both]"
+        ),
+    ] = None
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="Device of `hardware list`; else all that have stored runs. Alone, or with "
+            "--model all: which models of the catalog fit on it."
+        ),
+    ] = None
+    budget: Annotated[
+        float | None, typer.Option(metavar="USD", help="Dollars that the job may cost.")
+    ] = None
+    deadline: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="Hours that the job may take.")
+    ] = None
+    tokens: Annotated[
+        float | None, typer.Option(help="Real tokens of the job, without padding, such as 1.2e9.")
+    ] = None
+    lengths: Annotated[
+        Path | None,
+        typer.Option(help="File with the length of each sample: chooses the context length."),
+    ] = None
+    scenario: Annotated[
+        str | None,
+        typer.Option(help="Scenario to estimate and to run where nothing is stored."),
+    ] = None
+    where: Annotated[
+        Names,
+        typer.Option(help="Condition on stored runs, as `results list --where` takes it."),
+    ] = None
+    at_most: Annotated[
+        Names,
+        typer.Option(
+            metavar="METRIC=VALUE",
+            help="Largest value of a metric of the worst run: request_latency_p99=500 (ms).",
+        ),
+    ] = None
+    json: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Read the request from a JSON file (- for stdin)."),
+    ] = None
+    no_estimates: Annotated[
+        bool, typer.Option("--no-estimates", help="Answer from stored runs alone.")
+    ] = False
+
+
+@takes(RecommendOptions)
+def recommend(options: RecommendOptions) -> int:
+    """Recommend what to train a model with: what fits first, then the fastest at an equal loss.
+
+    It rests on stored runs and names them; where there are none, on estimates that are marked as
+    such. Where neither is enough, it prints the command that would be, with minutes and dollars.
+    Exit code 1 where nothing can be recommended.
+    """
+    if options.family is not None:
+        from accel_bench_advise.recommend_family import recommend_models_of
+
+        return recommend_models_of(options.family, options)
+    from accel_bench_advise.recommend_request import run_recommend
+
+    return run_recommend(options)

@@ -1,0 +1,255 @@
+"""One `accel-bench recommend` from its options to its exit code."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from accel_bench.analysis.wording import join_names
+from accel_bench.catalog.hardware import named_hardware
+from accel_bench.catalog.models import list_cards, model_problems
+from accel_bench.catalog.prices import read_prices
+from accel_bench.cli.output import print_aside, print_report
+from accel_bench.cli.request import find_drafts, run_request
+from accel_bench.cli.run import RunOptions, run
+from accel_bench.documents.document import Location
+from accel_bench.documents.files import read_text
+from accel_bench.documents.load_json import load_json
+from accel_bench.documents.validate import validate
+from accel_bench.errors import NoResultsError, ScenarioError
+from accel_bench.machine.info import Machine, available_cores, available_memory, read_machine
+from accel_bench.planning.duration import recent_results
+from accel_bench.planning.plan import Plan, make_plan
+from accel_bench.planning.request import PlanRequest, resolve_request
+from accel_bench.runner.unfinished import open_results
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.uses import ModelUse
+from accel_bench.store.queries import condition_of, model_ids
+from accel_bench.store.schema import RUNS
+from accel_bench_advise.estimates.devices import DeviceEstimator
+from accel_bench_advise.estimates.lengths import read_lengths
+from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.recommend import RecommendOptions
+from accel_bench_advise.recommendation.models import fitting_models
+from accel_bench_advise.recommendation.schema import FittingModels, RecommendRequest
+from accel_bench_advise.recommendation.stored import LENGTH, Recommender, Stored, check_request
+from accel_bench_advise.recommendation.view import models_report, recommend_report
+
+MAXIMUM_BYTES = 64 * 2**20
+"""Size of a request: its lengths are most of it."""
+
+MOST_SIMULATORS = 8
+"""Processes that simulate at once."""
+
+SIMULATOR_BYTES = 3 * 2**29
+"""Free memory for each of them: it takes about a gibibyte."""
+
+ALL_MODELS = "all"
+"""Value of --model that means each model of the catalog."""
+
+NOTHING = 1
+"""Exit code where nothing can be recommended."""
+
+
+def run_recommend(options: RecommendOptions) -> int:
+    """Answer the request and print the answer; return the exit code.
+
+    Raises AccelBenchError where the request cannot be read or answered.
+    """
+    alone = options.model is None and options.scenario is None and options.json is None
+    if options.gpu is not None and (alone or options.model == ALL_MODELS):
+        return _list_models(options, options.gpu)
+    request = read_request(options)
+    check_request(request)
+    print_aside(f"reading stored runs of {request.model}, and estimating the rest ...")
+    with stored_runs(options.results, request) as stored, ExitStack() as stack:
+        _check_model(request, stored)
+        estimator = None
+        if not options.no_estimates and request.mode == "train":
+            simulator = Simulator(options.trust_remote_code)
+            stack.enter_context(closing(simulator))
+            estimator = _estimator(request, stored, simulator, options.trust_remote_code)
+        document = Recommender(request, stored, read_prices(), estimator, _plan_of_run).answer()
+    print_report(recommend_report(document), options.output)
+    return NOTHING if document.offer is None else 0
+
+
+def _list_models(options: RecommendOptions, gpu: str) -> int:
+    """Print which models of the catalog fit on a device; return the exit code."""
+    others = ("budget", "deadline", "tokens", "lengths", "where", "at_most", "no_estimates")
+    if given := [name for name in others if getattr(options, name)]:
+        listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ScenarioError(f"{listed}: name the model too (--model NAME)")
+    device, work = named_hardware(gpu), options.scenario or "quickstart"
+    asked, trusted = (
+        RecommendRequest(model=_model_of(work), scenario=work),
+        options.trust_remote_code,
+    )
+    # What another card's figures are needs no simulation of its own.
+    names = [name for name, card in list_cards().items() if not card.same_as]
+    with ExitStack() as stack:
+        estimators = [
+            _estimator(asked, Stored(), stack.enter_context(closing(Simulator(trusted))), trusted)
+            for _ in range(simulators_at_once(len(names), available_cores(), available_memory()))
+        ]
+
+        def notify(name: str) -> None:
+            if sys.stderr.isatty():
+                print(f"simulating {name}", file=sys.stderr)
+
+        models = fitting_models(names, device, estimators, notify)
+    document = FittingModels(gpu=device.name, scenario=work, models=models)
+    print_report(models_report(document), options.output)
+    return 0 if any(one.fit == "fits" for one in models) else NOTHING
+
+
+def simulators_at_once(models: int, cores: int, free_bytes: int) -> int:
+    """Return how many processes simulate so many models."""
+    return max(1, min(models, cores, free_bytes // SIMULATOR_BYTES, MOST_SIMULATORS))
+
+
+def read_request(options: RecommendOptions) -> RecommendRequest:
+    """Return the request of the options and of the file that they name. Raises ScenarioError."""
+    for name in ("budget", "deadline", "tokens"):
+        if not math.isfinite(getattr(options, name) or 0):
+            raise ScenarioError(f"--{name} takes a finite number")
+    given: dict[str, Any] = {
+        "model": options.model,
+        "mode": options.mode,
+        "gpu": options.gpu,
+        "budget_usd": options.budget,
+        "deadline_hours": options.deadline,
+        "tokens": options.tokens,
+        "lengths": read_lengths(options.lengths) if options.lengths else None,
+        "scenario": options.scenario,
+        "where": options.where or None,
+        "at_most": limits_of(options) or None,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    where = "the command line"
+    if options.json is not None:
+        where = "stdin" if str(options.json) == "-" else str(options.json)
+        document = load_json(_text(options.json), where)
+        if twice := sorted(given.keys() & document.data.keys()):
+            raise ScenarioError(f"{where}: the command line gives {', '.join(twice)} too")
+        given = {**document.data, **given}
+    if "model" not in given and isinstance(given.get("scenario"), str):
+        given["model"] = _model_of(given["scenario"])
+    if "model" not in given:
+        raise ScenarioError(
+            "name the model: --model NAME (`accel-bench models list`), or a --scenario that has "
+            "it; --gpu GPU alone, or with --model all, lists what fits there"
+        )
+
+    def place(location: Location) -> str:
+        return where
+
+    return validate(RecommendRequest, given, place, ScenarioError)
+
+
+def limits_of(options: RecommendOptions) -> dict[str, float]:
+    """Return the largest values of metrics (`--at-most`). Raises ScenarioError."""
+    return dict(map(_limit, options.at_most or ()))
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """Return `METRIC=VALUE` as a name and a number. Raises ScenarioError."""
+    name, _, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not name.strip() or not math.isfinite(number):
+        raise ScenarioError(
+            f"--at-most {text}: write METRIC=VALUE, such as request_latency_p99=500 (milliseconds)"
+        )
+    return name.strip(), number
+
+
+def _check_model(request: RecommendRequest, stored: Stored) -> None:
+    """Raise ScenarioError for a model of which nothing is stored and that nothing else has.
+
+    The model of the scenario is as its loader takes it.
+    """
+    problem = next(model_problems(ModelUse(id=request.model)), "")
+    known = sorted(model_ids(stored.store)) if problem and stored.store else []
+    if not problem or request.model in known or _model_of(request.scenario) == request.model:
+        return
+    there = f"; runs are stored of {join_names(known, most=10)}" if known else ""
+    raise ScenarioError(f"--model: {problem}{there}")
+
+
+@contextmanager
+def stored_runs(place: str, request: RecommendRequest) -> Iterator[Stored]:
+    """Yield the stored runs of the model; none where there are no results. Raises StoreError."""
+    with ExitStack() as stack:
+        try:
+            store = stack.enter_context(open_results(place))
+        except NoResultsError:
+            if request.where:
+                raise
+            yield Stored()
+            return
+        conditions = [condition_of(store, text) for text in request.where]
+        of_model = store.results(RUNS.c.model_id == request.model, *conditions)
+        results = [one for one in of_model if one.experiment.scenario.mode == request.mode]
+        yield Stored(results, {one.id: one for one in store.sessions()}, store)
+
+
+def _estimator(
+    request: RecommendRequest, stored: Stored, simulator: Simulator, trust_remote_code: bool
+) -> DeviceEstimator:
+    draft = _draft(request.scenario)
+    lengths = Recommender(request, stored, (), None).lengths
+    changed: dict[str, Any] = (
+        {"model.id": request.model} if draft.get("model.id") != request.model else {}
+    )
+    if lengths is not None:
+        changed |= {LENGTH: lengths.sequence_length}
+    return DeviceEstimator(
+        simulator,
+        draft,
+        PlanRequest(overrides=tuple(changed.items()), trust_remote_code=trust_remote_code),
+        read_machine(),
+        recent_results(stored.store),
+        read_prices(),
+        request.tokens or lengths,
+    )
+
+
+def _plan_of_run(words: Sequence[str]) -> tuple[Plan, Machine]:
+    """Return the plan of the arguments of `accel-bench run`. Raises AccelBenchError."""
+    app = typer.Typer()
+    app.command()(run)
+    command = typer.main.get_command(app)
+    options = RunOptions(**command.make_context("run", list(words)).params)
+    machine = read_machine()
+    draft = _draft(options.files[0] if options.files else "quickstart")
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        return make_plan(draft, machine, run_request(replace(options, dry_run=True))), machine
+
+
+def _draft(scenario: str) -> Draft:
+    (draft, *more) = find_drafts([scenario])
+    if more:
+        raise ScenarioError("recommend takes one scenario; name one of the folder's files")
+    return draft
+
+
+def _model_of(scenario: str) -> str:
+    """Return the model that a scenario trains. Raises ScenarioError."""
+    file = resolve_request(_draft(scenario), PlanRequest(build_environments=False))
+    return file.scenario.model.id
+
+
+def _text(path: Path) -> str:
+    if str(path) == "-":
+        return sys.stdin.read(MAXIMUM_BYTES)
+    return read_text(path, MAXIMUM_BYTES, ScenarioError, "")

@@ -1,0 +1,277 @@
+"""Put a ranking into rows and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from accel_bench.analysis.metrics.memory import MemoryFigures
+from accel_bench.analysis.metrics.offered_load import TAIL_LATENCY
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import (
+    count,
+    differs,
+    duration,
+    milliseconds,
+    percent,
+    rate,
+    ratio_interval,
+    size,
+    with_reason,
+)
+from accel_bench.catalog.hardware import list_hardware
+from accel_bench.documents.base import JsonValue
+from accel_bench.result import Result
+from accel_bench.scenario.layers import look_up
+from accel_bench_advise.recommendation.candidates import UNCOMPARED, Candidate
+from accel_bench_advise.recommendation.ranking import Ranked, as_fast, fate_of, job_time
+from accel_bench_advise.recommendation.schema import (
+    Considered,
+    Evidence,
+    Fate,
+    MemoryKind,
+    MemoryUse,
+    Other,
+)
+
+KEPT_SERVING = (
+    "model.dtype",
+    "inference.prompt_tokens",
+    "inference.new_tokens",
+    "inference.decoding",
+    "inference.rate",
+    "inference.batch_size",
+    "inference.cache",
+)
+"""The same of a model that answers requests."""
+
+KEPT = (
+    "model.dtype",
+    "adapter.use",
+    "optimizer.use",
+    "data.sequence_length",
+    "train.precision",
+    "train.learning_rate",
+    "train.global_batch_size",
+    "train.micro_batch_size",
+)
+"""Settings that are named as they stay."""
+
+SECONDS = 3600.0
+
+MEMORY_KINDS: dict[MemoryKind, str] = {
+    "rss": "resident memory of a process",
+    "nvml": "of the process, as the driver sees it",
+    "reserved": "reserved by torch",
+    "allocated": "held by tensors",
+}
+
+
+def considered(candidate: Candidate, tokens: float | None) -> Considered:
+    """Return the row of a candidate."""
+    row, starts = candidate.row, sorted(candidate.start_seconds.values())
+    usable, generates = candidate.runs.usable, candidate.experiment.scenario.generates
+    return Considered(
+        stack=row.stack,
+        sweep=row.sweep,
+        tag=row.tag,
+        apart=dict(candidate.runs.apart),
+        changes=differs(candidate.experiment.stack),
+        device=candidate.device.label,
+        tokens_per_second=row.tokens_per_second if usable else None,
+        request_seconds=row.request_seconds if usable else None,
+        slowest_requests_ms=candidate.runs.largest(TAIL_LATENCY) if usable else None,
+        start_seconds=starts[len(starts) // 2] if starts else None,
+        hours=job_time(candidate, tokens).mapped(lambda s: s / SECONDS)
+        if usable and tokens
+        else None,
+        ratio=row.ratio if usable else None,
+        loss="" if generates else _word(candidate, row.loss_word, row.loss_reason),
+        update="" if generates else _word(candidate, row.update_word, row.update_reason),
+        output=_word(candidate, row.output_word, row.output_reason) if generates else "",
+        memory=memory_of(candidate),
+        evidence=_evidence(candidate),
+    )
+
+
+def others_of(ranked: Ranked, tokens: float | None) -> tuple[Other, ...]:
+    """Return every candidate but the best with the reason, the runner-up first."""
+    best = ranked.best
+    rest = [one for one in ranked.eligible if one is not best]
+    if best is None:
+        return tuple(_refused(one, tokens) for one in ranked.refused)
+    first = [one for one in rest if one is ranked.runner_up]
+    order = [*first, *(one for one in rest if one is not ranked.runner_up), *ranked.refused]
+    return tuple(_other(one, best, ranked, tokens) for one in order)
+
+
+def memory_of(candidate: Candidate) -> MemoryUse | None:
+    """Return what a device held at the peak, by the way of measuring that shows most."""
+    peak = _peak(candidate.row.memory, candidate.device.kind)
+    run = next(iter(candidate.runs.counted.values()), None)
+    if peak is None or run is None:
+        return None
+    total = _device_bytes(run, candidate)
+    bytes_, kind = peak
+    return MemoryUse(
+        peak_bytes=bytes_,
+        kind=kind,
+        device_bytes=total,
+        headroom=1 - bytes_ / total if total else None,
+    )
+
+
+def kept_settings(candidate: Candidate) -> dict[str, JsonValue]:
+    """Return settings of the training that the recommendation leaves alone."""
+    scenario = candidate.experiment.scenario.model_dump(mode="json")
+    changed = {*candidate.experiment.stack.settings, *candidate.experiment.sweep}
+    keys = KEPT_SERVING if candidate.experiment.scenario.generates else KEPT
+    found = {key: look_up(scenario, key)[1] for key in keys}
+    return {key: value for key, value in found.items() if key not in changed and value is not None}
+
+
+def answer_of(ranked: Ranked, tokens: float | None) -> str:
+    """Return the recommendation on measured rows in a sentence or two."""
+    best = ranked.best
+    assert best is not None
+    parts = [f"Use {best.name} on {best.device.label}: {_speed(best)}, {_trained(best)}"]
+    if slowest := best.runs.largest(TAIL_LATENCY):
+        parts.append(f"in its worst run 99 of 100 requests took at most {slowest:,.4g} ms")
+    if memory := memory_of(best):
+        parts.append(f"it needs {memory_words(memory)}{_memory_left(memory)}")
+    text = "; ".join(parts) + "."
+    if tokens:
+        text += f" The job takes {_duration_words(best, tokens)}."
+    return f"{text} {_runner_up(ranked, tokens)}".strip()
+
+
+def _speed(best: Candidate) -> str:
+    speed, latency = best.row.tokens_per_second, best.row.request_seconds
+    assert speed is not None
+    text = f"{rate(speed.median)} tokens/s"
+    if latency is not None:
+        seconds = milliseconds(latency.median)
+        text = f"the median of {best.runs.rate:g} requests/s is answered in {seconds} ms"
+    if best.is_baseline:
+        return f"{text}, the baseline"
+    if best.row.ratio is None:
+        return text
+    return f"{text}, {ratio_interval(best.row.ratio)} times as fast as the baseline"
+
+
+def _trained(best: Candidate) -> str:
+    if best.lone:
+        return UNCOMPARED
+    what = "answers" if best.experiment.scenario.generates else "loss"
+    if best.is_baseline:
+        return f"with the {what} that the others were compared with"
+    row = best.row
+    if row.generated:
+        return f"with an output that is {row.output_word}"
+    words = {"loss": row.loss_word, "update": row.update_word}
+    names = [name for name, word in words.items() if word == "equivalent"]
+    others = [f"its {name}: {word}" for name, word in words.items() if name not in names]
+    alike = [f"with an equivalent {' and '.join(names)}"] if names else []
+    return ", ".join([*alike, *others])
+
+
+def memory_words(memory: MemoryUse) -> str:
+    """Return `538 MiB (resident memory of a process) of the host's 23.5 GiB`."""
+    text = f"{size(memory.peak_bytes)} ({MEMORY_KINDS[memory.kind]})"
+    if memory.device_bytes is None:
+        return text
+    whose = "host" if memory.kind == "rss" else "device"
+    return f"{text} of the {whose}'s {size(memory.device_bytes)}"
+
+
+def _memory_left(memory: MemoryUse) -> str:
+    if memory.headroom is None:
+        return ""
+    return f", {percent(max(0.0, memory.headroom))} are left"
+
+
+def _duration_words(best: Candidate, tokens: float) -> str:
+    seconds = job_time(best, tokens)
+    ends = [end for end in (seconds.low, seconds.high) if end is not None]
+    interval = f" [{', '.join(duration(end) for end in ends)}]" if ends else ""
+    return f"{duration(seconds.median)}{interval} for {tokens:,.0f} tokens, its start included"
+
+
+def _runner_up(ranked: Ranked, tokens: float | None) -> str:
+    best, other = ranked.best, ranked.runner_up
+    if best is None or other is None:
+        return "Nothing else that was measured may take its place."
+    ratio = as_fast(other, best, tokens)
+    if ratio is None:
+        return f"The runner-up is {other.name}."
+    words = f"The runner-up is {other.name}, {ratio_interval(ratio)} times as fast"
+    if ranked.sure:
+        return f"{words}."
+    rounds = count(len(best.runs.speeds), "round")
+    return f"{words}: on {rounds} it cannot be told for sure which is faster."
+
+
+def _other(one: Candidate, best: Candidate, ranked: Ranked, tokens: float | None) -> Other:
+    ratio = as_fast(one, best, tokens) if one.runs.usable else None
+    fate = fate_of(one, best, ranked.runner_up, tokens)
+    fate_alone = fate_of(one, best, None, tokens)
+    why = one.obstacle or _slower(fate_alone, one.size > best.size, ratio)
+    return Other(fate=fate, why=why, of_the_best=ratio, row=considered(one, tokens))
+
+
+def _refused(one: Candidate, tokens: float | None) -> Other:
+    return Other(
+        fate=fate_of(one, one, None, tokens), why=one.obstacle, row=considered(one, tokens)
+    )
+
+
+def _slower(fate: Fate, changes_more: bool, ratio: Interval | None) -> str:
+    """Return why an eligible candidate is not the best."""
+    if fate == "does not pay":
+        return "its steps are faster; its start costs more than they save in this job"
+    if fate == "no difference":
+        less = ", which changes less" if changes_more else ""
+        return f"within 2 % of the recommended one{less}"
+    slower = ratio is not None and ratio.high is not None and ratio.high < 1
+    return "surely slower" if slower else "seems slower, and may not be"
+
+
+def _word(candidate: Candidate, verdict: str, reason: str) -> str:
+    return "the baseline" if candidate.is_baseline else with_reason(verdict, reason)
+
+
+def _evidence(candidate: Candidate) -> Evidence:
+    runs = list(candidate.runs.counted.values())
+    exported = any(run.provenance.origin == "exported" for run in runs)
+    return Evidence(
+        experiment_id=candidate.experiment.id,
+        run_ids=tuple(run.run_id for run in runs),
+        sessions=tuple(dict.fromkeys(run.session for run in runs)),
+        origin="exported" if exported else "measured",
+    )
+
+
+def _peak(memory: MemoryFigures | None, device: str) -> tuple[int, MemoryKind] | None:
+    kinds: tuple[MemoryKind, ...] = ("nvml", "reserved", "allocated")
+    for kind in ("rss",) if device == "cpu" else kinds:
+        figure = getattr(memory, kind, None)
+        if figure and (value := figure.run_bytes or figure.bytes):
+            return value, kind
+    return None
+
+
+def _device_bytes(run: Result, candidate: Candidate) -> int | None:
+    """Return the memory of one device; that of the host for ranks on a CPU."""
+    machine = run.machine
+    if candidate.device.kind == "cpu":
+        return machine.memory_bytes if machine else None
+    uuids = {rank.device.uuid for rank in run.ranks if rank.device}
+    own = [gpu.memory_bytes for gpu in (machine.gpus if machine else ()) if gpu.uuid in uuids]
+    known = list_hardware().get(candidate.device.name)
+    return min(own) if own else known.memory_bytes if known else None
+
+
+def imported_rows(results: Sequence[Result]) -> Iterator[str]:
+    """Yield which rows are no evidence since another program measured them."""
+    for file in dict.fromkeys(run.provenance.file for run in results if run.imported):
+        runs = sum(run.imported and run.provenance.file == file for run in results)
+        yield f"{count(runs, 'run')} of {file}: imported, not measured here"

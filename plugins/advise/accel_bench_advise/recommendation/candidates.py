@@ -1,0 +1,259 @@
+"""Stored runs of a model as candidates: which may be recommended, and why others may not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
+from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
+from accel_bench.analysis.checks.offered_load import NO_LATENCY, rate_obstacle, saturation
+from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import training_obstacle
+from accel_bench.analysis.device_kinds import DeviceKind, devices_of
+from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.tables.experiment_keys import tell_apart
+from accel_bench.analysis.wording import join_names
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.result import Result, Status
+from accel_bench.scenario.experiment import Experiment
+from accel_bench_advise.recommendation.schema import Fate
+
+BATCH_LAYOUT = ("micro_batch_size", "gradient_accumulation", "gradient_checkpointing")
+"""Settings of `train` that change how a step is computed, and not what it trains."""
+
+SERVING = ("batch_size", "cache", "assistant")
+"""Settings of `inference` that change how requests are answered, and not what is asked."""
+
+NOT_TRAINING = {
+    *("name", "description", "metrics", "resources", "parallel", "launcher", "measure", "evaluate"),
+}
+"""Sections of a scenario that do not say what is trained."""
+
+UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory there"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stack at a sweep point on one kind of device."""
+
+    device: DeviceKind
+    training: str
+    """What is trained, as a canonical text; equal for rows that may stand in for one another."""
+
+    runs: ExperimentRuns
+    row: ExperimentSummary
+    is_baseline: bool
+    obstacle: str = ""
+    """Why it may not be recommended; empty where it may."""
+
+    lone: bool = False
+    """Whether it is sound, and the baseline of its sweep point ran out of memory."""
+
+    fate: Fate | None = None
+    """What the obstacle is, where nothing else tells."""
+
+    @property
+    def name(self) -> str:
+        """Stack and sweep point."""
+        return self.runs.name
+
+    @property
+    def experiment(self) -> Experiment:
+        """What ran."""
+        return self.runs.planned.experiment
+
+    @property
+    def size(self) -> int:
+        """How much it changes: plugins and settings."""
+        stack = self.experiment.stack
+        return len(stack.uses) + len(stack.settings)
+
+    @property
+    def start_seconds(self) -> dict[RoundKey, float]:
+        """Seconds before the first usual step, of each run that stored them."""
+        found = {key: start_of(run) for key, run in self.runs.completed.items()}
+        return {key: seconds for key, seconds in found.items() if seconds is not None}
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Real tokens of a step, of all devices."""
+        counts = [one.real_tokens / len(one.step_seconds) for one in self.runs.speeds.values()]
+        return median(counts)
+
+    def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
+        """Return the seconds of a job by run; without tokens the seconds of one of them.
+
+        Where requests arrive at a rate, the latency of the median request.
+        """
+        each = self.runs.compared_seconds
+        if tokens is None or self.runs.rate is not None:
+            return each
+        starts = self.start_seconds
+        usual = median(starts.values()) if starts else 0.0
+        return {key: starts.get(key, usual) + tokens * one for key, one in each.items()}
+
+
+def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) -> list[Candidate]:
+    """Return all stacks at all sweep points, each compared with the baseline of its point.
+
+    `baselines` are the names of the baselines by session. Runs of sessions that share a baseline's
+    experiment on one kind of device are compared together.
+    """
+    measured = [result for result in results if not result.imported]
+    found = [
+        candidate
+        for (device, *_), block in _blocks(measured, baselines).items()
+        for candidate in _candidates(device, block, baselines)
+    ]
+    devices = dict.fromkeys(one.device for one in found)
+    return [one for device in devices for one in _named(found, device)]
+
+
+def _named(candidates: Sequence[Candidate], device: DeviceKind) -> list[Candidate]:
+    """Return the candidates of a device, told apart by their names."""
+    own = [one for one in candidates if one.device == device]
+    named = tell_apart([one.runs for one in own])
+    return [replace(one, runs=runs) for one, runs in zip(own, named, strict=True)]
+
+
+def training_of(experiment: Experiment) -> str:
+    """Return what an experiment trains, as a text that is equal for equal trainings."""
+    work = experiment.scenario.model_dump(mode="json", exclude=NOT_TRAINING)
+    sizes = {*BATCH_LAYOUT, *(["global_batch_size"] if experiment.scenario.generates else [])}
+    work["train"] = {k: v for k, v in work["train"].items() if k not in sizes}
+    work["inference"] = {k: v for k, v in work["inference"].items() if k not in SERVING}
+    return canonical_json(work)
+
+
+def start_of(run: Result) -> float | None:
+    """Return the seconds before a run's window that were no usual step; None where not stored.
+
+    Warm-up steps train too: each counts as a usual step, and what it took beyond that as start.
+    """
+    found = []
+    for rank in run.ranks:
+        reached = {one.name: one.seconds for one in reversed(rank.stages)}
+        if "warm-up" not in reached or rank.window is None:
+            return None
+        usual = median(sample.seconds for sample in rank.window.samples)
+        start = reached["warm-up"] - usual * len(rank.window.warmup)
+        if reached.get("evaluate", math.inf) < reached["warm-up"]:
+            start -= reached["evaluate"] - reached["build_engine"]
+        found.append(max(0.0, start))
+    return max(found, default=None)
+
+
+def numbered(runs: Mapping[RoundKey, Result]) -> dict[RoundKey, Result]:
+    """Key runs by their number alone, so that the first is compared with the first."""
+    return {("", number): run for number, run in enumerate(runs.values())}
+
+
+def _blocks(
+    results: Sequence[Result], baselines: Mapping[str, str]
+) -> dict[tuple[DeviceKind, str, str, str], list[Result]]:
+    """Return results by device, scenario, sweep point and baseline."""
+    both = zip(results, devices_of(results), strict=True)
+    places = [(_place(result, device), result) for result, device in both]
+    bases = {
+        place: result.experiment.id
+        for place, result in places
+        if result.experiment.stack.name == baselines.get(result.session)
+    }
+    blocks: dict[tuple[DeviceKind, str, str, str], list[Result]] = {}
+    for place, result in places:
+        device, scenario, point, command = place
+        key = (device, scenario, point, bases.get(place, command))
+        blocks.setdefault(key, []).append(result)
+    return blocks
+
+
+def _place(result: Result, device: DeviceKind) -> tuple[DeviceKind, str, str, str]:
+    """Return where a run is compared: a gate's looks are sessions of one command."""
+    command = result.session.partition(".")[0]
+    experiment = result.experiment
+    return device, experiment.scenario.name, experiment.point, command
+
+
+def _candidates(
+    device: DeviceKind, block: Sequence[Result], baselines: Mapping[str, str]
+) -> Iterator[Candidate]:
+    names = [baselines.get(result.session) for result in block]
+    baseline = next(filter(None, reversed(names)), "")
+    plans: dict[tuple[str, str], PlannedSummary] = {}
+    for result in block:
+        key = (result.experiment.id, result.experiment.stack.name)
+        plans.setdefault(key, PlannedSummary(experiment=result.experiment))
+    planned = list(plans.values())
+    summary = summarize(block[0].experiment.scenario.name, baseline, planned, block, rounds=0)
+    own = [one for one in planned if one.experiment.stack.name == baseline]
+    rows = [row for row in summary.experiments if row.stack == baseline]
+    too_large = bool(rows) and rows[-1].status is Status.OOM
+    training = training_of((own or planned)[0].experiment)
+    base = collect_runs(own[0], block, rounds=0) if own else None
+    for plan, row in zip(planned, summary.experiments, strict=True):
+        is_baseline = row.stack == baseline
+        runs = collect_runs(plan, block, rounds=0)
+        lone = too_large and runs.usable and training_of(plan.experiment) == training
+        lone = lone and not row.other_work
+        other_rate = rate_obstacle(base.load, runs.load) if base and runs.usable else ""
+        obstacle = UNCOMPARED if lone else other_rate or _obstacle(runs, row, is_baseline)
+        yield Candidate(
+            device=device,
+            training=training,
+            runs=runs,
+            row=row,
+            is_baseline=is_baseline,
+            obstacle=obstacle,
+            lone=lone,
+            fate="degraded" if obstacle and obstacle == _degraded(row) else None,
+        )
+
+
+def _obstacle(runs: ExperimentRuns, row: ExperimentSummary, is_baseline: bool) -> str:
+    """Return why a row may not be recommended, whatever its speed."""
+    if runs.ending.status is Status.OOM:
+        return "it ran out of memory"
+    if not runs.usable:
+        return f"it {runs.how_it_ended}"
+    if is_baseline:
+        return ""
+    if row.verdict_reason.startswith(NOT_COMPARABLE):
+        return row.verdict_reason
+    return training_obstacle(row, row.ratio_reason) or _degraded(row)
+
+
+def _degraded(row: ExperimentSummary) -> str:
+    """Return that something else was computed than was asked; empty where nothing shows it."""
+    return f"it is degraded: {join_names(row.other_work)}" if row.other_work else ""
+
+
+def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
+    """Return the candidate, refused where it does not keep up or has too much of a metric."""
+    if candidate.obstacle and not candidate.lone:
+        return candidate
+    runs = candidate.runs
+    if runs.saturated:
+        return replace(candidate, obstacle=saturation(runs.load), lone=False, fate="saturated")
+    if not runs.compared_seconds:
+        return replace(candidate, obstacle=NO_LATENCY, lone=False, fate="not usable")
+    for metric, limit in at_most.items():
+        value = runs.largest(metric)
+        reason = f"its worst run has {value:,.4g}" if value is not None else "it was not measured"
+        if value is None or value > limit:
+            why = f"{metric} may be {limit:,.4g} at most: {reason}"
+            return replace(candidate, obstacle=why, lone=False, fate="over a limit")
+    return candidate
+
+
+def same_training(base: Candidate, other: Candidate) -> str:
+    """Return why a candidate of another sweep point is not shown to train as this baseline does."""
+    if base.training != other.training:
+        return "it trains something else"
+    runs = numbered(base.runs.completed), numbered(other.runs.completed)
+    obstacle = training_obstacle(compare_training(*runs))
+    return f"compared with {base.name}: {obstacle}" if obstacle else ""

@@ -1,0 +1,110 @@
+"""Recommend what to use for all models of a family, from stored runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, TypeAlias
+
+from accel_bench.analysis.device_kinds import DeviceKind
+from accel_bench.analysis.wording import count, join_names
+from accel_bench.catalog.models import cards_of_family
+from accel_bench_advise.recommendation.answer import considered, kept_settings
+from accel_bench_advise.recommendation.family_schema import FamilyRecommendation, FamilyRow
+from accel_bench_advise.recommendation.ranking import Ranked, job_time
+from accel_bench_advise.recommendation.schema import Certainty, RecommendRequest
+from accel_bench_advise.recommendation.stored import Recommender, Stored, check_request
+
+Mode: TypeAlias = Literal["train", "inference"]
+
+OpenStored: TypeAlias = Callable[[RecommendRequest], AbstractContextManager[Stored]]
+"""Opens the stored runs that a request is about."""
+
+WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
+"""The modes in words."""
+
+SPELT_OUT = 3
+"""Recommendations that the answer names; the table has all."""
+
+
+def recommend_family(
+    family: str,
+    request: RecommendRequest,
+    modes: Sequence[Mode],
+    known: set[str],
+    open_stored: OpenStored,
+) -> FamilyRecommendation:
+    """Return what to use for each model of a family of which runs are stored.
+
+    `request` says what is asked of each of them, whatever its model and mode; `known` are the
+    models with stored runs. Raises AccelBenchError where a request has no answer.
+    """
+    check_request(request)
+    cards = cards_of_family(family)
+    models = sorted(cards, key=lambda name: (-cards[name].parameters, name))
+    rows: list[FamilyRow] = []
+    left_out: list[str] = []
+    for model in filter(known.__contains__, models):
+        for mode in modes:
+            asked = request.model_copy(update={"model": model, "mode": mode})
+            with open_stored(asked) as found:
+                ranks, others = Recommender(asked, found, (), None).ranked()
+            left_out += [f"{model}: {text}" for text in others]
+            rows += _rows(asked, ranks)
+    missing = tuple(name for name in models if name not in known)
+    return FamilyRecommendation(
+        family=family,
+        gpu=request.gpu,
+        answer=_answer(family, request.gpu, rows, (len(models) - len(missing), len(models))),
+        rows=tuple(rows),
+        not_stored=missing,
+        left_out=tuple(left_out),
+    )
+
+
+def _rows(request: RecommendRequest, ranks: dict[DeviceKind, Ranked]) -> Iterator[FamilyRow]:
+    """Yield a row for each device, the fastest first, then those of which nothing can be told."""
+
+    def seconds(ranked: Ranked) -> float:
+        return job_time(ranked.best, request.tokens).median if ranked.best else float("inf")
+
+    order = sorted(ranks.items(), key=lambda pair: seconds(pair[1]))
+    for place, (device, ranked) in enumerate(order):
+        best, other = ranked.best, ranked.runner_up
+        certainty: Certainty = "measured" if ranked.sure else "open"
+        yield FamilyRow(
+            model=request.model,
+            mode=request.mode,
+            device=device.label,
+            certainty="cannot tell" if best is None else certainty,
+            fastest=place == 0 and best is not None,
+            recommended=considered(best, request.tokens) if best else None,
+            runner_up=other.name if other else "",
+            settings=kept_settings(best) if best else {},
+            why=""
+            if best
+            else join_names([f"{one.name}: {one.obstacle}" for one in ranked.refused]),
+        )
+
+
+def _answer(
+    family: str, gpu: str | None, rows: Sequence[FamilyRow], models: tuple[int, int]
+) -> str:
+    """Return which models have stored runs, and what to use for the first of them."""
+    stored, every = models
+    where = f" on {gpu}" if gpu else ""
+    told = [row for row in rows if row.recommended and row.fastest]
+    if not told:
+        return f"Cannot tell: nothing that is stored of {family} models{where} answers this."
+    clauses = [_clause(row) for row in told[:SPELT_OUT]]
+    more = len(told) - SPELT_OUT
+    clauses += [f"{count(more, 'more answer')} in the table"] if more > 0 else []
+    have = f"{stored} of {count(every, 'model')} of the family {family}"
+    return f"Runs are stored of {have}{where}: {'; '.join(clauses)}."
+
+
+def _clause(row: FamilyRow) -> str:
+    assert row.recommended is not None
+    sure = "" if row.certainty == "measured" else " (open)"
+    used = row.recommended.stack
+    return f"for {WORK[row.mode]} with {row.model} use {used} on {row.device}{sure}"

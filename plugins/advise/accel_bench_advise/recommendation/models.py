@@ -1,0 +1,79 @@
+"""Which models of the catalog a device can train: what fits, and with which changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from queue import SimpleQueue
+
+from accel_bench.analysis.wording import size
+from accel_bench.catalog.hardware import NamedHardware
+from accel_bench.catalog.models import ModelCard, read_card
+from accel_bench.errors import AccelBenchError
+from accel_bench_advise.estimates.devices import DeviceEstimate, DeviceEstimator
+from accel_bench_advise.recommendation.schema import FittingModel
+
+LEAST_BYTES = 2
+"""Bytes of a weight in 16 bits, which is the least that is tried: smaller ones need a plugin."""
+
+
+def fitting_models(
+    names: Sequence[str],
+    device: NamedHardware,
+    estimators: Sequence[DeviceEstimator],
+    notify: Callable[[str], object] = lambda _: None,
+) -> tuple[FittingModel, ...]:
+    """Return the models as they fit on a device, the largest first; then those that do not.
+
+    As many are simulated at once as there are estimators; `notify` takes each one's name before.
+    """
+    free: SimpleQueue[DeviceEstimator] = SimpleQueue()
+    for one in estimators:
+        free.put(one)
+
+    def estimate(name: str) -> DeviceEstimate:
+        estimator = free.get()
+        notify(name)
+        try:
+            overrides = (*estimator.request.overrides, ("model.id", name))
+            request = replace(estimator.request, overrides=overrides)
+            return estimator._replace(request=request).estimate(device)
+        finally:
+            free.put(estimator)
+
+    # The largest take longest: they begin first.
+    cards = sorted(
+        ((name, read_card(name)) for name in names), key=lambda pair: -pair[1].parameters
+    )
+    with ThreadPoolExecutor(len(estimators)) as pool:
+        found = list(pool.map(lambda pair: _fitting(pair[0], pair[1], device, estimate), cards))
+    return tuple(sorted(found, key=lambda one: (one.fit != "fits", -one.parameters, one.model)))
+
+
+def _fitting(
+    name: str,
+    card: ModelCard,
+    device: NamedHardware,
+    estimate: Callable[[str], DeviceEstimate],
+) -> FittingModel:
+    blank = FittingModel(model=name, parameters=card.parameters, fit=None)
+    weights = card.parameters * LEAST_BYTES
+    if weights > device.hardware.memory_bytes:
+        why = f"its weights alone take {size(weights)} in 16 bits"
+        return blank.model_copy(update={"fit": "does not fit", "why": why})
+    try:
+        found = estimate(name)
+    except AccelBenchError as error:
+        return blank.model_copy(update={"why": str(error)})
+    one = found.estimate
+    return blank.model_copy(
+        update={
+            "fit": one.memory.fit if one.memory else None,
+            "settings": found.settings,
+            "needed_bytes": one.memory.needed_bytes if one.memory else None,
+            "tokens_per_second": one.speed.tokens_per_second if one.speed else None,
+            "usd_per_million_tokens": one.cost.usd_per_million_tokens if one.cost else None,
+            "why": one.problem or ("" if one.memory and one.memory.fit == "fits" else one.answer),
+        }
+    )

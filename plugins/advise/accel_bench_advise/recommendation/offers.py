@@ -1,0 +1,205 @@
+"""Devices that could do a job: hours and money of each, and which of them keep its limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import rate, settings
+from accel_bench.catalog.hardware import NamedHardware, list_hardware
+from accel_bench.catalog.prices import PriceEntry
+from accel_bench_advise.estimates.cost import cheapest_rate, price_words
+from accel_bench_advise.estimates.devices import DeviceEstimate
+from accel_bench_advise.estimates.schema import Span
+from accel_bench_advise.recommendation.candidates import Candidate
+from accel_bench_advise.recommendation.ranking import job_time
+from accel_bench_advise.recommendation.schema import Answer, Offer, RecommendRequest
+
+NO_PRICE = "no price of {device} is known (`accel-bench prices` takes your own)"
+UNLISTED = (
+    "no price of {device} is known: it is no device of `accel-bench hardware list`, which prices "
+    "are of; --deadline limits hours instead"
+)
+
+
+def measured_offer(
+    best: Candidate,
+    request: RecommendRequest,
+    tokens: float | None,
+    prices: Sequence[PriceEntry],
+) -> Offer:
+    """Return what the best stack on a device takes."""
+    row = list_hardware().get(best.device.name)
+    hardware = NamedHardware(best.device.name, row) if row else None
+    found = cheapest_rate(best.experiment.scenario, hardware, prices)
+    time = job_time(best, tokens) if tokens else None
+    hours = _span(time).times(1 / 3600) if time else None
+    machines, rate = found or (0, None)
+    hourly = rate.usd_per_hour * machines if rate else None
+    speed = best.row.tokens_per_second
+    offer = Offer(
+        kind="measured",
+        device=best.device.label,
+        devices=best.device.devices,
+        stack=best.name,
+        tokens_per_second=_span(speed) if speed else None,
+        request_seconds=_span(best.row.request_seconds) if best.row.request_seconds else None,
+        hours=hours,
+        usd=hours.times(hourly) if hours and hourly else None,
+        usd_per_hour=hourly,
+        price=price_words(machines, rate) if rate else "",
+        fit="it ran",
+    )
+    sure = time is not None and time.high is not None
+    return _with_limits(offer, request, sure, NO_PRICE if hardware else UNLISTED)
+
+
+def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
+    """Return what an estimate says of a device."""
+    one = found.estimate
+    lacks = one.memory is not None and one.memory.fit == "does not fit"
+    problem = one.problem or (one.answer if lacks else "")
+    if not problem and one.speed is None:
+        problem = "its speed cannot be estimated: no peak of the model's dtype is known"
+    offer = Offer(
+        kind="estimated",
+        device=one.gpu,
+        devices=one.devices,
+        stack=one.stack,
+        settings=found.settings,
+        tokens_per_second=one.speed.tokens_per_second if one.speed else None,
+        hours=one.hours,
+        usd=one.cost.usd if one.cost else None,
+        usd_per_hour=one.cost.usd_per_hour if one.cost else None,
+        price=one.cost.price if one.cost else "",
+        fit=one.answer,
+        problem=problem,
+    )
+    return _with_limits(offer, request)
+
+
+def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
+    """Return the offer to take: within limits the cheapest, without limits the fastest.
+
+    Both ends of a span count by the worse one. Measured ones come first where there are no limits,
+    and where none is sure, what may keep the limits is taken. None where nothing does.
+    """
+    possible = [one for one in offers if not one.problem]
+    if request.budget_usd is None and request.deadline_hours is None:
+        measured = [one for one in possible if one.kind == "measured"]
+        return min(measured or possible, key=_duration, default=None)
+    for allowed in ({"yes"}, {"yes", "perhaps"}):
+        kept = [one for one in possible if _limits(one, request) <= allowed]
+        if kept:
+            return min(kept, key=price_key)
+    return None
+
+
+def price_key(offer: Offer) -> tuple[float, float]:
+    """Order by money, then by hours, each at its worst."""
+    return (
+        offer.usd.high if offer.usd else math.inf,
+        offer.hours.high if offer.hours else math.inf,
+    )
+
+
+def _limits(offer: Offer, request: RecommendRequest) -> set[str | None]:
+    """Return the answers to the limits that were given."""
+    answers = {
+        "budget_usd": offer.within_budget,
+        "deadline_hours": offer.within_deadline,
+    }
+    return {answer for key, answer in answers.items() if getattr(request, key) is not None}
+
+
+def _with_limits(
+    offer: Offer, request: RecommendRequest, sure: bool = True, no_price: str = NO_PRICE
+) -> Offer:
+    """Return the offer with what becomes of the limits.
+
+    `sure` is false for the time of a single run, which has no interval.
+    """
+    changes: dict[str, object] = {
+        "within_budget": _within(offer.usd, request.budget_usd, sure),
+        "within_deadline": _within(offer.hours, request.deadline_hours, sure),
+    }
+    if request.budget_usd is not None and offer.usd is None and not offer.problem:
+        changes["problem"] = no_price.format(device=offer.device)
+    return offer.model_copy(update=changes)
+
+
+def _within(span: Span | None, limit: float | None, sure: bool) -> Answer | None:
+    if span is None or limit is None:
+        return None
+    if span.high <= limit:
+        return "yes" if sure else "perhaps"
+    return "perhaps" if span.low <= limit else "no"
+
+
+def _duration(offer: Offer) -> float:
+    """Return the time of the job at worst, of the median request at a rate, else of a token."""
+    if offer.request_seconds is not None:
+        return offer.request_seconds.high
+    if offer.hours is not None:
+        return offer.hours.high
+    return 1 / offer.tokens_per_second.low if offer.tokens_per_second else math.inf
+
+
+def _span(interval: Interval) -> Span:
+    """Return both ends; the one value of a single run, which has none, twice."""
+    ends = [interval.median if end is None else end for end in (interval.low, interval.high)]
+    return Span(low=ends[0], high=ends[1])
+
+
+def estimated_answer(offer: Offer) -> str:
+    """Return an answer that rests on a simulation."""
+    text = f"Nothing of this was measured on {offer.device}, all is estimated: {offer.fit}"
+    if offer.settings:
+        text += f" It fits with {settings(offer.settings)}."
+    if offer.tokens_per_second:
+        low, high = offer.tokens_per_second.low, offer.tokens_per_second.high
+        text += f" It trains at {rate(low)} to {rate(high)} tokens/s."
+    text += limits_words(offer)
+    return f"{text} Which stack is fastest there cannot be told without measuring."
+
+
+def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
+    """Return why no offer is within the limits: no price is known, or each is over a limit."""
+    unpriced = [
+        one.problem for one in offers if lacks_price(one, request) and one.within_deadline != "no"
+    ]
+    if unpriced:
+        return f"Cannot tell whether the budget is kept: {'; '.join(unpriced)}."
+    return (
+        "Cannot: nothing that is stored or estimated does the job within the limits; the offers "
+        "say what each device would take."
+    )
+
+
+def lacks_price(offer: Offer, request: RecommendRequest) -> bool:
+    """Return whether a budget cannot be applied to what else would do the job."""
+    return request.budget_usd is not None and offer.hours is not None and offer.usd is None
+
+
+def limits_words(offer: Offer, hours: bool = True) -> str:
+    """Return hours, money and whether the limits are kept, as sentences; empty without any."""
+    takes, kept = [], list(_kept(offer))
+    if offer.hours and hours:
+        takes.append(f"{_ends(offer.hours, '.3g')} hours")
+    if offer.usd:
+        takes.append(f"{_ends(offer.usd, ',.2f')} USD ({offer.price})")
+    words = f" The job takes {' and '.join(takes)}." if takes else ""
+    return f"{words} The {' and the '.join(kept)}." if kept else words
+
+
+def _kept(offer: Offer) -> Iterator[str]:
+    for what, answer in (("budget", offer.within_budget), ("deadline", offer.within_deadline)):
+        if answer is not None:
+            words = {"yes": "kept", "perhaps": "perhaps kept", "no": "not kept"}
+            yield f"{what} is {words[answer]}"
+
+
+def _ends(span: Span, form: str) -> str:
+    low, high = format(span.low, form), format(span.high, form)
+    return low if low == high else f"{low} to {high}"

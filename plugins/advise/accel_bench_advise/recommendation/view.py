@@ -1,0 +1,241 @@
+"""A recommendation: what `recommend` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import (
+    count,
+    duration,
+    grouped_by_reason,
+    label,
+    milliseconds,
+    percent,
+    plain_value,
+    rate,
+    rate_interval,
+    ratio_interval,
+    settings,
+    significant,
+    size,
+    with_spread,
+)
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    number_column,
+    paths,
+    reader,
+)
+from accel_bench_advise.estimates.schema import Span
+from accel_bench_advise.recommendation.schema import (
+    Considered,
+    FittingModels,
+    NextRun,
+    Offer,
+    Recommendation,
+)
+
+
+class Line(NamedTuple):
+    """A stack with what became of it."""
+
+    fate: str
+    why: str
+    of_the_best: Interval | None
+    row: Considered
+
+
+def recommend_report(document: Recommendation) -> Report:
+    """Return the answer, the stacks with their evidence, the devices, and what to do next."""
+    lines = list(_lines(document))
+    tables = []
+    if lines:
+        answers = any(line.row.output for line in lines)
+        other = OF_TRAINING if answers else OF_ANSWERS
+        unknown = {key for key in OF_REQUESTS if not any(map(reader(key), lines))}
+        columns = [column for column in STACKS if column.key not in other | unknown]
+        tables.append(Table(columns, lines, title="stacks"))
+    if len(document.offers) > 1 or (document.offers and not document.recommended):
+        used = [one for one in OFFERS if any(map(one.cell, document.offers))]
+        tables.append(Table(used, document.offers, title="devices, the cheapest first"))
+    title = {"estimated": "ESTIMATED", "open": "OPEN"}
+    section = Section(
+        title=title.get(document.certainty, ""),
+        answer=document.answer,
+        tables=tables,
+        notes=list(_notes(document, lines)),
+    )
+    return Report([section, *_commands(document)], document, Table(FLAT, lines))
+
+
+def models_report(document: FittingModels) -> Report:
+    """Return which models fit on a device, and with which changes to the work."""
+    fitting = sum(one.fit == "fits" for one in document.models)
+    section = Section(
+        title="ESTIMATED",
+        answer=(
+            f"{fitting} of {count(len(document.models), 'model')} of the catalog fit on "
+            f"{document.gpu} with the work of {document.scenario}, or with the changes beside them."
+        ),
+        tables=[Table(MODELS, document.models)],
+        notes=grouped_by_reason([(one.model, one.why) for one in document.models if one.why]),
+    )
+    return Report([section], document, Table(FLAT_MODELS, document.models))
+
+
+def _lines(document: Recommendation) -> Iterator[Line]:
+    if document.recommended:
+        one = Interval(median=1.0, low=1.0, high=1.0)
+        yield Line("recommended", "", one, document.recommended)
+    for other in document.others:
+        yield Line(other.fate, other.why, other.of_the_best, other.row)
+
+
+def _notes(document: Recommendation, lines: list[Line]) -> Iterator[str]:
+    yield from (f"break-even: {one.sentence}" for one in document.break_even)
+    reasons = [(_name(line), line.why) for line in lines if line.why]
+    yield from (f"not {text}" for text in grouped_by_reason(reasons))
+    if document.kept:
+        kept = ", ".join(f"{key}={plain_value(value)}" for key, value in document.kept.items())
+        yield f"not changed, and not compared with anything else: {kept}"
+    yield from document.advice
+    yield from (f"no evidence: {text}" for text in document.left_out)
+    yield from grouped_by_reason(
+        [
+            (one.device, f"{'estimated: ' * (one.kind == 'estimated')}{one.problem}")
+            for one in document.offers
+            if one.problem
+        ]
+    )
+    if document.recommended:
+        runs = document.recommended.evidence.run_ids
+        yield f"evidence: {', '.join(runs[:EVIDENCE])}{' ...' if len(runs) > EVIDENCE else ''}"
+
+
+def _commands(document: Recommendation) -> Iterator[Section]:
+    for one in document.next_runs:
+        yield Section(text=f"{one.command or 'no command'}\n  {_about(one)}")
+
+
+def _about(one: NextRun) -> str:
+    text = one.why
+    if one.minutes is not None:
+        text += f"; about {duration(one.minutes * 60)} ({one.basis})"
+    if one.usd is not None:
+        text += f", {one.usd:,.2f} USD"
+    return text
+
+
+def _name(line: Line) -> str:
+    return label(line.row)
+
+
+def _span(form: Callable[[float], str]) -> Callable[[Span], str]:
+    def text(span: Span) -> str:
+        low, high = form(span.low), form(span.high)
+        return low if low == high else f"{low} to {high}"
+
+    return text
+
+
+def _memory(value: Any) -> tuple[str, ...]:
+    left = (f"({percent(value.headroom)} left)",) if value.headroom is not None else ()
+    return size(value.peak_bytes), value.kind, *left
+
+
+def _latency(value: Interval) -> str:
+    return with_spread(value, milliseconds)
+
+
+def _hours(value: float) -> str:
+    return significant(value, 3)
+
+
+def _without_reason(verdict: str) -> str:
+    """Return the verdict alone: it stands beside others, and reasons are sentences."""
+    return verdict.partition(" (")[0]
+
+
+def _offered(offer: Offer) -> str:
+    return f"{offer.stack} with {settings(offer.settings)}" if offer.settings else offer.stack
+
+
+EVIDENCE = 5
+"""Ids of runs that stand in a note; JSON and CSV have all of them."""
+
+OF_TRAINING, OF_ANSWERS = {"row.loss", "row.update"}, {"row.output"}
+"""Columns of stacks that train, and of those that answer requests."""
+
+OF_REQUESTS = ("row.request_seconds", "row.slowest_requests_ms")
+"""Columns that are left out where no row has them."""
+
+STACKS = (
+    Column("stack", _name, kind="name"),
+    Column("fate", reader("fate"), "what", kind="word"),
+    number_column("row.tokens_per_second", "speed", "tokens/s", rate_interval),
+    number_column("row.request_seconds", "median request", "ms", _latency),
+    number_column("row.slowest_requests_ms", "99 of 100", "ms at most", _hours),
+    number_column("of_the_best", "does the job", "times as fast", ratio_interval),
+    *(
+        Column(f"row.{what}", reader(f"row.{what}"), what, form=_without_reason, kind="word")
+        for what in ("loss", "update", "output")
+    ),
+    number_column("row.start_seconds", "start", "s", lambda value: significant(value, 3), rank=2),
+    number_column("row.memory", "memory", "", _memory, rank=1),
+)
+"""Columns for people."""
+
+OFFERS = (
+    Column("device", reader("device"), kind="name"),
+    Column("kind", reader("kind"), kind="word"),
+    Column("stack", _offered, kind="name"),
+    number_column("tokens_per_second", "speed", "tokens/s", _span(rate)),
+    number_column("hours", "time", "hours", _span(_hours), rank=1),
+    number_column("usd", "in all", "USD", _span(lambda value: f"{value:,.2f}")),
+    Column("within_budget", reader("within_budget"), "budget", kind="word"),
+    Column("within_deadline", reader("within_deadline"), "deadline", kind="word"),
+)
+"""Columns of devices."""
+
+MODELS = (
+    Column("model", reader("model"), kind="name"),
+    number_column("parameters", "parameters", "1e9", lambda value: significant(value / 1e9, 3)),
+    Column("fit", reader("fit"), kind="word"),
+    Column("settings", lambda one: settings(one.settings) or None, "with", rank=1),
+    number_column("needed_bytes", "needed", "", _span(size)),
+    number_column("tokens_per_second", "speed", "tokens/s", _span(rate)),
+    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", _span(_hours)),
+)
+"""Columns of models."""
+
+FLAT_MODELS = (
+    *paths("", "model parameters fit settings why"),
+    *(
+        Column(f"{name}_{end}", reader(f"{name}.{end}"))
+        for name in ("needed_bytes", "tokens_per_second", "usd_per_million_tokens")
+        for end in ("low", "high")
+    ),
+)
+"""Columns of the CSV of models."""
+
+FLAT = (
+    *paths("", "fate why"),
+    *paths("row", "device stack sweep tag changes"),
+    *interval_paths("row.tokens_per_second", "tokens_per_second"),
+    *interval_paths("row.request_seconds", "request_seconds"),
+    *paths("row", "slowest_requests_ms"),
+    *interval_paths("of_the_best", "of_the_best"),
+    *interval_paths("row.ratio", "ratio"),
+    *interval_paths("row.hours", "hours"),
+    *paths("row", "loss update output start_seconds"),
+    *paths("row.memory", "peak_bytes device_bytes headroom"),
+    Column("memory_kind", reader("row.memory.kind")),
+    *paths("row.evidence", "experiment_id run_ids origin"),
+)
+"""Columns of the CSV."""

@@ -1,0 +1,174 @@
+"""Count the memory and the work of every operation of a step, on real tensors and on fake ones."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from accel_bench.modeling.tensors import dtype_name, plain_tensors
+from accel_bench.worker.flops.operations import content_bytes, flops_of, moves_nothing
+from accel_bench_advise.estimates.schema import BatchShape, Footprint, Operations, Part
+
+aten = torch.ops.aten
+
+
+class StepTracker(TorchDispatchMode):
+    """Logs each storage as it comes and goes, with the phase of the step that made it.
+
+    `phase` and `vocabulary`, the number of token ids, are set from outside. Roles that become known
+    later, such as that of a gradient, are given by `assign`. With `assumes` a value that a model
+    reads of its batch is 1, and a mask selects everything: an image or an utterance is there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = "build"
+        self.vocabulary: int | None = None
+        self.assumes = False
+        self._sizes: dict[int, int] = {}
+        self._made: dict[int, Part] = {}
+        self._roles: dict[int, Part] = {}
+        self._phases: dict[int, str] = {}
+        self._known: dict[int, tuple[int, Any]] = {}
+        self._next = 0
+        self._events: list[tuple[int, str]] = []
+        self._base: set[int] = set()
+        self._alive: set[int] = set()
+        self._work: Counter[tuple[str, int, int]] = Counter()
+
+    def assign(self, tensors: Iterable[Any], part: Part) -> None:
+        """Say what the memory of tensors is for; tensors that were not seen yet are logged."""
+        for tensor in tensors:
+            for plain in plain_tensors(tensor):
+                self._roles[self._number(plain)] = part
+
+    def restart(self) -> None:
+        """Forget what has happened; what is alive stays."""
+        self._base = set(self._alive)
+        self._events.clear()
+        self._work.clear()
+
+    def footprint(self, shape: BatchShape, processed: int) -> Footprint:
+        """Return the peak since the last restart, by part, and the work."""
+        alive, most, peak, phase = set(self._base), -1, set(self._base), self.phase
+        total = sum(self._sizes[number] for number in alive)
+        for event, during in [(0, self.phase), *self._events]:
+            number = abs(event)
+            if event > 0:
+                alive.add(number)
+                total += self._sizes[number]
+            elif number in alive:
+                alive.remove(number)
+                total -= self._sizes[number]
+            if total > most:
+                most, peak, phase = total, set(alive), during
+        sizes: Counter[Part] = Counter()
+        for number in peak:
+            sizes[self._part(number)] += self._sizes[number]
+        return Footprint(
+            shape=shape,
+            peak_bytes=most,
+            parts={part: sizes[part] for part in get_args(Part) if sizes[part]},
+            phase=phase,
+            operations=tuple(
+                Operations(dtype=dtype, flops=flops, moved_bytes=moved, count=count)
+                for (dtype, flops, moved), count in self._work.items()
+            ),
+            processed=processed,
+        )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            if self.assumes or self.phase == "optimizer":
+                # An optimizer reads its number of steps, on which no size depends.
+                return True if args[0].dtype == torch.bool else 1
+        if self.assumes and func is aten.index.Tensor and _is_mask(args[1]):
+            out = _all_of(args[0], args[1][0])
+        else:
+            out = _call(func, args, kwargs)
+        made = [tensor for tensor in tree_iter(out) if isinstance(tensor, torch.Tensor)]
+        for tensor in made:
+            self._number(tensor)
+        if self.phase != "build":
+            self._count(func, args, kwargs, out, made)
+        return out
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        """Return the number of a tensor's storage, which is logged when it is new."""
+        storage = tensor.untyped_storage()
+        if known := self._known.get(id(storage)):
+            return known[0]
+        self._next += 1
+        number = self._next
+        self._sizes[number] = storage.nbytes()
+        self._phases[number] = self.phase
+        self._made[number] = self._guess(tensor)
+
+        def gone(_: Any, key: int = id(storage)) -> None:
+            del self._known[key]
+            self._alive.discard(number)
+            self._events.append((-number, self.phase))
+
+        self._known[id(storage)] = number, weakref.ref(storage, gone)
+        self._alive.add(number)
+        self._events.append((number, self.phase))
+        return number
+
+    def _guess(self, tensor: torch.Tensor) -> Part:
+        """Return what a new tensor is for where nothing says it: its shape and phase tell.
+
+        What is built and stays, beside the model that trains, are weights of another one.
+        """
+        if self.phase == "build":
+            return "weights"
+        if tensor.dim() and tensor.shape[-1] == self.vocabulary:
+            return "logits and loss"
+        return "activations" if self.phase == "forward" else "temporaries"
+
+    def _part(self, number: int) -> Part:
+        return self._roles.get(number, self._made[number])
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: list[torch.Tensor]) -> None:
+        """Add an operation's matrix products and the bytes that it reads and writes."""
+        used = [tensor for tensor in tree_iter((args, kwargs)) if isinstance(tensor, torch.Tensor)]
+        if moves_nothing(func, used, made):
+            return
+        moved = sum(content_bytes(tensor) for tensor in (*used, *made))
+        flops = flops_of(func.overloadpacket, args, kwargs, out)
+        dtype = dtype_name(used[0].dtype) if flops and used else ""
+        self._work[dtype, flops, moved] += 1
+
+
+def _call(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operation; products of experts are only simulated in bfloat16, CTC not at all."""
+    if func is aten._ctc_loss.Tensor and isinstance(args[0], FakeTensor):
+        frames, utterances, _ = args[0].shape
+        paths = 2 * args[1].shape[-1] + 1
+        return args[0].new_empty(utterances), args[0].new_empty((utterances, frames, paths))
+    if func is aten._ctc_loss_backward.Tensor and isinstance(args[1], FakeTensor):
+        return torch.empty_like(args[1])
+    if func is aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
+        if isinstance(args[0], FakeTensor):
+            out = func(args[0].bfloat16(), args[1].bfloat16(), *args[2:], **kwargs)
+            return torch.empty_like(out, dtype=args[0].dtype)
+    return func(*args, **kwargs)
+
+
+def _is_mask(indices: Any) -> bool:
+    """Return whether a tensor is indexed by one mask of fake values."""
+    return (
+        len(indices) == 1 and isinstance(indices[0], FakeTensor) and indices[0].dtype == torch.bool
+    )
+
+
+def _all_of(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return what a mask selects of a tensor that is true everywhere, a copy."""
+    return tensor.reshape(-1, *tensor.shape[mask.dim() :]).clone()

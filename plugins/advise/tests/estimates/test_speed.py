@@ -1,0 +1,63 @@
+"""A step is as slow as the scarcer resource of each of its operations."""
+
+from __future__ import annotations
+
+import pytest
+from accel_bench_advise.estimates.schema import BatchShape, Footprint, Operations, Span
+from accel_bench_advise.estimates.speed import (
+    Calibration,
+    Efficiency,
+    cpu_peaks,
+    gpu_peaks,
+    roofline,
+    speed_estimate,
+    step_seconds,
+)
+
+from accel_bench.catalog.hardware import named_hardware
+
+WORK = (
+    Operations(dtype="bfloat16", flops=989_400_000_000, moved_bytes=1, count=10),
+    Operations(dtype="", flops=0, moved_bytes=3_352_000_000, count=5),
+)
+"""On an H100: ten times a millisecond of products, five times one of copies."""
+
+
+def step_of(*operations: Operations) -> Footprint:
+    shape = BatchShape(micro_batch_size=1, sequence_length=1)
+    return Footprint(
+        shape=shape,
+        peak_bytes=0,
+        parts={},
+        phase="backward",
+        operations=operations,
+        processed=1,
+    )
+
+
+def test_products_take_the_peak_and_copies_the_bandwidth_by_hand() -> None:
+    peaks = gpu_peaks(named_hardware("h100-80gb").hardware, "highest")
+    assert step_seconds(step_of(*WORK), peaks, Efficiency(1, 1, 0)) == pytest.approx(0.015)
+    assert step_seconds(step_of(*WORK), peaks, Efficiency(0.5, 1, 0)) == pytest.approx(0.025)
+    assert step_seconds(step_of(*WORK), peaks, Efficiency(1, 1, 0.01)) == pytest.approx(0.15)
+
+
+def test_a_dtype_that_the_device_lacks_gives_no_speed() -> None:
+    peaks = gpu_peaks(named_hardware("a100-sxm-80gb").hardware, "highest")
+    fp8 = Operations(dtype="float8_e4m3fn", flops=1, moved_bytes=1, count=1)
+    assert roofline(step_of(fp8), peaks) is None
+    assert roofline(step_of(fp8), cpu_peaks(2)) is not None
+
+
+def test_stored_rows_take_the_place_of_the_data_sheet() -> None:
+    seconds = Span(low=1.0, high=4.0)
+    assert speed_estimate(seconds, 100, "a").tokens_per_second == Span(low=25, high=100)
+    rows = [Calibration(1.5, "a", "lora of m"), Calibration(2.0, "b", "base of m")]
+    found = speed_estimate(seconds, 99, "a", rows)
+    assert found.step_seconds.low == pytest.approx(1.35)
+    assert found.step_seconds.high == pytest.approx(2.2)
+    assert found.tokens_per_second.low == pytest.approx(45)
+    assert found.basis == (
+        "roofline, calibrated by 2 stored experiments on this device: lora of m, base of m"
+    )
+    assert found.calibrated_by == ("a", "b")

@@ -1,0 +1,101 @@
+"""Valid runs on such a device calibrate the speed that is estimated for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from accel_bench_advise.estimates.schema import BatchShape, Footprint, Operations, SpeedEstimate
+from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.estimates.step import SpeedEstimator
+from accel_bench_advise.estimates.target import target_of
+from analysis_factory import make_experiment, make_rank, make_result
+
+from accel_bench.machine.info import read_machine
+from accel_bench.result import Provenance, Result, Status
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.uses import Use
+
+MACHINE = read_machine()
+SHAPE = BatchShape(micro_batch_size=1, sequence_length=110)
+STEP = Footprint(
+    shape=SHAPE,
+    peak_bytes=0,
+    parts={},
+    phase="backward",
+    operations=(Operations(dtype="", flops=0, moved_bytes=10**8, count=1),),
+    processed=110,
+)
+LORA = make_experiment("lora", [Use(use="lora")], scenario={"resources": {"device": "cpu"}})
+OTHER = make_experiment("other", scenario={"resources": {"device": "cpu"}})
+
+
+class Known(Simulator):
+    """A simulator whose every step is the same."""
+
+    def footprint(self, experiment: Experiment, shape: BatchShape, device: str) -> Footprint:
+        """Return the step."""
+        return STEP
+
+
+def measured(experiment: Experiment = LORA, seconds: float = 0.1, **changes: Any) -> Result:
+    """A run of this machine, whose steps take so long."""
+    result = make_result(experiment, seconds=seconds)
+    return result.model_copy(update={"machine": MACHINE, **changes})
+
+
+@pytest.fixture
+def known() -> Iterator[Known]:
+    with closing(Known()) as simulator:
+        yield simulator
+
+
+def speed_by(known: Known, experiment: Experiment, *stored: Result) -> SpeedEstimate:
+    """Return the speed on this machine's CPU, by what is stored."""
+    target = target_of(MACHINE, None)._replace(kind="cpu")
+    speed = SpeedEstimator(known, target, stored).speed(experiment, STEP)
+    assert speed is not None
+    return speed
+
+
+def test_a_measured_step_gives_the_estimated_one_padding_or_not(known: Known) -> None:
+    speed = speed_by(known, LORA, measured())
+    assert speed.calibrated_by == (LORA.id,)
+    # Ten of the 110 tokens are padding: they are processed like the others.
+    assert speed.step_seconds.low == pytest.approx(0.09)
+    assert speed.tokens_per_second.low == pytest.approx(110 / 0.11)
+    assert speed.basis.endswith("stored experiment on this device: lora of tiny-llama-cpu")
+
+
+def test_the_stack_itself_is_preferred_to_others(known: Known) -> None:
+    runs = measured(), measured(OTHER, 0.5)
+    speed = speed_by(known, LORA, *runs)
+    assert speed.calibrated_by == (LORA.id,)
+    unknown = make_experiment("third", [Use(use="third")], scenario={"resources": {"threads": 1}})
+    speed = speed_by(known, unknown, *runs)
+    assert set(speed.calibrated_by) == {LORA.id, OTHER.id}
+    assert "other of tiny-llama-cpu" in speed.basis and "lora of" in speed.basis
+
+
+BROKEN = make_rank().model_copy(
+    update={"window": make_rank().window.model_copy(update={"ended": 90.0})}  # type: ignore[union-attr]
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": Status.DEGRADED},
+        {"ranks": (BROKEN,)},
+        {"ranks": (make_rank(tokens=50),)},
+        {"provenance": Provenance(origin="imported")},
+        {"machine": MACHINE.model_copy(update={"host": "elsewhere"})},
+    ],
+    ids=["degraded", "disowned", "shorter samples", "imported", "another machine"],
+)
+def test_a_run_that_does_not_compare_calibrates_nothing(
+    known: Known, changes: dict[str, Any]
+) -> None:
+    assert not speed_by(known, LORA, measured(**changes)).calibrated_by

@@ -1,0 +1,275 @@
+"""Recommendations over devices: hours, money, limits, and what the store cannot answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from accel_bench_advise.recommendation.answer import memory_words
+from accel_bench_advise.recommendation.schema import MemoryUse, Recommendation, RecommendRequest
+from accel_bench_advise.recommendation.stored import Recommender, Stored, check_request
+from accel_bench_advise.recommendation.view import recommend_report
+from recommendation_factory import experiment, in_turn, runs
+from serving_factory import serving
+
+from accel_bench.catalog.prices import Price, PriceEntry
+from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import Device
+from accel_bench.report.formats import render_report
+from accel_bench.result import Provenance, Result, Status
+from accel_bench.store.sessions import SessionRecord
+
+H100 = {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-9"}
+TOKENS = 8e8
+"""A million steps: 22.2 hours with the L4's faster stack."""
+
+
+def price(device: str, usd: float) -> PriceEntry:
+    row = Price(
+        provider="here",
+        instance=f"one-{device}",
+        region="",
+        device=device,
+        devices=1,
+        usd_per_hour=usd,
+        source="a test",
+        date="2026-11-01",
+    )
+    return PriceEntry(row, own=True)
+
+
+PRICES = (price("l4", 1.0), price("h100-sxm", 4.0))
+"""The H100 is three times as fast and four times as dear."""
+
+
+def sessions() -> dict[str, SessionRecord]:
+    """Two sessions, and the commands that they were started with."""
+    document: dict[str, Any] = {"scenario": {"stacks": {"baseline": {}, "fast": {}}}}
+    return {
+        name: SessionRecord(
+            id=name,
+            started_at="2026-01-01",
+            scenario="unnamed",
+            command=(
+                *("/bin/accel-bench", "run", "work.yaml", "--rounds", "3", "--only=fast", "-q"),
+                *("--race", "--format", "json"),
+            ),
+            document=document,
+        )
+        for name in ("monday", "tuesday")
+    }
+
+
+def stored() -> list[Result]:
+    """Runs of two stacks on an L4 and on an H100."""
+    on_l4 = in_turn(runs(experiment("baseline")), runs(experiment("fast"), 1.25))
+    on_h100 = in_turn(
+        runs(experiment("baseline"), 3.0, device=H100, session="tuesday"),
+        runs(experiment("fast"), 3.3, device=H100, session="tuesday"),
+    )
+    return [*on_l4, *on_h100]
+
+
+def ask(results: Sequence[Result] = (), **request: Any) -> Recommendation:
+    """Answer a request from stored runs alone."""
+    asked = RecommendRequest(model="tiny-llama-cpu", **request)
+    check_request(asked)
+    return Recommender(asked, Stored(results, sessions()), PRICES, None).answer()
+
+
+def test_a_row_is_never_carried_to_another_device() -> None:
+    document = ask(stored(), gpu="l4")
+    assert document.recommended is not None and document.recommended.device == "l4"
+    assert all(one.row.device == "l4" for one in document.others)
+    assert document.left_out == ("rows of h100-sxm: another device than l4",)
+    nothing = ask(stored(), gpu="t4")
+    assert (nothing.certainty, nothing.offer, nothing.recommended) == ("cannot tell", None, None)
+    assert nothing.answer.startswith("Cannot tell: nothing that is stored of tiny-llama-cpu")
+
+
+def test_without_limits_the_fastest_device_within_limits_the_cheapest() -> None:
+    fastest = ask(stored())
+    assert fastest.offer is not None and fastest.offer.device == "h100-sxm"
+    cheapest = ask(stored(), budget_usd=25.0, tokens=TOKENS)
+    assert cheapest.offer is not None and cheapest.offer.device == "l4"
+    assert cheapest.offer.hours is not None and cheapest.offer.usd is not None
+    assert cheapest.offer.hours.low < TOKENS / 10_000 / 3600 < cheapest.offer.hours.high
+    assert cheapest.offer.usd == cheapest.offer.hours, "at a dollar an hour"
+    assert "The budget is kept." in cheapest.answer
+    soon = ask(stored(), deadline_hours=10.0, tokens=TOKENS)
+    assert soon.offer is not None and soon.offer.device == "h100-sxm"
+    assert [one.within_deadline for one in soon.offers] == ["no", "yes"]
+
+
+def test_limits_that_nothing_keeps_are_not_kept() -> None:
+    document = ask(stored(), budget_usd=1.0, deadline_hours=1.0, tokens=TOKENS)
+    assert document.offer is None
+    assert document.answer.startswith("Cannot: nothing that is stored or estimated")
+    assert [one.within_budget for one in document.offers] == ["no", "no"]
+    assert document.certainty == "cannot tell" and document.recommended is None
+    assert [one.fate for one in document.others] == ["best, over the limits", "runner-up"]
+    best = document.others[0]
+    assert best.why.startswith("The job takes ") and best.why.endswith(
+        "The budget is not kept and the deadline is not kept."
+    )
+
+
+def test_a_budget_without_a_price_cannot_be_judged_and_the_best_stays_in_the_table() -> None:
+    unpriced = Recommender(
+        RecommendRequest(model="tiny-llama-cpu", budget_usd=1e6, tokens=TOKENS),
+        Stored(stored(), sessions()),
+        (),
+        None,
+    ).answer()
+    problems = [f"no price of {one.device} is known" for one in unpriced.offers]
+    assert all(one.problem.startswith(problems[i]) for i, one in enumerate(unpriced.offers))
+    assert unpriced.answer.startswith("Cannot tell whether the budget is kept: no price of ")
+    assert all(problem in unpriced.answer for problem in problems)
+    fates = [(one.row.stack, one.fate) for one in unpriced.others]
+    assert fates == [("fast", "best, price not known"), ("baseline", "runner-up")]
+    (notes,) = [one.notes for one in recommend_report(unpriced).sections[:1]]
+    assert not any("estimated" in note for note in notes)
+
+
+def test_one_run_keeps_no_limit_for_sure() -> None:
+    single = [run for run in stored() if run.round == 0]
+    limits = {"budget_usd": 1e6, "deadline_hours": 1e6, "tokens": TOKENS}
+    document = ask(single, **limits)
+    assert {(one.within_budget, one.within_deadline) for one in document.offers} == {
+        ("perhaps", "perhaps")
+    }
+    assert "The budget is perhaps kept and the deadline is perhaps kept." in document.answer
+    sure = ask(stored(), **limits)
+    assert {(one.within_budget, one.within_deadline) for one in sure.offers} == {("yes", "yes")}
+
+
+def test_without_a_price_the_deadline_has_a_sentence_of_its_own() -> None:
+    request = RecommendRequest(model="tiny-llama-cpu", deadline_hours=1e6, tokens=TOKENS)
+    document = Recommender(request, Stored(stored(), sessions()), (), None).answer()
+    assert document.answer.endswith(" The deadline is kept.")
+
+
+def test_memory_is_named_with_its_kind_and_whose_it_is() -> None:
+    use = MemoryUse(peak_bytes=2**29, kind="rss", device_bytes=2**33, headroom=15 / 16)
+    words = "512 MiB (resident memory of a process) of the host's 8.00 GiB"
+    assert memory_words(use) == words
+    on_gpu = use.model_copy(update={"kind": "reserved"})
+    assert memory_words(on_gpu) == "512 MiB (reserved by torch) of the device's 8.00 GiB"
+
+
+def test_lengths_choose_the_context_and_the_tokens() -> None:
+    short = ask(stored(), lengths=(50,) * 99 + (4000,))
+    assert short.lengths is not None
+    assert short.lengths.sequence_length == 56 and short.tokens == 99 * 50 + 56
+    assert short.recommended is not None, "the stored 110 tokens hold 95 % of the samples"
+    assert any("the longest has 4,000" in text for text in short.advice)
+    long = ask(stored(), lengths=(4000,))
+    assert long.recommended is None
+    assert "rows of 110 tokens: the job needs 4,000" in long.left_out
+
+
+def test_imported_runs_are_no_evidence_and_exported_ones_are_marked() -> None:
+    imported = Provenance(origin="imported", file="old.csv", format="fms-acceleration")
+    old = [run.model_copy(update={"provenance": imported}) for run in stored()[:10]]
+    document = ask(old)
+    assert document.recommended is None
+    assert document.left_out == ("10 runs of old.csv: imported, not measured here",)
+    exported = Provenance(origin="exported", file="other.json")
+    other = [run.model_copy(update={"provenance": exported}) for run in stored()[:10]]
+    document = ask(other)
+    assert document.recommended is not None
+    assert document.recommended.evidence.origin == "exported"
+
+
+def test_open_answers_come_with_the_command_and_without_minutes_that_nothing_planned() -> None:
+    few = [run for run in stored()[:10] if run.round < 3]
+    document = ask(few)
+    assert document.certainty == "open"
+    (more,) = document.next_runs
+    assert more.command == "accel-bench run work.yaml -q --only fast --resume --rounds 5"
+    assert (more.minutes, more.usd) == (None, None)
+    assert ask(stored()[:10]).next_runs == ()
+
+
+def test_batch_layouts_that_ran_one_after_another_are_to_be_interleaved() -> None:
+    large = [
+        run.model_copy(update={"started_at": f"{run.started_at[:14]}{30 + run.round}:00Z"})
+        for place, speed in enumerate((0.9, 1.1, 1.0, 0.95, 1.05))
+        for run in runs(experiment("baseline", 4), speed)[place : place + 1]
+    ]
+    document = ask([*in_turn(runs(experiment("baseline", 2))), *large])
+    assert document.certainty == "open"
+    (more,) = document.next_runs
+    assert more.command == "accel-bench run work.yaml -q --resume --rounds 10 --interleave"
+    assert "so that drift counts as difference" in more.why
+
+
+def test_another_training_is_left_out_and_named() -> None:
+    rate = {"learning_rate": 0.5}
+    other = runs(experiment("baseline", **rate), 9.0, session="tuesday")
+    alone = ask([*stored()[:10], *other])
+    assert alone.kept["train.learning_rate"] == 1e-3, "a baseline alone is no comparison"
+    fast = runs(experiment("fast", **rate), 9.9, session="tuesday")
+    document = ask([*stored()[:10], *in_turn(other, fast)])
+    assert document.recommended is not None
+    assert document.kept["train.learning_rate"] == 0.5, "the newest"
+    (note,) = document.left_out
+    assert "train.learning_rate=0.001" in note and "--where chooses" in note
+
+
+def test_out_of_memory_everywhere_is_an_honest_answer_with_advice() -> None:
+    failed = [run.model_copy(update={"phase": "backward"}) for run in stored()[:5]]
+    failed = [run.model_copy(update={"status": Status.OOM, "ranks": ()}) for run in failed]
+    document = ask(failed)
+    assert document.certainty == "cannot tell"
+    assert [one.fate for one in document.others] == ["does not fit"]
+    assert document.advice[0] == "out of memory: baseline (backward)"
+    assert document.advice[1].startswith("fit first, then fast: train.gradient_checkpointing")
+
+
+def test_limits_need_the_size_of_the_job() -> None:
+    with pytest.raises(ScenarioError, match="--budget needs the size of the job"):
+        ask(budget_usd=5.0)
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [
+        ({"scenario": {"stacks": {"a": {}, "baseline": {}}}}, "baseline"),
+        ({"scenario": {"stacks": {"a": {}, "b": {}}}}, "a"),
+        ({"scenario": {"stacks": {"a": {}, "b": {}}, "baseline": "b"}}, "b"),
+        ({}, "baseline"),
+    ],
+)
+def test_the_baseline_of_a_session_is_that_of_its_scenario(
+    document: dict[str, Any], name: str
+) -> None:
+    record = SessionRecord(id="s", started_at="2026", scenario="s", document=document)
+    assert record.baseline == name
+
+
+def test_at_a_rate_the_device_that_answers_soonest_is_taken_and_a_job_has_no_hours() -> None:
+    servers = {"monday": 100.0, "tuesday": 40.0}
+    found = [
+        run.model_copy(
+            update={
+                "ranks": tuple(
+                    rank.model_copy(update={"device": Device(type="cuda", name=device)})
+                    for rank in run.ranks
+                )
+            }
+        )
+        for device, (session, ms) in zip(("NVIDIA L4", "NVIDIA T4"), servers.items(), strict=True)
+        for run in serving("baseline", ms, seconds=ms / 1000 / ms**2, session=session)
+    ]
+    document = ask(found, mode="inference")
+    assert document.offer is not None and document.offer.device == "t4"
+    assert document.offer.request_seconds is not None
+    with pytest.raises(ScenarioError, match="leave --tokens, --lengths"):
+        ask(found, mode="inference", tokens=1e6)
+    table = render_report(recommend_report(document), "table")
+    assert "median request" in table and "99 of 100" in table
+    limited = ask(found, mode="inference", gpu="l4", at_most={"request_latency_p99": 10.0})
+    assert limited.offer is None
+    assert [one.fate for one in limited.others] == ["over a limit"]

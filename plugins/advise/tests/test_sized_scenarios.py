@@ -1,0 +1,88 @@
+"""Scenarios that say which memory they are sized for: an estimate of each has to fit in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from accel_bench_advise.estimates.answer import shape_of
+from accel_bench_advise.estimates.largest import MemoryEstimator
+from accel_bench_advise.estimates.schema import MemoryEstimate
+from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.estimates.target import machine_with, target_of
+
+from accel_bench.catalog.hardware import named_hardware
+from accel_bench.documents.presets import find_presets
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.scenario.draft import read_draft
+
+KEY = "resources.device_memory_gib"
+
+STATED = sorted(
+    name
+    for name, draft in ((n, read_draft(path)) for n, path in find_presets("scenarios").items())
+    if draft.get(KEY) and draft.get("mode") != "inference"
+)
+"""Scenarios of training that state the memory of their device: only training is simulated."""
+
+SIZED = [name for name in STATED if re.search(r"-\d+gb$", name)]
+"""Those that are made to fill it."""
+
+SMALLEST = "full-1b-24gb"
+"""Simulated in seconds; the others take a minute each."""
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[Simulator]:
+    """One process that simulates all steps."""
+    with closing(Simulator()) as one:
+        yield one
+
+
+def baseline_of(name: str) -> Planned:
+    """Plan a scenario for a machine with a device that is large enough for all of them."""
+    machine = machine_with(read_machine(), named_hardware("h100-80gb"), 1)
+    draft = read_draft(find_presets("scenarios")[name])
+    plan = make_plan(draft, machine, PlanRequest(only=("baseline",), force=True))
+    (planned,) = plan.planned
+    assert planned.skipped == ()
+    return planned
+
+
+def memory_of(planned: Planned, simulator: Simulator) -> MemoryEstimate:
+    """What the estimator says that the device holds."""
+    chosen = named_hardware("h100-80gb")
+    target = target_of(read_machine(), chosen)
+    shape = shape_of(planned.experiment.scenario)
+    return MemoryEstimator(simulator, target).memory(planned, shape)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == SMALLEST else pytest.param(n, marks=pytest.mark.release) for n in STATED],
+)
+def test_its_step_fits_in_what_a_device_of_that_size_reports(
+    name: str, simulator: Simulator
+) -> None:
+    planned = baseline_of(name)
+    resources = planned.experiment.scenario.resources
+    assert resources.device_memory_bytes is not None
+    needed = memory_of(planned, simulator).needed_bytes
+    assert needed.high <= resources.device_memory_bytes
+    # What needs half as much belongs to a smaller device.
+    assert name not in SIZED or needed.high > resources.device_memory_bytes / 2
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_its_name_and_its_description_say_the_size(name: str) -> None:
+    draft = read_draft(find_presets("scenarios")[name])
+    size = draft.get(KEY)
+    assert re.search(rf"-{size}gb$", name)
+    assert f"one GPU of {size} GB" in " ".join(str(draft.get("description")).split())
+
+
+def test_there_is_one_of_every_size_people_rent() -> None:
+    assert {read_draft(find_presets("scenarios")[name]).get(KEY) for name in SIZED} >= {24, 48, 80}
