@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from accel_bench.cli import commands
 from accel_bench.documents import presets
 from accel_bench.hookspecs import ONE_ANSWER
-from accel_bench.machine import devices
-from accel_bench.micro import discovery
-from accel_bench.planning import sizes
 from accel_bench.plugin import CONTRACT_VERSION, PROJECT, Options, Plugin
 from accel_bench.plugins.validation import declarations, hook_arguments, wrong_declarations
 
@@ -23,8 +20,9 @@ RECORD = Path(__file__).with_name("contract.json")
 
 def contract() -> str:
     """A digest of all hooks with their arguments, the declarations and the doors."""
-    doors = (PROJECT, commands.GROUP, presets.PRESETS_GROUP, devices.DEVICES)
-    doors += (discovery.BENCHMARKS, discovery.EXECUTORS, sizes.GROUP)
+    entries = metadata.distribution("accel-bench").entry_points
+    doors = {entry.group for entry in entries if entry.group.startswith(PROJECT)}
+    doors |= {presets.PRESETS_GROUP}
     parts = [hook_arguments(), ONE_ANSWER, sorted(declarations()), sorted(doors)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -17,7 +17,9 @@ from accel_bench.micro.discovery import (
     discover_benchmarks,
     discover_executors,
 )
-from accel_bench.scenario.uses import slot_defaults
+
+ENGINE, TASK = "op", "operation"
+"""Plugins that fill the slots of those names."""
 
 BASELINE = "eager"
 """The executor that the others are compared with."""
@@ -137,11 +139,11 @@ def _scenario(
     return {
         "name": _scenario_name(label),
         "description": f"How fast is {name} under {', '.join(stacks)}?",
-        "task": {"use": slot_defaults().operation_task},
+        "task": {"use": TASK},
         "model": {"use": "none", "id": name, "dtype": choice.dtype},
         "data": {"use": "none", "sequence_length": 1},
         "optimizer": {"use": "none"},
-        "engine": {"use": slot_defaults().operation_engine, **own},
+        "engine": {"use": ENGINE, **own},
         "train": {"micro_batch_size": choice.calls if forward else 1},
         "measure": {"steps": STEPS, "phase_steps": 0},
         "stacks": {

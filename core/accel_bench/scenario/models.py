@@ -179,9 +179,7 @@ class Scenario(Work):
     @property
     def counts(self) -> str:
         """What is counted as tokens, such as `images`; `calls` where nothing is trained."""
-        if self.task.counts is not None:
-            return self.task.counts
-        return CALLS if self.task.use == slot_defaults().operation_task else TOKENS
+        return self.task.counts or TOKENS
 
     @property
     def calls_alone(self) -> bool:

@@ -50,12 +50,6 @@ class SlotDefaults(Frozen):
     needed_adapter: str
     """Fills `adapter` when a plugin needs one."""
 
-    operation_engine: str
-    """Fills `engine` where one operation of `accel_bench.micro` is measured."""
-
-    operation_task: str
-    """Fills `task` there."""
-
     inference: dict[str, str]
     """Plugins in the place of those of `slots` in `mode: inference`."""
 

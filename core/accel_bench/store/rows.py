@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accel_bench.documents.base import JsonValue
-from accel_bench.scenario.uses import CALLS, TOKENS
+from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.checksums import CONTENTS, intact
 from accel_bench.store.fields import FIGURES_VERSION
 from accel_bench.store.schema import (
@@ -16,7 +16,6 @@ from accel_bench.store.schema import (
     EXPORTED,
     IMPORTED,
     MAXIMUM_PAYLOAD_BYTES,
-    OPERATION,
     ORIGIN,
 )
 
@@ -158,9 +157,8 @@ def counted(options: Any) -> str:
     """Return what a run counts as tokens, by the text of its column `options`."""
     if not isinstance(options, str):
         return TOKENS
-    if found := COUNTS.search(options):
-        return found[1]
-    return CALLS if OPERATION in options else TOKENS
+    found = COUNTS.search(options)
+    return found[1] if found else TOKENS
 
 
 def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:

@@ -138,9 +138,6 @@ ORIGIN = "provenance.origin"
 COUNTS = re.compile(r'"task\.counts":"([a-z_]+)"')
 """What stands in `options` of a run in which something else than tokens is counted as them."""
 
-OPERATION = '"task":"operation"'
-"""What stood there before, where calls were counted."""
-
 COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Names in the database by dotted name."""
 
