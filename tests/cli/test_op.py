@@ -429,7 +429,7 @@ def test_operations_on_more_devices_scale_in_calls(tmp_path: Path) -> None:
     report.sections[0].tables.extend([*point_tables(summary), *point_figures(summary)])
     shown = render_report(report, "table")
     assert "calls/s" in shown and "tokens" not in shown
-    (scaling,) = json.loads(done.out)["scaling"]
+    (scaling,) = json.loads(done.out)["sections"]["sweep"]["scaling"]
     assert scaling["counts"] == "calls"
     assert [one["figure"]["counts"] for one in scaling["points"]] == ["calls", "calls"]
 

@@ -106,7 +106,7 @@ def test_points_are_interleaved_measured_and_shown_apart_from_estimates(tmp_path
     assert [row["estimated_at_world_size"] for row in rows] == ["", "", "8"]
     assert all(not row["tokens_per_second_median"] for row in rows[2:])
     document = json.loads(call(*arguments, "--resume", "--format", "json").out)
-    (scaling,) = document["scaling"]
+    (scaling,) = document["sections"]["sweep"]["scaling"]
     assert scaling["projections"][0]["estimated"] is True
     assert [point["figure"]["paired"] for point in scaling["points"]] == [False, True]
 
@@ -125,7 +125,7 @@ def test_a_real_model_scales_over_gloo(tmp_path: Path) -> None:
     done = call(*arguments, "--results", str(tmp_path / "results"), "--format", "json")
     assert done.code == 0
     document = json.loads(done.out)
-    (scaling,) = document["scaling"]
+    (scaling,) = document["sections"]["sweep"]["scaling"]
     assert scaling["kind"] == "strong"
     assert [point["figure"]["world_size"] for point in scaling["points"]] == [1, 2]
     assert scaling["points"][1]["figure"]["ratio"]["median"] > 0

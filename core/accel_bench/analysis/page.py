@@ -120,7 +120,7 @@ def scenario_page(
         runs = [collect_runs(planned, results, plan.rounds) for planned in plan.planned]
         raced = None
     summary = summarize_runs(
-        results[0].experiment.scenario.name, plan.baseline, runs, plan.reference
+        results[0].experiment.scenario.name, plan.baseline, runs, plan.reference, plan.sections
     ).model_copy(update={"race": raced})
     points: dict[str, list[tuple[ExperimentSummary, ExperimentRuns]]] = {}
     for row, own in zip(summary.experiments, runs, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -19,8 +19,7 @@ from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.searches.race_schema import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
-from accel_bench.analysis.tables.pivot_schema import Pivot
-from accel_bench.analysis.tables.point_schema import PointFigure, Scaling
+from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status
@@ -390,12 +389,8 @@ class Summary(Document):
     points: tuple[PointFigure, ...] = ()
     """Each stack at each sweep point against the same stack at the reference point."""
 
-    pivot: Pivot | None = None
-    """All sweep points in one table, with the figures of each; null where nothing but seeds is
-    swept."""
-
-    scaling: tuple[Scaling, ...] = ()
-    """How each stack scales; empty where neither devices nor nodes are swept."""
+    sections: dict[str, Any] = Field(default_factory=dict)
+    """Documents of further tables, by the names of the entry points that make them."""
 
     seeds: tuple[SeedEquivalence, ...] = ()
     """The loss at the end over several seeds; empty when no seed is swept."""

@@ -31,6 +31,9 @@ class StoredPlan(NamedTuple):
     race: bool = False
     """Whether stacks that surely were not the best have run fewer rounds."""
 
+    sections: tuple[str, ...] = ()
+    """Sections of other distributions that were named."""
+
 
 class Place(NamedTuple):
     """Where an experiment stands in a plan."""
@@ -77,6 +80,7 @@ def stored_plan(
         rounds=rounds if whole and isinstance(rounds, int) else 0,
         reference=reference if isinstance(reference, str) else "",
         race=whole and document.get("race") is True,
+        sections=tuple(name for name in document.get("sections", ()) if isinstance(name, str)),
     )
 
 

@@ -36,13 +36,12 @@ from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
 from accel_bench.analysis.searches.race import race_looks, race_point
 from accel_bench.analysis.searches.race_schema import RaceSummary
+from accel_bench.analysis.sections import with_sections
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
 from accel_bench.analysis.statistics.slow_runs import slow_runs
 from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
-from accel_bench.analysis.tables.pivot import Layout, pivot_experiments
 from accel_bench.analysis.tables.points import compare_points
-from accel_bench.analysis.tables.scaling import scalings
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
 
@@ -56,6 +55,7 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     stopped: StopReason = BY_THE_USER,
     reference: str = "",
     race: bool = False,
+    sections: Sequence[str] = (),
 ) -> Summary:
     """Summarize the results of a scenario, one row for each planned experiment.
 
@@ -63,14 +63,15 @@ def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended t
     stack called `baseline` at the same sweep point. `rounds` is the number of planned rounds;
     `stopped` is what ended the session, where it was ended before all of them. `reference` is the
     tag of the sweep point with which the others are compared; else it is the first. With `race`,
-    stacks that surely were not the best have run fewer rounds.
+    stacks that surely were not the best have run fewer rounds. `sections` are names of sections of
+    other distributions that are made beside those of the box.
     """
     if race:
         measured, raced = collect_raced(planned, results, baseline, rounds, stopped)
     else:
         measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
         raced = None
-    found = summarize_runs(scenario, baseline, measured, reference)
+    found = summarize_runs(scenario, baseline, measured, reference, sections)
     return found.model_copy(update={"race": raced})
 
 
@@ -88,7 +89,11 @@ def collect_raced(
 
 
 def summarize_runs(
-    scenario: str, baseline: str, measured: Sequence[ExperimentRuns], reference: str = ""
+    scenario: str,
+    baseline: str,
+    measured: Sequence[ExperimentRuns],
+    reference: str = "",
+    sections: Sequence[str] = (),
 ) -> Summary:
     """Summarize the runs of each planned experiment, as `summarize` does."""
     points: dict[str, list[ExperimentRuns]] = {}
@@ -100,8 +105,7 @@ def summarize_runs(
         for row, summary in zip(rows, _summarize_point(rows, baseline), strict=True)
     }
     experiments = tuple(summaries[id(row)] for row in measured)
-    compared = compare_points(measured, reference)
-    return Summary(
+    summary = Summary(
         scenario=scenario,
         baseline=baseline,
         experiments=experiments,
@@ -110,17 +114,10 @@ def summarize_runs(
         ),
         ladder=ladder_steps(measured, [row.ratio for row in experiments]),
         noise=load_notes([run for row in measured for run in row.completed.values()]),
-        points=compared,
-        pivot=pivot_experiments(measured, _beside(measured, baseline)) if compared else None,
-        scaling=scalings(measured),
+        points=compare_points(measured, reference),
         seeds=compare_over_seeds(measured, baseline),
     )
-
-
-def _beside(rows: Sequence[ExperimentRuns], baseline: str) -> Layout:
-    """Return the layout of a table in which all sessions of the rows have one baseline."""
-    sessions = {session for row in rows for session, _ in row.counted}
-    return Layout(baselines=dict.fromkeys(sessions, baseline))
+    return with_sections(summary, measured, sections)
 
 
 def _race(

@@ -86,6 +86,7 @@ def run_request(options: RunOptions) -> PlanRequest:
         tags=tuple(options.tag or ()),
         reference_point=options.reference_point or "",
         race=options.race,
+        sections=tuple(options.section or ()),
     )
 
 

@@ -46,6 +46,9 @@ class RunOptions(MeasureOptions):
         bool,
         typer.Option("--race", help="Drop stacks that are surely not the best after 5, 10, 20 ..."),
     ] = False
+    section: Annotated[
+        Names, typer.Option(help="Show this section of another distribution as well.")
+    ] = None
     interleave: Annotated[
         bool,
         typer.Option("--interleave", help="Run each round of all sweep points before the next."),

@@ -21,6 +21,7 @@ from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.report.views.scaling import scaling_report
+from accel_bench.report.views.sweep import NAME, Sweep, scaling_of
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.scenario.batches import KEYS
 from accel_bench.scenario.draft import Draft
@@ -47,10 +48,11 @@ def run_scaling(options: ScalingOptions) -> int:
 
 def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence[Summary]) -> None:
     """Print the scaling, with estimates for these numbers of devices."""
-    done = [
-        one.model_copy(update={"scaling": tuple(project(s, projected) for s in one.scaling)})
-        for one in summaries
-    ]
+    done = []
+    for one in summaries:
+        found = tuple(project(scaling, projected) for scaling in scaling_of(one))
+        sections = {**one.sections, NAME: Sweep(scaling=found)}
+        done.append((one.model_copy(update={"sections": sections}), found))
     print_report(scaling_report(done), options.output)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.sections import GROUP, KIND
 from accel_bench.analysis.summary import summarize
 from accel_bench.catalog.hub import hub_notices
 from accel_bench.documents.canonical import canonical_json, digest
@@ -37,6 +38,7 @@ from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.planning.trackers import make_trackers
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.constraints import unmet_constraints
+from accel_bench.plugins.doors import find_entry
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_in_copy
@@ -127,6 +129,7 @@ class Plan:
             stopped=stopped,
             reference=self.request.reference_point,
             race=self.request.race,
+            sections=self.request.sections,
         )
 
     @property
@@ -154,6 +157,8 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     Raises ScenarioError or PluginError for what the user must mend, a stack named on the command
     line that cannot run here included.
     """
+    for name in request.sections:
+        find_entry(GROUP, KIND, name)
     file, notices = _complete(resolve_request(draft, request), request)
     file = replace(with_chosen_stacks(file, request), choices=request.choices)
     points = chosen_points(file, request, machine.device)

@@ -50,6 +50,9 @@ class PlanRequest:
 
     no_baseline: bool = False
 
+    sections: tuple[str, ...] = ()
+    """Sections of other distributions that the comparison shows."""
+
     race: bool = False
     """Run no more rounds of stacks that are surely not the best."""
 

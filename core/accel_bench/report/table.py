@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import itemgetter, methodcaller
 from typing import Any, Literal
 
+from accel_bench.analysis.wording import rate_unit
 from accel_bench.documents.shown import plain
 
 EMPTY = "-"
@@ -161,6 +162,12 @@ def number_column(
 ) -> Column:
     """Return a column of numbers that are read at a dotted path of attributes."""
     return Column(path, reader(path), title, unit, form, kind="number", rank=rank)
+
+
+def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
+    """Return columns whose units are those of what was counted."""
+    known = set(counts)
+    return [replace(column, unit=rate_unit(known, column.unit)) for column in columns]
 
 
 def interval_paths(path: str, key: str) -> list[Column]:

@@ -141,6 +141,7 @@ class Session:
             "order": order,
             "reference": plan.request.reference_point,
             "race": plan.request.race,
+            "sections": list(plan.request.sections),
             "skipped": [_skipped(planned) for planned in plan.planned if planned.skipped],
             **({"job": self.job} if self.job else {}),
             **({"repeats": self.repeats.sha256} if self.repeats.sha256 else {}),

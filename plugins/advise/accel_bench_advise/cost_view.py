@@ -8,8 +8,16 @@ from typing import Any, NamedTuple
 from accel_bench.analysis.metrics.cost import FACTORS, CostDocument, ExperimentCost
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import grouped_by_reason, label, rate, usd
-from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
-from accel_bench.report.views.points import in_units
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    in_units,
+    number_column,
+    paths,
+    reader,
+)
 
 
 def cost_report(document: CostDocument) -> Report:

@@ -12,6 +12,7 @@ from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.report.formats import render
 from accel_bench.report.views.points import point_tables
+from accel_bench.report.views.sweep import NAME, scaling_of
 from accel_bench.result import Node, Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -111,7 +112,7 @@ def test_two_accumulation_plans_against_one_more_node_are_global_and_per_device(
     assert figure.ratio is not None and figure.ratio_per_device is not None
     assert figure.ratio.median == pytest.approx(1.6)
     assert figure.ratio_per_device.median == pytest.approx(0.8)
-    (scaling,) = made.scaling
+    (scaling,) = scaling_of(made)
     assert scaling.kind == "strong"
 
 
@@ -147,8 +148,8 @@ def test_without_a_sweep_and_over_seeds_there_is_nothing_to_compare(sweep: dict[
 def test_a_summary_of_several_points_holds_them_in_one_table() -> None:
     failed = [make_result(FOUR, round=n, status=Status.OOM) for n in range(5)]
     made = summary([ONE, FOUR], [*make_rounds(ONE, STEADY), *failed])
-    assert made.pivot is not None
-    assert [(cell.row, cell.word) for cell in made.pivot.cells] == [((1,), ""), ((4,), "OOM")]
+    pivot = made.sections[NAME].pivot
+    assert [(cell.row, cell.word) for cell in pivot.cells] == [((1,), ""), ((4,), "OOM")]
     text = render([made], "table")
     assert "figures of the sweep points" in text and "samples per second" in text
-    assert summary([ONE], make_rounds(ONE, STEADY)).pivot is None
+    assert summary([ONE], make_rounds(ONE, STEADY)).sections == {}

@@ -10,6 +10,7 @@ from analysis_factory import make_experiment, make_ranks, make_result, make_roun
 
 from accel_bench.analysis.tables.point_schema import Scaling
 from accel_bench.analysis.tables.scaling import project
+from accel_bench.report.views.sweep import scaling_of
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -33,7 +34,8 @@ def runs(experiment: Experiment, seconds: float, noise: Sequence[float] = NOISE)
 def scale(*measured: tuple[Experiment, list[Result]]) -> Scaling:
     """The only scaling of a summary of these."""
     experiments = [experiment for experiment, _ in measured]
-    (scaling,) = make_summary(experiments, [run for _, own in measured for run in own]).scaling
+    made = make_summary(experiments, [run for _, own in measured for run in own])
+    (scaling,) = scaling_of(made)
     return scaling
 
 
@@ -95,7 +97,7 @@ def test_the_interval_of_the_share_is_over_rounds_and_holds_the_truth() -> None:
     assert share.low < 0.1 < share.high
     assert share.sizes == 2
     single = [*runs(one, 0.1, noise=[1.0]), *runs(two, 0.11, noise=[1.0])]
-    (alone,) = make_summary([one, two], single, rounds=1).scaling
+    (alone,) = scaling_of(make_summary([one, two], single, rounds=1))
     assert alone.serial_share is not None and alone.serial_share.low is None
 
 
@@ -153,7 +155,7 @@ def test_other_swept_keys_and_stacks_scale_for_themselves() -> None:
     points = [point(size, {"micro_batch_size": m}, **{"train.micro_batch_size": m})
               for m in (1, 4) for size in (1, 2)]  # fmt: skip
     summary = make_summary(points, [run for p in points for run in runs(p, 0.1)])
-    assert [(one.sweep, one.kind) for one in summary.scaling] == [
+    assert [(one.sweep, one.kind) for one in scaling_of(summary)] == [
         ({"train.micro_batch_size": 1}, "weak"),
         ({"train.micro_batch_size": 4}, "weak"),
     ]
@@ -174,4 +176,4 @@ def test_a_point_that_failed_leaves_the_others_and_says_how_it_ended() -> None:
 def test_a_sweep_of_something_else_does_not_scale() -> None:
     points = [make_experiment(sweep={"train.seed": n}) for n in (1, 2)]
     made = [run for one in points for run in make_rounds(one, [0.1] * 5)]
-    assert make_summary(points, made).scaling == ()
+    assert scaling_of(make_summary(points, made)) == ()

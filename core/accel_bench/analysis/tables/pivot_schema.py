@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Literal, TypeAlias
 
 from pydantic import Field
 
 from accel_bench.analysis.metrics.rate import Terms
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.point_schema import Better
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION
-
-Better: TypeAlias = Literal["higher", "lower", "neither"]
 
 Values = tuple[JsonValue, ...]
 """Values of keys, in the order of the keys."""

@@ -8,6 +8,9 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.uses import TOKENS
 
+Better: TypeAlias = Literal["higher", "lower", "neither"]
+"""Which of two values of a figure is the better one."""
+
 ScalingKind: TypeAlias = Literal["strong", "weak", "mixed"]
 """What stays as devices are added: the global batch, each device's batch, or neither."""
 

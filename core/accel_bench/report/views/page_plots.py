@@ -25,6 +25,7 @@ from accel_bench.report.plots import (
 )
 from accel_bench.report.views.page_sweeps import named_for_plots, sweep_plots
 from accel_bench.report.views.stack_comparison import speed_unit
+from accel_bench.report.views.sweep import scaling_of
 from accel_bench.scenario.uses import CALLS
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def memory_unit(kind: str | None) -> str:
 def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
     numbers = {row.stack: row.number for row in rows}
     series = []
-    for scaling in one.summary.scaling:
+    for scaling in scaling_of(one.summary):
         points: list[Point] = [
             (float(point.figure.world_size), point.figure.tokens_per_second.median)
             for point in scaling.points

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.tables.pivot_schema import Pivot
 from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.analysis.wording import (
     count,
@@ -13,11 +13,10 @@ from accel_bench.analysis.wording import (
     label,
     point_name,
     rate_interval,
-    rate_unit,
     ratio_interval,
     settings,
 )
-from accel_bench.report.table import Column, Table, interval_paths, paths, reader
+from accel_bench.report.table import Column, Table, in_units, reader
 from accel_bench.report.views.pivot import pivot_tables
 
 RATES = ("tokens_per_hour", "samples_per_second", "steps_per_second", "mfu")
@@ -39,19 +38,10 @@ def point_tables(summary: Summary) -> list[Table]:
     return [Table(columns, rows, f"sweep points against {name}", [MEANING, *pairing(rows)])]
 
 
-def point_figures(summary: Summary) -> list[Table]:
+def point_figures(made: Pivot) -> list[Table]:
     """Return the table of rates that no other table of sweep points has."""
-    made = summary.pivot
-    if made is None or summary.scaling:
-        return []
     figures = tuple(one for one in made.values if one.name in RATES)
     return pivot_tables(made.model_copy(update={"values": figures}), "figures of the sweep points")
-
-
-def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
-    """Return columns whose units are those of what was counted."""
-    known = set(counts)
-    return [replace(column, unit=rate_unit(known, column.unit)) for column in columns]
 
 
 def pairing(rows: Sequence[PointFigure]) -> list[str]:
@@ -81,10 +71,3 @@ COLUMNS = (
            kind="number"),
 )  # fmt: skip
 """Columns for people; the last two where points differ in their number of ranks."""
-
-POINT_FLAT = (
-    *paths("point", "reference world_size paired rounds reason", "point_{}"),
-    *interval_paths("point.ratio", "point_ratio"),
-    *interval_paths("point.ratio_per_device", "point_ratio_per_device"),
-)
-"""Columns of the CSV; rows have the figure as `point`."""

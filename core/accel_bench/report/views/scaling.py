@@ -23,12 +23,13 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
+    in_units,
     interval_paths,
     one_or_list,
     paths,
     reader,
 )
-from accel_bench.report.views.points import in_units, pairing
+from accel_bench.report.views.points import pairing
 
 WIDTH = 80
 """Columns of the page where the output is no terminal."""
@@ -50,33 +51,33 @@ class FlatRow(NamedTuple):
     projection: Projection | None
 
 
-def scaling_report(summaries: Sequence[Summary]) -> Report:
+def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report:
     """Return a section for each scenario; programs also get what `run` gives them."""
     rows = []
-    for summary in summaries:
-        for scaling in summary.scaling:
+    for summary, scalings in found:
+        for scaling in scalings:
             rows += [FlatRow(summary, scaling, point, None) for point in scaling.points]
             rows += [FlatRow(summary, scaling, None, one) for one in scaling.projections]
     return Report(
-        sections=[_section(summary) for summary in summaries],
-        document=one_or_list(summaries),
+        sections=[_section(summary, scalings) for summary, scalings in found],
+        document=one_or_list([summary for summary, _ in found]),
         flat=Table(FLAT, rows),
         width=WIDTH,
     )
 
 
-def scaling_tables(summary: Summary) -> list[Table]:
+def scaling_tables(scalings: Sequence[Scaling]) -> list[Table]:
     """Return a table of what was measured for each stack, and one of its estimates below."""
-    return [table for scaling in summary.scaling for table in _tables(scaling)]
+    return [table for scaling in scalings for table in _tables(scaling)]
 
 
-def _section(summary: Summary) -> Section:
+def _section(summary: Summary, scalings: Sequence[Scaling]) -> Section:
     bad = [row for row in summary.experiments if row.reasons]
     notes = [f"{label(row)}: {'; '.join(row.reasons)}" for row in bad]
-    nothing = [] if summary.scaling else ["nothing to compare: all points have as many devices"]
+    nothing = [] if scalings else ["nothing to compare: all points have as many devices"]
     return Section(
         title=summary.scenario,
-        tables=scaling_tables(summary),
+        tables=scaling_tables(scalings),
         notes=[*nothing, *summary.notices, *notes, *summary.noise],
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from textwrap import shorten
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.metrics.named import MetricFigure, labels
 from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquivalence, Summary
+from accel_bench.analysis.sections import GROUP, KIND, call_section
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import (
     ONE_SIDED_ALPHA,
@@ -36,12 +38,15 @@ from accel_bench.analysis.wording import (
     size,
     training_word,
 )
+from accel_bench.errors import AccelBenchError
+from accel_bench.plugins.doors import find_entry
 from accel_bench.report.table import (
     Column,
     Report,
     Section,
     Table,
     interval_paths,
+    keyed,
     one_or_list,
     paths,
     reader,
@@ -55,8 +60,6 @@ from accel_bench.report.views.inference import (
     request_tables,
 )
 from accel_bench.report.views.ladder import ladder_columns, ladder_tables
-from accel_bench.report.views.points import POINT_FLAT, point_figures, point_tables
-from accel_bench.report.views.scaling import scaling_tables
 from accel_bench.report.views.training import (
     TrainingVerdict,
     loss_verdict,
@@ -115,14 +118,26 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 
 
 def extra_tables(summary: Summary) -> list[Table]:
-    """Return the tables beside that of the stacks: metrics, ladder, sweep points or scaling."""
+    """Return the tables beside that of the stacks: metrics, ladder and sections."""
     return [
         *request_tables(summary),
         *_metric_tables(summary),
         *ladder_tables(summary),
-        *(scaling_tables(summary) or point_tables(summary)),
-        *point_figures(summary),
+        *(table for name in summary.sections for table in _section_tables(summary, name)),
     ]
+
+
+def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
+    """Return the tables of a section; a note in their place if it fails."""
+    document = summary.sections[name]
+    try:
+        entry = find_entry(GROUP, KIND, name)
+        if hasattr(entry.load(), "tables"):
+            return call_section(entry, "tables", summary, document)  # type: ignore[no-any-return]
+    except AccelBenchError as error:
+        return [Table((), (), notes=[f"left out: {error}"])]
+    keys = dict.fromkeys(key for row in document for key in row)
+    return [replace(keyed(keys, document), title=name)]
 
 
 def stack_columns(summary: Summary) -> list[Column]:
@@ -462,6 +477,13 @@ def _flat_row(summary: Summary, row: ExperimentSummary) -> FlatRow:
 def _plugins(flat: FlatRow) -> list[str]:
     return [f"{p.name} {p.distribution} {p.version}" for p in flat.row.plugins]
 
+
+POINT_FLAT = (
+    *paths("point", "reference world_size paired rounds reason", "point_{}"),
+    *interval_paths("point.ratio", "point_ratio"),
+    *interval_paths("point.ratio_per_device", "point_ratio_per_device"),
+)
+"""Columns of the CSV of a row's sweep point."""
 
 FLAT = (
     *paths("summary", "schema_version scenario baseline"),

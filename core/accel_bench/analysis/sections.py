@@ -1,0 +1,63 @@
+"""The door for sections: further tables of a comparison, and keys of its JSON document.
+
+A distribution adds a section by an entry point of the group `accel_bench.sections` whose value is
+a module. Its function `document(summary, rows)` gets the comparison of the stacks, and the runs of
+each planned experiment. It returns a list of mappings, which stands under the section's name in the
+JSON document and is printed as a table with their keys as columns; or None if there is nothing to
+say. A module with a function `tables(summary, document)` prints its document as it likes.
+
+Sections of the box are made for every comparison, others if they are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.schema import Summary
+from accel_bench.errors import AccelBenchError
+from accel_bench.plugins.doors import Entry, find_entries, find_entry
+
+GROUP = "accel_bench.sections"
+"""Group of the entry points."""
+
+KIND = "section"
+"""What an entry of it is."""
+
+
+def with_sections(
+    summary: Summary, rows: Sequence[ExperimentRuns], names: Sequence[str]
+) -> Summary:
+    """Return a comparison with its sections; one that fails is named in a notice."""
+    ours = [one.name for one in find_entries(GROUP, KIND).values() if one.is_ours]
+    found: dict[str, Any] = {}
+    notices = []
+    for name in dict.fromkeys((*ours, *names)):
+        try:
+            entry = find_entry(GROUP, KIND, name)
+            if document := call_section(entry, "document", summary, rows):
+                _check(entry, document)
+                found[name] = document
+        except AccelBenchError as error:
+            notices.append(f"left out: {error}")
+    update = {"sections": found, "notices": (*summary.notices, *notices)}
+    return summary.model_copy(update=update)
+
+
+def call_section(entry: Entry, name: str, *arguments: Any) -> Any:
+    """Return what a function of a section returns. Raises PluginError that names the section."""
+    function = getattr(entry.load(), name, None)
+    if function is None:
+        raise entry.broken(f"{entry.point.value} has no function {name!r}")
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise entry.broken(f"{type(error).__name__}: {error}") from error
+
+
+def _check(entry: Entry, document: Any) -> None:
+    """Raise PluginError for a document that nothing can print."""
+    rows = isinstance(document, Sequence) and all(isinstance(row, Mapping) for row in document)
+    if not rows and not hasattr(entry.load(), "tables"):
+        raise entry.broken("its document is no list of mappings, and it has no function 'tables'")

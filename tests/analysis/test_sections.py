@@ -1,0 +1,85 @@
+"""Sections enter by one door: named ones are shown, and one that fails harms nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.program import call, write_nulls
+
+from accel_bench.analysis.sections import GROUP, KIND
+from accel_bench.plugins.doors import find_entries
+
+PAGE = Path(__file__).parents[2] / "docs" / "sections.md"
+FILE = re.compile(r"^`([a-z_/]+\.(?:toml|py))`:\n\n```[a-z]+\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The distribution of the documentation, installed, beside one whose sections are broken."""
+    folder = tmp_path_factory.mktemp("sections")
+    for name, text in FILE.findall(PAGE.read_text(encoding="utf8")):
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "source" / name).write_text(text, encoding="utf8")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index"]
+    pip += ["--no-deps", "--no-build-isolation", "--target", str(folder / "site")]
+    subprocess.run([*pip, str(folder / "source")], check=True, capture_output=True)
+    info = folder / "site" / "a_stranger-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-stranger\nVersion: 1.0\n")
+    entries = "absent = no_such_library\nfailing = a_stranger\nshapeless = a_shape\n"
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{entries}")
+    (folder / "site" / "a_stranger.py").write_text("def document(summary, rows):\n    1 / 0\n")
+    (folder / "site" / "a_shape.py").write_text("def document(summary, rows):\n    return 7\n")
+    return folder / "site"
+
+
+def test_ours_enter_by_the_door() -> None:
+    assert all(entry.is_ours for entry in find_entries(GROUP, KIND).values())
+
+
+def test_the_section_of_the_documentation_is_shown_where_it_is_named(
+    site: Path, tmp_path: Path
+) -> None:
+    scenario = str(write_nulls(tmp_path))
+    shown = call("run", scenario, "--section", "seconds", folder=tmp_path, PYTHONPATH=str(site))
+    assert re.search(r"seconds\nstack +runs +seconds\n─+\nbaseline +\d+ +\d", shown.out), shown.err
+    again = ("run", scenario, "--resume", "--format", "json")
+    named = call(*again, "--section", "seconds", folder=tmp_path, PYTHONPATH=str(site))
+    rows = json.loads(named.out)["sections"]["seconds"]
+    assert [row["stack"] for row in rows] == ["baseline", "other"]
+    assert json.loads(call(*again, folder=tmp_path, PYTHONPATH=str(site)).out)["sections"] == {}
+    # The session says what was shown: its page needs no option.
+    page = call("report", "--markdown", "-", folder=tmp_path, PYTHONPATH=str(site))
+    assert re.search(r"\| stack \| runs \| seconds \|", page.out), page.out[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("absent", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("failing", "ZeroDivisionError: division by zero"),
+        ("shapeless", "its document is no list of mappings"),
+    ],
+)
+def test_a_section_that_fails_is_named_and_its_runs_are_shown(
+    site: Path, tmp_path: Path, name: str, reason: str
+) -> None:
+    scenario = str(write_nulls(tmp_path))
+    done = call("run", scenario, "--section", name, folder=tmp_path, PYTHONPATH=str(site))
+    said = " ".join(done.out.split())
+    assert done.code == 0
+    assert f"left out: the section {name!r} of a-stranger 1.0 is broken: {reason}" in said
+
+
+def test_a_section_that_there_is_not_is_refused_before_anything_runs(
+    site: Path, tmp_path: Path
+) -> None:
+    scenario = str(write_nulls(tmp_path))
+    done = call("run", scenario, "--section", "second", folder=tmp_path, PYTHONPATH=str(site))
+    assert (done.code, done.out) == (2, "")
+    assert "no section is called 'second'; did you mean 'seconds'?" in done.err
