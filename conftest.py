@@ -12,7 +12,7 @@ from pathlib import Path
 
 import hypothesis
 
-# `pytest --pyargs accel_bench.micro.targets` in another folder comes here too, and then reads no
+# `pytest --pyargs accel_bench_op.targets` in another folder comes here too, and then reads no
 # configuration of ours.
 sys.path.insert(0, str(Path(__file__).with_name("tests")))
 

@@ -23,7 +23,7 @@ SMALL = "rms_norm and tiny and eager"
 DTYPE = "bfloat16"
 """Dtype in which models are trained on a GPU."""
 
-TARGETS = ("--pyargs", "accel_bench.micro.targets", "-q", "-p", "no:cacheprovider")
+TARGETS = ("--pyargs", "accel_bench_op.targets", "-q", "-p", "no:cacheprovider")
 
 
 class Endings:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from accel_bench.micro import Benchmark, ComputeType, Executor, find_benchmarks, find_executors
-from accel_bench.micro.cell import Cell, build_cell, free_memory
+from accel_bench_op import Benchmark, ComputeType, Executor, find_benchmarks, find_executors
+from accel_bench_op.cell import Cell, build_cell, free_memory
+
 from benchmarks.entry import Counts, Entry, Request, interleave, this_machine
 
 SIDES = ("eager", "inductor")
@@ -27,12 +28,12 @@ WARM_UP_CALLS = 2
 
 
 def measure_micro(asked: Request) -> Iterator[Entry]:
-    """Measure the seconds of every benchmark of the core that fits, in each compute type.
+    """Measure the seconds of every benchmark in the box that fits, in each compute type.
 
     Yield an entry for each cell; known ones are not measured again.
     """
     for name, kind in find_benchmarks().items():
-        if name not in TOO_LARGE and kind.__module__.startswith("accel_bench.micro."):
+        if name not in TOO_LARGE and kind.__module__.startswith("accel_bench_op."):
             yield from _measure(kind, asked)
 
 

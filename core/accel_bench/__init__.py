@@ -217,8 +217,22 @@ _HOMES = {
     "accel_bench.task": ("Held", "Task", "held_tokens"),
 }
 
-_RENAMED = {"forget_compilation": "reset_compiler"}
+_RENAMED = {"forget_compilation": "reset_compiler", "micro": "accel_bench_op"}
 """Former public names."""
+
+
+class _FormerModules:
+    """The last to be asked for a module: names the new one of a former `accel_bench.NAME`."""
+
+    @staticmethod
+    def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
+        """Raise ImportError for a former name."""
+        package, _, module = name.partition(".")
+        if package == __name__ and module in _RENAMED:
+            raise ImportError(f"{name} is called {_RENAMED[module]!r} now", name=name)
+
+
+sys.meta_path.append(_FormerModules)
 
 
 def __getattr__(name: str) -> Any:

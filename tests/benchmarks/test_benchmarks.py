@@ -158,7 +158,8 @@ def test_micro_benchmarks_have_samples_rates_and_their_share_of_a_roofline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One of them, eager: a compiler would take longer than all others of this file."""
-    from accel_bench.micro import find_benchmarks
+    from accel_bench_op import find_benchmarks
+
     from benchmarks import micro
     from benchmarks.entry import QUICK, Request
 

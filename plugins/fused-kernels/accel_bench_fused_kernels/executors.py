@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from accel_bench.micro import Benchmark, Executor
+from accel_bench_op import Benchmark, Executor
+
 from accel_bench_fused_kernels.plugin import library_of
 
 PARTS: Mapping[str, str] = {

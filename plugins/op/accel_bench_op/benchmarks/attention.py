@@ -1,0 +1,161 @@
+"""Attention alone: torch's own choice of a kernel, flash, flex, and sequences of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.shapes import ATTENTION_SIZES
+
+PARTS_OF_A_ROW = (2, 4, 8, 8)
+"""Sequences of a packed row: a half of its tokens, a quarter, and two eighths."""
+
+
+NO_FLOAT32 = "its kernel has no float32 on a GPU; set the dtype to bfloat16"
+"""Why flash attention cannot run."""
+
+
+class _Attention(PartBenchmark):
+    """Causal attention of queries, keys and values of shape (batch, heads, tokens, head)."""
+
+    operation = "attention"
+    sizes = ATTENTION_SIZES
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return queries, keys and values, of which there may be fewer heads."""
+        sizes = self.shape.length, self.shape.head
+        query = self.activations(self.shape.batch, self.shape.heads, *sizes)
+        key, value = (
+            self.activations(self.shape.batch, self.shape.key_heads, *sizes, seed=seed)
+            for seed in (1, 2)
+        )
+        return (query, key, value), {}
+
+    def flops(self) -> int | None:
+        """Return those of two products, of which a causal mask leaves one half."""
+        return attention_flops(self.shape.heads, self.shape.head, [self.shape.length]) * (
+            self.shape.batch
+        )
+
+    def bytes_moved(self) -> int | None:
+        """Return those of queries, keys, values and the output."""
+        heads = 2 * self.shape.heads + 2 * self.shape.key_heads
+        return self.moved(self.shape.tokens * heads * self.shape.head)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of queries, keys, values, their gradients and that of the output."""
+        heads = 3 * self.shape.heads + 4 * self.shape.key_heads
+        return self.moved(self.shape.tokens * heads * self.shape.head)
+
+
+class SdpaAttention(_Attention):
+    """Torch's `scaled_dot_product_attention`, which chooses its kernel."""
+
+    name = "sdpa_attention"
+    description = "Causal attention by torch's scaled_dot_product_attention."
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a function of queries, keys and values."""
+        from accel_bench_op.benchmarks.impl import attention
+
+        return attention.sdpa
+
+
+class FlashAttention(_Attention):
+    """Torch's flash kernel; it has no float32 on a GPU."""
+
+    name = "flash_attention"
+    description = "Causal attention by torch's flash attention kernel alone."
+
+    def unavailable(self) -> str:
+        """Return that the kernel lacks the dtype; empty where it has it."""
+        wide = self.device != "cpu" and self.dtype in ("float32", "float64")
+        return f"benchmark {self.name}: {NO_FLOAT32}" if wide else ""
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a function of queries, keys and values."""
+        from accel_bench_op.benchmarks.impl import attention
+
+        return attention.flash
+
+
+class FlexAttention(_Attention):
+    """Torch's flex attention with a causal block mask; compiled on a GPU."""
+
+    name = "flex_attention"
+    description = "Causal attention by torch's flex_attention; on a CPU without a backward pass."
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        """Whether flex attention has a backward pass on this device."""
+        return self.device != "cpu"
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a function of queries, keys and values."""
+        from accel_bench_op.benchmarks.impl import attention
+
+        return attention.flex(self.shape.length, self.device)
+
+
+class VarlenAttention(_Attention):
+    """Attention of packed rows: torch's kernel on a GPU, one call for each sequence on a CPU."""
+
+    name = "varlen_attention"
+    description = "Causal attention of sequences of several lengths packed in rows, unpadded."
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence."""
+        return [self.shape.length // part for part in PARTS_OF_A_ROW] * self.shape.batch
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return queries, keys and values (tokens, heads, head), and where sequences begin."""
+        import torch
+
+        tokens, head = sum(self.lengths), self.shape.head
+        query = self.activations(tokens, self.shape.heads, head)
+        key, value = (
+            self.activations(tokens, self.shape.key_heads, head, seed=seed) for seed in (1, 2)
+        )
+        ends = torch.tensor(self.lengths).cumsum(0)
+        starts = torch.nn.functional.pad(ends, (1, 0)).to(self.device, torch.int32)
+        return (query, key, value, starts), {}
+
+    def unavailable(self) -> str:
+        """Return that the kernel lacks the dtype; empty where it has it."""
+        wide = self.device != "cpu" and self.dtype in ("float32", "float64")
+        return f"benchmark {self.name}: {NO_FLOAT32}" if wide else ""
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a function of queries, keys, values and starts."""
+        from accel_bench_op.benchmarks.impl import attention
+
+        if self.device == "cpu":
+            return attention.one_by_one(self.lengths)
+        return attention.varlen(max(self.lengths))
+
+    def flops(self) -> int | None:
+        """Return those of two products within each sequence, halved by the causal mask."""
+        return attention_flops(self.shape.heads, self.shape.head, self.lengths)
+
+    def bytes_moved(self) -> int | None:
+        """Return those of queries, keys, values, the output, and the starts in 32 bits."""
+        heads = 2 * self.shape.heads + 2 * self.shape.key_heads
+        elements = sum(self.lengths) * heads * self.shape.head
+        return self.moved(elements) + self._starts_bytes
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of queries, keys, values, all gradients, and the starts in 32 bits."""
+        heads = 3 * self.shape.heads + 4 * self.shape.key_heads
+        elements = sum(self.lengths) * heads * self.shape.head
+        return self.moved(elements) + self._starts_bytes
+
+    @property
+    def _starts_bytes(self) -> int:
+        return 4 * (len(self.lengths) + 1)
+
+
+def attention_flops(heads: int, head: int, lengths: Sequence[int]) -> int:
+    """Return the forward FLOPs of causal attention: half of what all pairs of tokens would be."""
+    return 2 * heads * head * sum(length * length for length in lengths)

@@ -1,0 +1,87 @@
+"""Embedding of tokens, and of their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.shapes import LLAMA_SIZES, sizes_of
+
+
+class Embedding(PartBenchmark):
+    """Look-up of tokens' vectors; the backward adds gradients into a table."""
+
+    name = "embedding"
+    description = "Embedding of tokens; the backward makes the gradient of the whole table."
+    operation = "embedding"
+    sizes = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return tokens of shape (batch, tokens)."""
+        return (self.indices(self.shape.vocabulary, self.shape.batch, self.shape.length),), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return torch's module."""
+        from torch import nn
+
+        return self.module(nn.Embedding, self.shape.vocabulary, self.shape.hidden)
+
+    def bytes_moved(self) -> int | None:
+        """Return those of the tokens, and of their vectors, read and written."""
+        elements = 2 * self.shape.tokens * self.shape.hidden
+        return self.moved(elements, indices=self.shape.tokens)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of the tokens, of their gradients, and of the table's, which is dense."""
+        table = self.shape.vocabulary * self.shape.hidden
+        gradients = self.shape.tokens * self.shape.hidden
+        return self.moved(gradients, table, indices=self.shape.tokens)
+
+
+class RotaryEmbedding(PartBenchmark):
+    """Rotation of queries and keys by their positions."""
+
+    name = "rotary_embedding"
+    description = "Rotary embedding of queries and keys."
+    operation = "rotary"
+    keeps_inputs = False
+    sizes = LLAMA_SIZES
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return queries and keys as projections leave them, cosines and sines."""
+        from accel_bench_op.benchmarks.impl import layers
+
+        shape = self.shape
+        query, key = (
+            # Heads beside one another in memory: a view of what a projection makes.
+            self.activations(shape.batch, shape.length, heads, shape.head, seed=seed)
+            .detach()
+            .transpose(1, 2)
+            .requires_grad_(self.requires_grad)
+            for seed, heads in enumerate((shape.heads, shape.key_heads))
+        )
+        turns = self.build(layers.angles, shape.length, shape.head, shape.rotary_base)
+        return (query, key, *turns), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a function `(q, k, cos, sin)` of the rotated queries and keys."""
+        from accel_bench_op.benchmarks.impl import layers
+
+        return layers.rotary
+
+    def postprocess_for_backward(self, out: Any) -> Any:
+        """Return both outputs as one tensor, so that queries and keys get a gradient."""
+        import torch
+
+        return torch.cat([one.flatten() for one in out])
+
+    def bytes_moved(self) -> int | None:
+        """Return those of queries and keys, read and written, and of the angles."""
+        heads = self.shape.heads + self.shape.key_heads
+        rotated = 2 * self.shape.tokens * heads * self.shape.head
+        return self.moved(rotated, 2 * self.shape.length * self.shape.head)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of a call: gradients are rotated back."""
+        return self.bytes_moved()

@@ -1,0 +1,168 @@
+"""Blocks and models of transformers' classes, from configurations, with random weights."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from accel_bench.modeling.blocks import decoder_blocks
+from accel_bench.modeling.random_weights import random_model
+from accel_bench_op.benchmarks.shapes import Shape
+
+FEW_TOKENS = 64
+"""Vocabulary of a model of which only a block is wanted."""
+
+SEED = 0
+
+
+class Loss(nn.Module):
+    """A causal language model that returns its loss alone."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the loss of predicting each token (batch, tokens) from those before it."""
+        loss: torch.Tensor = self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        return loss
+
+
+class Rotated(nn.Module):
+    """A block, or its attention, that takes cosines and sines as arguments like any other."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Compute hidden states of shape (batch, tokens, hidden)."""
+        return _first(self.part(hidden, position_embeddings=(cos, sin), attention_mask=None))
+
+
+class Plain(nn.Module):
+    """A block, or its attention, that knows nothing of positions."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Compute hidden states of shape (batch, tokens, hidden)."""
+        return _first(self.part(hidden))
+
+
+def model(shape: Shape, device: str, dtype: str) -> Any:
+    """Return a causal language model in training mode."""
+    kind = getattr(transformers, shape.architecture)
+    config = kind.config_class(**shape.config)
+    found, _ = random_model(config, getattr(torch, dtype), device, SEED)
+    return found.train()
+
+
+def block(shape: Shape, device: str, dtype: str) -> nn.Module:
+    """Return one decoder block, out of a model that has no other."""
+    depth = "n_layer" if "n_layer" in shape.config else "num_hidden_layers"
+    config = {**shape.config, depth: 1, "vocab_size": FEW_TOKENS}
+    config |= {key: 1 for key in ("bos_token_id", "eos_token_id") if key in config}
+    alone = Shape(shape.architecture, config, shape.batch, shape.length)
+    _, blocks = decoder_blocks(model(alone, device, dtype))
+    found: nn.Module = blocks[0]
+    return found
+
+
+def attention(shape: Shape, device: str, dtype: str) -> nn.Module:
+    """Return the attention of a block, with its projections."""
+    whole = block(shape, device, dtype)
+    found: nn.Module = getattr(whole, "self_attn", None) or whole.attn
+    return found
+
+
+def experts(shape: Shape, device: str, dtype: str) -> nn.Module:
+    """Return the experts of a block, by the grouped product."""
+    (found,) = experts_of(block(shape, device, dtype))
+    multiply_by("grouped_mm", found)
+    made: nn.Module = found
+    return made
+
+
+def experts_of(module: nn.Module) -> list[Any]:
+    """Return the modules of experts, whose implementation transformers chooses."""
+    return [part for part in module.modules() if hasattr(part, "gate_up_proj")]
+
+
+def multiply_by(implementation: str, module: nn.Module) -> None:
+    """Choose how experts multiply: `grouped_mm`, or `eager`, one after the other."""
+    for found in experts_of(module):
+        found.config._experts_implementation = implementation
+
+
+def in_float64(module: nn.Module) -> nn.Module:
+    """Return a copy in float64, in which the grouped product does not exist."""
+    found = copy.deepcopy(module).double()
+    multiply_by("eager", found)
+    return found
+
+
+def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
+    """Return such a copy whose routers choose the experts that those of the module choose.
+
+    None for a module without routers.
+    """
+    if not routers_of(module):
+        return None
+    found, chosen = in_float64(module), list[torch.Tensor]()
+
+    def choose(_: Any, args: Any, kwargs: Any) -> None:
+        dtype = next(module.parameters()).dtype
+        args, kwargs = tree_map_only(torch.Tensor, partial(_as_dtype, dtype=dtype), (args, kwargs))
+        chosen[:] = chosen_experts(module, args, kwargs)
+
+    def replaced(router: Any, args: Any, out: Any) -> Any:
+        logits, scores, _ = out
+        experts = chosen.pop(0)
+        weights = torch.softmax(logits.float(), -1).gather(-1, experts)
+        if getattr(router, "norm_topk_prob", True):
+            weights = weights / weights.sum(-1, keepdim=True)
+        return logits, weights.to(scores.dtype), experts
+
+    found.register_forward_pre_hook(choose, with_kwargs=True)
+    for router in routers_of(found):
+        router.register_forward_hook(replaced)
+    return found
+
+
+def routers_of(module: nn.Module) -> list[nn.Module]:
+    """Return the modules that choose the experts of each token, in the order of the layers."""
+    return [part for part in module.modules() if type(part).__name__.endswith("TopKRouter")]
+
+
+def chosen_experts(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the experts of each token (tokens, experts of a token), by router in their order."""
+    found: list[torch.Tensor] = []
+
+    def note(_: Any, args: Any, out: Any) -> None:
+        found.append(out[2])
+
+    hooks = [router.register_forward_hook(note) for router in routers_of(module)]
+    try:
+        with torch.no_grad():
+            module(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _first(found: Any) -> Any:
+    return found[0] if isinstance(found, tuple) else found

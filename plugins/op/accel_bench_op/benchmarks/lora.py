@@ -1,0 +1,145 @@
+"""Linear layers with LoRA, by PEFT, over a frozen base: dense, or quantized by a library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from accel_bench.errors import install_command
+from accel_bench_op.benchmark import BenchmarkArg
+from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark
+from accel_bench_op.benchmarks.shapes import sizes_of
+
+if TYPE_CHECKING:
+    import torch
+
+SIZES = sizes_of("tiny-llama", "llama-2-7b", "llama-3-8b", "llama-2-70b")
+"""Models that are trained with adapters."""
+
+
+class LoraLinear(PartBenchmark):
+    """Projection from hidden to intermediate width, frozen and dense, with a trained adapter."""
+
+    name = "lora_linear"
+    description = "Linear layer with LoRA over a dense base."
+    operation = "lora_linear"
+    sizes = SIZES
+    args: tuple[BenchmarkArg, ...] = (
+        *PartBenchmark.args,
+        BenchmarkArg("rank", "Rank of the adapter."),
+    )
+
+    base = "dense"
+    """Kind of the base."""
+
+    needs: tuple[str, str] = ("", "")
+    """Module with the base's layer, and the extra that installs its library."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
+        self,
+        model: str | None = None,
+        batch: int | None = None,
+        length: int | None = None,
+        device: str = "cpu",
+        dtype: str | torch.dtype = "float32",
+        rank: int = 16,
+    ) -> None:
+        super().__init__(model, batch, length, device, dtype)
+        self.rank = rank
+
+    def unavailable(self) -> str:
+        """Return that the library is not installed, with the command; empty where it is."""
+        module, extra = self.needs
+        library = module.partition(".")[0]
+        if not library or find_spec(library):
+            return ""
+        return f"benchmark {self.name} needs {library}: {install_command(extra)}"
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return hidden states of shape (batch, tokens, hidden)."""
+        return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module whose `proj` is a layer of PEFT's."""
+        from accel_bench_op.benchmarks.impl import lora
+
+        sizes = self.shape.hidden, self.shape.intermediate
+        return self.build(lora.adapted, self.base, *sizes, self.rank)
+
+    def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same in float64: the base's dequantized matrix, and the same adapter."""
+        from accel_bench_op.benchmarks.impl import lora
+
+        return lora.in_float64(fn, self.base)
+
+    def flops(self) -> int | None:
+        """Return those of the products with the base and with both matrices of the adapter."""
+        return self._base_flops + self._adapter_flops
+
+    def backward_flops(self) -> int | None:
+        """Return those of the gradients of input and adapter; the base gets none."""
+        return self._base_flops + 2 * self._adapter_flops
+
+    def bytes_moved(self) -> int | None:
+        """Return those of input, output and weights; None for a quantized base."""
+        if self.base != "dense":
+            return None
+        hidden, intermediate = self.shape.hidden, self.shape.intermediate
+        widths = hidden + intermediate
+        return self.moved(self.shape.tokens * widths, hidden * intermediate, self.rank * widths)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of input, weights and all gradients but the base's, which has none."""
+        if self.base != "dense":
+            return None
+        hidden, intermediate = self.shape.hidden, self.shape.intermediate
+        activations = self.shape.tokens * (2 * hidden + intermediate)
+        adapter = self.rank * (hidden + intermediate)
+        return self.moved(activations, hidden * intermediate, 2 * adapter)
+
+    @property
+    def _base_flops(self) -> int:
+        return 2 * self.shape.tokens * self.shape.hidden * self.shape.intermediate
+
+    @property
+    def _adapter_flops(self) -> int:
+        widths = self.shape.hidden + self.shape.intermediate
+        return 2 * self.shape.tokens * self.rank * widths
+
+
+class LoraNF4Linear(LoraLinear):
+    """Base in 4 bits by bitsandbytes, as QLoRA has it."""
+
+    name = "lora_nf4_linear"
+    description = "Linear layer with LoRA over a base in nf4 by bitsandbytes."
+    operation = "lora_nf4_linear"
+    base = "nf4"
+    needs = ("bitsandbytes.nn", "bnb")
+
+
+class LoraInt8Linear(LoraLinear):
+    """Base in 8 bits by bitsandbytes, which rounds the layer's inputs to 8 bits too.
+
+    Each input is off by up to 1/254 of the largest of its row, about 1/80 of a typical one; over a
+    row these errors average out, but for a factor of two.
+    """
+
+    name = "lora_int8_linear"
+    description = "Linear layer with LoRA over a base in int8 by bitsandbytes."
+    operation = "lora_int8_linear"
+    base = "int8"
+    needs = ("bitsandbytes.nn", "bnb")
+    tolerance = dict.fromkeys(TOLERANCE, 3e-2)
+
+
+class LoraGPTQLinear(LoraLinear):
+    """Base in 4 bits by GPTQModel, whose kernel multiplies in 16 bits whatever it is given."""
+
+    name = "lora_gptq_linear"
+    description = "Linear layer with LoRA over a base in GPTQ's 4 bits by GPTQModel."
+    operation = "lora_gptq_linear"
+    base = "gptq"
+    needs = ("gptqmodel.nn_modules", "gptq")
+    tolerance = MappingProxyType({**TOLERANCE, "float64": 4e-3, "float32": 4e-3})

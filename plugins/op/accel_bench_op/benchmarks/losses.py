@@ -1,0 +1,80 @@
+"""Cross-entropy, from logits and from hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.shapes import sizes_of
+
+SIZES = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
+"""Vocabularies of 32,000 to 128,256 tokens."""
+
+
+class CrossEntropy(PartBenchmark):
+    """Mean loss of logits."""
+
+    name = "cross_entropy"
+    description = "Cross-entropy of logits of all tokens, computed in float32."
+    operation = "cross_entropy"
+    keeps_inputs = False
+    sizes = SIZES
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return logits (tokens, vocabulary) and labels (tokens,)."""
+        tokens, vocabulary = self.shape.tokens, self.shape.vocabulary
+        return (self.activations(tokens, vocabulary), self.indices(vocabulary, tokens)), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a function of logits and labels."""
+        from accel_bench_op.benchmarks.impl import layers
+
+        return layers.cross_entropy
+
+    def bytes_moved(self) -> int | None:
+        """Return those of logits and labels; the loss is one number."""
+        logits = self.shape.tokens * self.shape.vocabulary
+        return self.moved(logits, indices=self.shape.tokens)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of logits, labels and the gradients of logits."""
+        logits = self.shape.tokens * self.shape.vocabulary
+        return self.moved(2 * logits, indices=self.shape.tokens)
+
+
+class LinearCrossEntropy(PartBenchmark):
+    """Mean loss of hidden states, with the projection to logits."""
+
+    name = "linear_cross_entropy"
+    description = "Output projection and cross-entropy; kernels that fuse them store no logits."
+    operation = "fused_linear_cross_entropy"
+    sizes = SIZES
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return hidden states (tokens, hidden) and labels (tokens,)."""
+        tokens = self.shape.tokens
+        labels = self.indices(self.shape.vocabulary, tokens)
+        return (self.activations(tokens, self.shape.hidden), labels), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module with `head`, a linear layer without a bias."""
+        from accel_bench_op.benchmarks.impl import layers
+
+        return self.module(layers.LinearCrossEntropy, self.shape.hidden, self.shape.vocabulary)
+
+    def flops(self) -> int | None:
+        """Return those of the projection."""
+        return 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
+
+    def bytes_moved(self) -> int | None:
+        """Return those of hidden states, labels and weights; logits need not be stored."""
+        hidden = self.shape.tokens * self.shape.hidden
+        weights = self.shape.hidden * self.shape.vocabulary
+        return self.moved(hidden, weights, indices=self.shape.tokens)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of hidden states, labels, weights, and the gradients of both."""
+        hidden = self.shape.tokens * self.shape.hidden
+        weights = self.shape.hidden * self.shape.vocabulary
+        return self.moved(2 * hidden, 2 * weights, indices=self.shape.tokens)

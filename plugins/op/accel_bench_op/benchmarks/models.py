@@ -1,0 +1,216 @@
+"""Blocks and whole models of GPT-2, Llama, Mistral and Mixtral, by transformers' classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from accel_bench_op.benchmark import BenchmarkArg
+from accel_bench_op.benchmarks.attention import attention_flops
+from accel_bench_op.benchmarks.experts import MIXTRAL_SIZES
+from accel_bench_op.benchmarks.parts import PartBenchmark, TransformersBenchmark
+from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, find_shape, sizes_of
+
+if TYPE_CHECKING:
+    import torch
+
+LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
+MISTRALS = sizes_of("tiny-mistral", "mistral-7b")
+
+
+def with_few_layers(
+    sizes: Mapping[str, Mapping[str, object]], layers: int = 2
+) -> dict[str, dict[str, object]]:
+    """Return sizes and, for each but the tiny one, another with a few blocks of the same shape."""
+    found: dict[str, dict[str, object]] = {}
+    for name, given in sizes.items():
+        found[name] = {**given}
+        if name != "tiny":
+            found[f"{name}-{layers}-layers"] = {**given, "layers": layers}
+    return found
+
+
+class _Part(TransformersBenchmark):
+    """Block, or its attention, on hidden states of shape (batch, tokens, hidden)."""
+
+    rotates = True
+    """Whether it takes cosines and sines."""
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return hidden states, and cosines and sines of the positions."""
+        shape = self.shape
+        hidden = self.activations(shape.batch, shape.length, shape.hidden)
+        if not self.rotates:
+            return (hidden,), {}
+        from accel_bench_op.benchmarks.impl import layers
+
+        turns = self.build(layers.angles, shape.length, shape.head, shape.rotary_base)
+        return (hidden, *turns), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module around transformers' own."""
+        from accel_bench_op.benchmarks.impl import transformers_parts
+
+        around = transformers_parts.Rotated if self.rotates else transformers_parts.Plain
+        found: Callable[..., Any] = around(self.part())
+        return found
+
+    def part(self) -> Any:
+        """Return transformers' module."""
+        from accel_bench_op.benchmarks.impl import transformers_parts
+
+        return transformers_parts.block(self.shape, self.device, self.dtype)
+
+    def flops(self) -> int | None:
+        """Return those of a block."""
+        return block_flops(self.shape)
+
+
+class _AttentionPart(_Part):
+    """Attention with its projections."""
+
+    def part(self) -> Any:
+        """Return transformers' module."""
+        from accel_bench_op.benchmarks.impl import transformers_parts
+
+        return transformers_parts.attention(self.shape, self.device, self.dtype)
+
+    def flops(self) -> int | None:
+        """Return those of projections, scores and values."""
+        return attention_part_flops(self.shape)
+
+
+class NanoGPTAttention(_AttentionPart):
+    """GPT-2's."""
+
+    name = "nanogpt_attention"
+    description = "Causal self-attention of GPT-2 with its projections, at nanoGPT's sizes."
+    sizes = GPT2_SIZES
+    rotates = False
+
+
+class LlamaAttention(_AttentionPart):
+    """Llama's."""
+
+    name = "llama_attention"
+    description = "Causal self-attention of Llama with its projections and rotary embedding."
+    sizes = LLAMAS
+
+
+class NanoGPTBlock(_Part):
+    """GPT-2's."""
+
+    name = "nanogpt_block"
+    description = "Block of GPT-2 at nanoGPT's sizes."
+    sizes = GPT2_SIZES
+    rotates = False
+
+
+class LlamaBlock(_Part):
+    """Llama's."""
+
+    name = "llama_block"
+    description = "Block of Llama."
+    sizes = LLAMAS
+
+
+class MistralBlock(_Part):
+    """Mistral's."""
+
+    name = "mistral_block"
+    description = "Block of Mistral."
+    sizes = MISTRALS
+
+
+class MixtralBlock(_Part):
+    """Mixtral's, with the router and the experts."""
+
+    name = "mixtral_block"
+    description = "Block of Mixtral with its router and experts."
+    sizes = MIXTRAL_SIZES
+
+
+class _Model(TransformersBenchmark):
+    """Causal language model with its loss; fewer blocks fit in less memory."""
+
+    operation = "causal_lm"
+    args: tuple[BenchmarkArg, ...] = (
+        *PartBenchmark.args,
+        BenchmarkArg("layers", "Number of blocks; null for the model's own number."),
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
+        self,
+        model: str | None = None,
+        batch: int | None = None,
+        length: int | None = None,
+        device: str = "cpu",
+        dtype: str | torch.dtype = "float32",
+        layers: int | None = None,
+    ) -> None:
+        super().__init__(model, batch, length, device, dtype)
+        self.shape = find_shape(self.model, batch, length, layers)
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return tokens of shape (batch, tokens)."""
+        return (self.indices(self.shape.vocabulary, self.shape.batch, self.shape.length),), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module whose `model` is transformers' and which returns its loss."""
+        from accel_bench_op.benchmarks.impl import transformers_parts
+
+        found = transformers_parts.model(self.shape, self.device, self.dtype)
+        loss: Callable[..., Any] = transformers_parts.Loss(found)
+        return loss
+
+    def flops(self) -> int | None:
+        """Return those of all blocks and of the output projection."""
+        head = 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
+        return self.shape.layers * block_flops(self.shape) + head
+
+
+class NanoGPT(_Model):
+    """GPT-2."""
+
+    name = "nanogpt_gpt2"
+    description = "GPT-2 with its loss at nanoGPT's sizes."
+    operation = "gpt2_lm"
+    sizes = GPT2_SIZES
+
+
+class Llama(_Model):
+    """Llama."""
+
+    name = "llama"
+    description = "Llama with its loss."
+    sizes = with_few_layers(LLAMAS)
+
+
+class Mistral(_Model):
+    """Mistral."""
+
+    name = "mistral"
+    description = "Mistral with its loss."
+    sizes = with_few_layers(MISTRALS)
+
+
+class Mixtral(_Model):
+    """Mixtral."""
+
+    name = "mixtral"
+    description = "Mixtral with its loss."
+    sizes = with_few_layers(MIXTRAL_SIZES)
+
+
+def attention_part_flops(shape: Shape) -> int:
+    """Return the forward FLOPs of attention with its projections, half of the scores counted."""
+    projected = shape.hidden * shape.head * (2 * shape.heads + 2 * shape.key_heads)
+    scores = attention_flops(shape.heads, shape.head, [shape.length] * shape.batch)
+    return 2 * shape.tokens * projected + scores
+
+
+def block_flops(shape: Shape) -> int:
+    """Return the forward FLOPs of a block: attention, and an MLP or a token's experts."""
+    per_token = shape.mlp_matrices * shape.experts_per_token * shape.intermediate * shape.hidden
+    router = shape.hidden * shape.experts
+    return attention_part_flops(shape) + 2 * shape.tokens * (per_token + router)

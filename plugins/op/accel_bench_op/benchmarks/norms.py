@@ -1,0 +1,61 @@
+"""Norms over the last dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES
+
+
+class _Norm(PartBenchmark):
+    """Norm of hidden states of shape (batch, tokens, hidden)."""
+
+    vectors = 1
+    """Weights, and biases, of the norm."""
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return hidden states."""
+        return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
+
+    def bytes_moved(self) -> int | None:
+        """Return those of input, output and weights."""
+        elements = 2 * self.shape.tokens * self.shape.hidden
+        return self.moved(elements, self.vectors * self.shape.hidden)
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return those of input, weight and three gradients: of output, input and weights."""
+        elements = 3 * self.shape.tokens * self.shape.hidden
+        return self.moved(elements, (1 + self.vectors) * self.shape.hidden)
+
+
+class RMSNorm(_Norm):
+    """RMS norm in operations of torch, as Llama computes it."""
+
+    name = "rms_norm"
+    description = "RMS norm with a weight, computed in float32 as Llama does."
+    operation = "rms_norm"
+    sizes = LLAMA_SIZES
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module with `weight` and `variance_epsilon`."""
+        from accel_bench_op.benchmarks.impl import layers
+
+        return self.module(layers.RMSNorm, self.shape.hidden)
+
+
+class LayerNorm(_Norm):
+    """Torch's layer norm."""
+
+    name = "layer_norm"
+    description = "Layer norm with a weight and a bias, as GPT-2 has it."
+    operation = "layer_norm"
+    sizes = GPT2_SIZES
+    vectors = 2
+
+    def fn(self) -> Callable[..., Any]:
+        """Return torch's module."""
+        from torch import nn
+
+        return self.module(nn.LayerNorm, self.shape.hidden)

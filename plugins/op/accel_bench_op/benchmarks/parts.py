@@ -1,0 +1,114 @@
+"""Base of the benchmarks here: an operation, a block or a model at the shape of a known model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from accel_bench_op.benchmark import Benchmark, BenchmarkArg
+from accel_bench_op.benchmarks.shapes import find_shape
+
+if TYPE_CHECKING:
+    import torch
+
+TOLERANCE: Mapping[str, float] = {
+    "float64": 1e-9,
+    "float32": 5e-5,
+    "bfloat16": 3e-2,
+    "float16": 4e-3,
+}
+"""Largest error against float64, relative to the largest value of a tensor.
+
+A product over n elements is off by about sqrt(n) roundings in the dtype that it is added up in,
+float32 in all but float64: 1e-5 for the 11,008 of a Llama. This leaves a factor of five. In 16 bits
+the inputs of each operation are rounded, to 2**-9 and 2**-12 of them, and a block has up to eight
+operations one after the other.
+"""
+
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of an element by dtype."""
+
+INDEX_BYTES = 8
+"""Bytes of a token's number, or of a label."""
+
+
+class PartBenchmark(Benchmark):
+    """Benchmark of a part of a model, at the shape of a model that is known by name."""
+
+    args: tuple[BenchmarkArg, ...] = (
+        BenchmarkArg("model", "Model whose shape it is, of `shapes.SHAPES`; null for a tiny one."),
+        BenchmarkArg("batch", "Sequences of a batch; null for the shape's own number."),
+        BenchmarkArg("length", "Tokens of a sequence; null for the shape's own number."),
+        BenchmarkArg("device", "Device, such as cuda."),
+        BenchmarkArg("dtype", "Dtype of weights and activations, such as bfloat16."),
+    )
+    tolerance = TOLERANCE
+
+    def __init__(
+        self,
+        model: str | None = None,
+        batch: int | None = None,
+        length: int | None = None,
+        device: str = "cpu",
+        dtype: str | torch.dtype = "float32",
+    ) -> None:
+        super().__init__()
+        self.model = model or str(self.sizes["tiny"]["model"])
+        self.shape = find_shape(self.model, batch, length)
+        self.device = str(device)
+        self.dtype = str(dtype).removeprefix("torch.")
+
+    def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
+        """Call a function with its tensors made on the device, in the dtype, from a fixed seed.
+
+        For weights, which are the same in every batch.
+        """
+        from accel_bench_op.benchmarks.impl.making import made
+
+        return made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
+
+    def module(self, kind: Callable[..., Any], *args: Any) -> Any:
+        """Return a module with random weights."""
+        from accel_bench_op.benchmarks.impl.making import filled
+
+        return self.build(filled, kind, *args)
+
+    def drawn(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
+        """Call a function as `build` does, from a seed that changes with torch's: for batches."""
+        from accel_bench_op.benchmarks.impl.making import batch_seed
+
+        return self.build(make, *args, seed=batch_seed(seed))
+
+    def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
+        """Return normally distributed activations, which get a gradient where there is one."""
+        import torch
+
+        found: torch.Tensor = self.drawn(torch.randn, *sizes, seed=seed)
+        return found.requires_grad_(self.requires_grad)
+
+    def indices(self, below: int, *sizes: int) -> torch.Tensor:
+        """Return random whole numbers from 0 on, such as tokens or labels."""
+        import torch
+
+        found: torch.Tensor = self.drawn(torch.randint, 0, below, sizes)
+        return found
+
+    def moved(self, *elements: int, indices: int = 0) -> int:
+        """Return the bytes of elements in the benchmark's dtype, and of whole numbers."""
+        return sum(elements) * ITEM_BYTES[self.dtype] + indices * INDEX_BYTES
+
+
+class TransformersBenchmark(PartBenchmark):
+    """Benchmark of a module of transformers', which may hold experts."""
+
+    def reference(self, fn: Any) -> Callable[..., Any]:
+        """Return a copy in float64, whose experts multiply one after the other."""
+        from accel_bench_op.benchmarks.impl import transformers_parts
+
+        return transformers_parts.in_float64(fn)
+
+    def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
+        """Return that copy with the experts that `fn` chooses; None where there are no experts."""
+        from accel_bench_op.benchmarks.impl import transformers_parts
+
+        return transformers_parts.in_float64_with_experts_of(fn)

@@ -1,0 +1,351 @@
+"""Compare outputs and gradients with those of the benchmark's own callable in float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accel_bench.errors import PluginError
+from accel_bench.machine.out_of_memory import out_of_memory
+from accel_bench_op.benchmark import Benchmark
+
+LEAST_SCALE = 1e-3
+"""What errors of a gradient that is zero in exact arithmetic are related to, as a fraction of the
+largest gradient: it holds rounding errors alone."""
+
+ROUNDING = 1e-10
+"""Largest size of such a gradient in float64, as a fraction of the largest gradient."""
+
+SEED = 0
+"""Seed of the cotangents."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far a callable is from float64."""
+
+    distances: Mapping[str, float]
+    """Relative distance by tensor, the output first."""
+
+    dtype: str
+    """Dtype of the computation: the shortest of inputs, weights and eager's outputs."""
+
+    tolerance: float
+    """Largest distance that is allowed in that dtype."""
+
+    problem: str = ""
+    """What cannot be compared: an output that is missing, say."""
+
+    undecided: str = ""
+    """Why a difference says nothing: the benchmark's own callable is as far off, or random."""
+
+    same_choices: bool = False
+    """Whether float64 was told what eager chooses, such as experts: by itself it chooses others."""
+
+    size: str = ""
+    """Size at which it was compared, where there is no memory for float64 at its own."""
+
+    @property
+    def distance(self) -> float:
+        """The largest distance."""
+        return math.inf if self.problem else max(self.distances.values(), default=math.inf)
+
+    @property
+    def reason(self) -> str:
+        """Why the callable computes something else; empty where it does not."""
+        if self.undecided:
+            return ""
+        wrong = (name for name, distance in self.distances.items() if distance > self.tolerance)
+        if not (first := next(wrong, "")):
+            return f"invalid: {self.problem}" if self.problem else ""
+        return (
+            f"invalid: {first} is off by {self.distances[first]:.3g} of its size from eager in "
+            f"float64; {self.dtype} may be off by {self.tolerance:.3g}"
+        )
+
+
+class _Mismatch(Exception):
+    """Two computations whose results cannot be compared."""
+
+
+def check_against_float64(
+    benchmark: Benchmark,
+    fn: Callable[..., Any],
+    batch: tuple[Sequence[Any], Mapping[str, Any]],
+    gradients: bool,
+) -> Check:
+    """Compare a callable, on a batch, with `benchmark.reference()` in float64 on a copy of it.
+
+    Outputs, and with `gradients` also those of inputs and weights, from a random cotangent for
+    each output. Whole numbers and truth values must be equal. Nothing is decided where eager is as
+    far from float64, and so with the same choices. Raises PluginError where the reference fails.
+    """
+    original = benchmark.returned_fn or benchmark.fn()
+    out = called(_copy_of(original), _copied(batch), False)
+    dtype = coarsest_dtype(batch, original, list(dict(_tensors(out, "output")).values()))
+    del out
+    # Before a call changes them, as an optimizer's does.
+    eager, kept = _copy_of(original), _copied(batch)
+    fns = fn, original, benchmark.reference(original)
+    check = _compare(benchmark, fns, batch, dtype, gradients)
+    if not check.reason or check.problem:
+        return check
+    fns = eager, eager, benchmark.reference(eager)
+    own = _compare(benchmark, fns, _copied(kept), dtype, gradients)
+    if not own.reason:
+        return check
+    if (chosen := benchmark.reference_with_choices(eager)) is not None:
+        again = _compare(benchmark, (fn, original, chosen), batch, dtype, gradients)
+        if not again.reason:
+            return replace(again, same_choices=True)
+    return replace(check, undecided=_why_undecided(own, eager, kept))
+
+
+def _compare(
+    benchmark: Benchmark, fns: tuple[Any, Any, Any], batch: Any, dtype: str, gradients: bool
+) -> Check:
+    """Compare a callable with the float64 of the original: these are the three of `fns`."""
+    fn, original, reference = fns
+    # It is called with the batch itself, not a copy: with its strides and its addresses.
+    theirs = _copied(batch, double=True)
+    theirs_out = _reference_output(benchmark, reference, theirs, gradients)
+    out = called(fn, batch, gradients)
+    found = dict(_tensors(out, "output"))
+    tolerance = benchmark.tolerance.get(dtype, 0.0)
+    distances: dict[str, float] = {}
+    try:
+        _refuse_coarser(found, dtype)
+        expected = dict(_tensors(theirs_out, "output"))
+        distances |= _distances(found, expected)
+        if not distances:
+            raise _Mismatch("nothing to compare: eager's output holds no tensor")
+        if benchmark.keeps_inputs:
+            distances |= _overwritten(batch, theirs, tolerance)
+        # A wrong output decides it: one that is remembered may have lost what gradients need.
+        right = max(distances.values()) <= tolerance
+        if gradients and benchmark.requires_grad and right:
+            weights = _weights(original), _weights(fn), _weights(reference)
+            sides = _gradient_pairs(benchmark, (out, theirs_out), (batch, theirs), weights)
+            distances |= _distances(*sides, least=LEAST_SCALE)
+    except _Mismatch as error:
+        return Check(distances, dtype, tolerance, str(error))
+    return Check(distances, dtype, tolerance)
+
+
+def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
+    """Return the distances of inputs that a call has left otherwise than the reference has."""
+
+    def plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        named = dict(_tensors([*args, kwargs], "input"))
+        return {name: one.detach() for name, one in named.items() if not one.is_nested}
+
+    found = _distances(plain(*batch), plain(*theirs))
+    return {f"{name} after the call": one for name, one in found.items() if one > tolerance}
+
+
+def _copy_of(original: Any) -> Any:
+    """Return a copy of a module; a function, and a module that cannot be copied, as it is."""
+    import torch
+
+    if not isinstance(original, torch.nn.Module):
+        return original
+    try:
+        return copy.deepcopy(original)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        if out_of_memory(error) is not None:
+            raise
+        return original
+
+
+def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
+    """Return why there is no comparison where eager is too far from float64 itself."""
+    first, second = (dict(_tensors(called(eager, _copied(batch), False), "")) for _ in range(2))
+    if first.keys() != second.keys() or any(not first[k].equal(second[k]) for k in first):
+        return "not deterministic: no comparison, since two calls of eager differ"
+    off = f"{own.distance:.3g} in {own.dtype}"
+    return f"no comparison: eager itself is off from float64 by {off}"
+
+
+def _refuse_coarser(found: Mapping[str, Any], dtype: str) -> None:
+    """Raise _Mismatch for an output with larger steps than the dtype of the computation."""
+    import torch
+
+    for name, one in found.items():
+        if not (dtype and one.is_floating_point()):
+            continue
+        if torch.finfo(one.dtype).eps > torch.finfo(getattr(torch, dtype)).eps:
+            given = str(one.dtype).removeprefix("torch.")
+            raise _Mismatch(f"{name} is in {given}, and eager computes in {dtype}")
+
+
+def coarsest_dtype(batch: Any, fn: Any, outputs: Sequence[Any] = ()) -> str:
+    """Return the name of the dtype with the largest steps among inputs, weights and outputs.
+
+    Those of one byte and less are how weights are stored, not how they are computed with.
+    """
+    import torch
+
+    weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
+    tensors = [*dict(_tensors([*batch[0], batch[1]], "")).values(), *weights, *outputs]
+    kinds = {one.dtype for one in tensors if one.is_floating_point() and one.dtype.itemsize > 1}
+    coarsest = max(kinds, key=lambda one: torch.finfo(one).eps, default="")
+    return str(coarsest).removeprefix("torch.")
+
+
+def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, grad_mode: bool) -> Any:
+    try:
+        return called(reference, batch, grad_mode)
+    except (RuntimeError, TypeError, ValueError) as error:
+        if out_of_memory(error) is not None:
+            raise
+        raise PluginError(
+            f"benchmark {benchmark.name!r} cannot be computed in float64: {error}; let its "
+            "method reference() return a callable that can"
+        ) from error
+
+
+def called(fn: Callable[..., Any], batch: Any, grad_mode: bool) -> Any:
+    """Return the output of a callable on a batch, whose graph is kept in grad mode."""
+    import torch
+
+    with torch.set_grad_enabled(grad_mode):
+        return fn(*batch[0], **batch[1])
+
+
+def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]]:
+    """Return a batch whose tensors are leaves of their own, floating ones in float64 on request."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    def copied(tensor: Any) -> Any:
+        copy = tensor.detach().clone()
+        copy = copy.double() if double and copy.is_floating_point() else copy
+        return copy.requires_grad_(tensor.requires_grad)
+
+    args, kwargs = batch
+    found = tree_map_only(torch.Tensor, copied, (list(args), dict(kwargs)))
+    return found[0], found[1]
+
+
+def _tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors in an output, each with its place; of complex ones their two parts."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield place, torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _tensors(one, f"{place} {key}")
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for number, one in enumerate(value):
+            yield from _tensors(one, f"{place} {number}")
+
+
+def _weights(fn: Any) -> dict[str, Any]:
+    """Return the parameters that train of a module, or of a wrapper of one, by name."""
+    import torch
+
+    if not isinstance(fn, torch.nn.Module):
+        return {}
+    named = fn.named_parameters()
+    return {name.removeprefix("_orig_mod."): one for name, one in named if one.requires_grad}
+
+
+def _gradient_pairs(
+    benchmark: Benchmark, outs: tuple[Any, Any], batches: tuple[Any, Any], weights: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the gradients of inputs and weights by name, ours and the reference's."""
+    ours, theirs = (_ends(benchmark, out) for out in outs)
+    if len(ours) != len(theirs):
+        raise _Mismatch(f"{len(ours)} outputs require a gradient, {len(theirs)} of eager's do")
+    if not theirs:
+        return {}, {}
+    cotangents = _cotangents(ours)
+    of_original, of_fn, of_reference = weights
+    # A module of its own may hold the weights under their names; else they are the benchmark's.
+    held = {name: of_fn.get(name, one) for name, one in of_original.items()}
+    # Before a backward pass that writes over the gradient that it is given, as fused norms' do.
+    exact = [cotangent.double() for cotangent in cotangents]
+    found = _gradients(ours, cotangents, {**_inputs(batches[0]), **held})
+    return found, _gradients(theirs, exact, {**_inputs(batches[1]), **of_reference})
+
+
+def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
+    """Return the tensors at which the backward pass starts: all outputs that require it."""
+    found = [tensor for _, tensor in _tensors(out, "") if tensor.requires_grad]
+    if found:
+        return found
+    tensor = benchmark.postprocess_for_backward(out)
+    return [tensor] if getattr(tensor, "requires_grad", False) else []
+
+
+def _cotangents(outputs: Sequence[Any]) -> list[Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(SEED)
+    return [
+        torch.randn(one.shape, generator=generator).to(device=one.device, dtype=one.dtype)
+        for one in outputs
+    ]
+
+
+def _inputs(batch: Any) -> dict[str, Any]:
+    args, kwargs = batch
+    named = dict(_tensors([*args, kwargs], "input"))
+    return {name: one for name, one in named.items() if one.requires_grad}
+
+
+def _gradients(outputs: Any, cotangents: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gradients of leaves by name; those that get none are left out."""
+    import torch
+
+    found = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
+    named = zip(leaves, found, strict=True)
+    return {f"gradient of {name}": one for name, one in named if one is not None}
+
+
+def _distances(
+    found: Mapping[str, Any], expected: Mapping[str, Any], least: float = 0.0
+) -> dict[str, float]:
+    """Return the distances of tensors by name. Raises _Mismatch for one that is missing."""
+    if missing := [name for name in expected if name not in found]:
+        raise _Mismatch(f"there is no {missing[0]}, which eager computes")
+    for name, one in expected.items():
+        if one.shape != found[name].shape:
+            shapes = f"{tuple(found[name].shape)}, that of eager {tuple(one.shape)}"
+            raise _Mismatch(f"{name} has the shape {shapes}")
+        if one.is_floating_point() != found[name].is_floating_point():
+            raise _Mismatch(f"{name} is {found[name].dtype}, that of eager {one.dtype}")
+    largest = max((_size(one) for one in expected.values() if least), default=0.0)
+    scales = {
+        name: least * largest if least and _size(one) <= ROUNDING * largest else 0.0
+        for name, one in expected.items()
+    }
+    return {name: _distance(found[name], one, scales[name]) for name, one in expected.items()}
+
+
+def _size(tensor: Any) -> float:
+    import torch
+
+    finite = torch.nan_to_num(tensor.detach(), nan=0.0, posinf=0.0, neginf=0.0)
+    return float(finite.abs().max()) if tensor.numel() else 0.0
+
+
+def _distance(found: Any, expected: Any, least: float) -> float:
+    """Return the larger of two errors: of the worst element to the largest one, and of norms."""
+    import torch
+
+    if not expected.numel():
+        return 0.0
+    if not expected.is_floating_point():
+        return 0.0 if bool((found == expected).all()) else math.inf
+    exact, close = expected.detach(), found.detach().double()
+    error = torch.where(close == exact, 0.0, close - exact)
+    exact = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
+    size = max(_size(exact), least) or 1.0
+    norm = max(float(exact.norm()), least * math.sqrt(exact.numel())) or 1.0
+    worst = max(float(error.abs().max()) / size, float(error.norm()) / norm)
+    return math.inf if math.isnan(worst) else worst

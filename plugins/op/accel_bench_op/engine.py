@@ -1,0 +1,131 @@
+"""`op`: calls one operation of `accel_bench_op` on its own, and checks what it computes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from pydantic import Field
+
+from accel_bench import (
+    Batch,
+    Engine,
+    Experiment,
+    Machine,
+    Metric,
+    Options,
+    Plugin,
+    Run,
+    TokenCounts,
+    Window,
+    hookimpl,
+)
+
+
+class OpOptions(Options):
+    """Options of `op`."""
+
+    benchmark: str = Field(min_length=1)
+    """Name of the benchmark, as `accel-bench op list` prints it."""
+
+    size: str = ""
+    """One of its sizes; empty takes its own defaults."""
+
+    compute_type: Literal["inference", "forward", "backward"] = "inference"
+    """What is timed: a call without gradients, one that keeps what its backward pass needs, or that
+    backward pass alone."""
+
+    executor: str = "eager"
+    """What runs it, as `accel-bench op list` prints it."""
+
+
+class Op(Plugin[OpOptions]):
+    """Calls one operation on its own; a wrong output or gradient makes the run invalid."""
+
+    Options = OpOptions
+    modes = frozenset({"train"})
+    tasks = frozenset({"operation"})
+
+    def claims(self) -> frozenset[str]:
+        """Stand in for the model, data and the optimizer, of which there are none."""
+        return frozenset({"load_data", "load_model", "build_optimizer", "build_batches"})
+
+    def fingerprint(self, experiment: Experiment) -> Any:
+        """Return the distributions that bring the benchmark and the executor, with versions."""
+        from accel_bench_op.discovery import discover_benchmarks, discover_executors
+
+        benchmark = discover_benchmarks().distributions.get(self.options.benchmark)
+        executor = discover_executors().distributions.get(self.options.executor)
+        return [one for one in (benchmark, executor) if one is not None]
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
+        """Return what is not known, or cannot run here."""
+        from accel_bench_op import ComputeType
+        from accel_bench_op.cell import cell_obstacle
+        from accel_bench_op.discovery import discover_benchmarks, discover_executors
+
+        benchmarks, executors = discover_benchmarks(), discover_executors()
+        options, scenario = self.options, experiment.scenario
+        problem = benchmarks.problem_of(options.benchmark) or executors.problem_of(options.executor)
+        reason = problem or cell_obstacle(
+            benchmarks.usable[options.benchmark],
+            executors.usable[options.executor],
+            options.size,
+            ComputeType(options.compute_type),
+            device=scenario.resources.device,
+            dtype=scenario.model.dtype,
+        )
+        if reason:
+            yield reason
+        train = experiment.scenario.train
+        if self.options.compute_type == "backward" and train.global_batch_size > 1:
+            yield "a backward pass is one call a step: train.micro_batch_size must be 1"
+
+    @hookimpl
+    def prepare_process(self, run: Run) -> None:
+        """Import torch: core sets it up next, and leaves it out of the memory that a run needs."""
+        from accel_bench_op import engine_impl  # noqa: F401
+
+    @hookimpl
+    def load_data(self, run: Run) -> Any:
+        """Return an empty dataset: a benchmark makes its own batch."""
+        return ()
+
+    @hookimpl
+    def load_model(self, run: Run) -> Any:
+        """Return the operation as the executor runs it."""
+        from accel_bench_op.engine_impl import Operation
+
+        return Operation(run, self.options)
+
+    @hookimpl
+    def build_optimizer(self, run: Run) -> Any:
+        """Return what takes the place of an optimizer."""
+        return run.model
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Yield the same batch without end; its calls are counted as tokens."""
+        calls = run.scenario.train.micro_batch_size
+        counts = TokenCounts(calls, calls, calls)
+        supervised = run.scenario.train.global_batch_size
+        return itertools.repeat(Batch({}, calls, counts, supervised))
+
+    @hookimpl
+    def build_engine(self, run: Run) -> Engine:
+        """Return the engine that calls it."""
+        from accel_bench_op.engine_impl import OperationEngine
+
+        return OperationEngine(run)
+
+    @hookimpl
+    def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:
+        """Return FLOP/s, bytes/s and the share of this machine's roofline."""
+        return run.model.metrics(window)
+
+    @hookimpl
+    def report_evidence(self, run: Run) -> dict[str, Any]:
+        """Compare output and gradients with those of eager in float64, on another batch."""
+        return run.model.check()

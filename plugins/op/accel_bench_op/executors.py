@@ -1,0 +1,98 @@
+"""Executors: what runs a benchmark's callable, as it is, compiled, or by kernels of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from accel_bench.errors import PluginError
+from accel_bench.machine.info import find_program
+from accel_bench_op.benchmark import Benchmark
+
+
+class Executor:
+    """Runs the callable of a benchmark in one way.
+
+    One that takes any callable implements `__call__`. One with kernels of its own sets
+    `operations`, and implements `build`: it takes the weights of `benchmark.fn()` as they are, so
+    that their gradients can be compared.
+    """
+
+    name: str = ""
+    """Set by the entry point where the class sets none."""
+
+    operations: frozenset[str] | None = None
+    """Operations that it has kernels for; None takes any callable."""
+
+    def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
+        """Return why a benchmark cannot run here: a missing package, say. Empty where it can."""
+        if self.takes(benchmark):
+            return benchmark.unavailable() if isinstance(benchmark, Benchmark) else ""
+        return f"executor {self.name} has no kernel for {benchmark.operation or benchmark.name}"
+
+    def takes(self, benchmark: Benchmark | type[Benchmark]) -> bool:
+        """Return whether it has a kernel for the benchmark's operation, installed or not."""
+        return self.operations is None or benchmark.operation in self.operations
+
+    def build(self, benchmark: Benchmark) -> Callable[..., Any]:
+        """Return what is timed in the place of `benchmark.fn()`."""
+        return self(benchmark.fn())
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a callable that computes the same as `fn`."""
+        return fn
+
+    def __repr__(self) -> str:
+        """Return its name, by which pytest-benchmark groups."""
+        return self.name or type(self).__name__
+
+
+class Eager(Executor):
+    """The callable as it is."""
+
+    name = "eager"
+
+
+class Inductor(Executor):
+    """`torch.compile`."""
+
+    name = "inductor"
+
+    def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
+        """Return that there is no C++ compiler; empty where there is one."""
+        if not find_program(os.environ.get("CXX"), "g++", "clang++"):
+            return "executor inductor needs a C++ compiler: install g++, or let CXX name one"
+        return super().supports(benchmark)
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
+        compiled: Callable[..., Any] = torch.compile(fn)
+        return compiled
+
+
+class Thunder(Executor):
+    """Lightning Thunder, where it is installed."""
+
+    name = "thunder"
+
+    def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
+        """Return that Thunder is not installed, with the command that installs it."""
+        return self.missing() or super().supports(benchmark)
+
+    @staticmethod
+    def missing() -> str:
+        """Return the command that installs Thunder; empty where it is installed."""
+        if find_spec("thunder") is not None:
+            return ""
+        return "executor thunder needs lightning-thunder: pip install lightning-thunder"
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        if missing := self.missing():
+            raise PluginError(missing)
+        import thunder
+
+        compiled: Callable[..., Any] = thunder.jit(fn)
+        return compiled

@@ -1,0 +1,277 @@
+"""Time cells with pytest-benchmark's fixture `benchmark`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from accel_bench.machine.device_type import DeviceType
+from accel_bench.machine.devices import of_torch_type
+from accel_bench_op.benchmark import Benchmark, benchmark_of
+from accel_bench_op.cell import (
+    Cell,
+    build_cell,
+    free_memory,
+    no_backward,
+    release_frames,
+    why_no_memory,
+)
+from accel_bench_op.check import Check
+from accel_bench_op.compute import ComputeType, NoBackwardError, TimedCall
+from accel_bench_op.executors import Executor
+from accel_bench_op.roofline import cache_bytes
+from accel_bench_op.settings import MicroSettings, read_settings
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+MOST_ROUNDS = 1000
+
+MOST_CALLS = 1000
+"""Calls of a round, at most."""
+
+ROUND_SECONDS = 1e-3
+"""Least duration of a round on a device without a flushed cache: starting a kernel takes 1e-5."""
+
+WARM_UP_CALLS = 3
+
+
+def parametrize_compute_type(test: FunctionT) -> FunctionT:
+    """Let a test run for inference, training forward and training backward as `compute_type`."""
+    import pytest
+
+    ids = [one.value for one in ComputeType]
+    return pytest.mark.parametrize("compute_type", tuple(ComputeType), ids=ids)(test)
+
+
+def benchmark_for_compute_type(
+    compute_type: ComputeType, benchmark: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> None:
+    """Time a callable in one way with the fixture `benchmark`.
+
+    The backward pass is timed alone: before each round its graph is built anew and the gradients
+    are cleared, outside the clock. What `fn()` of a `Benchmark` returned, or an executor made of
+    it, is first compared with itself in float64: the test fails where it computes something else.
+    A callable that keeps nothing of it is known by its batch, which `make_batch()` returned; what
+    is not known at all is timed, with the outcome `not compared`. The test is skipped where nothing
+    requires a gradient, and where memory runs out.
+    """
+    owner = benchmark_of(fn, (args, kwargs))
+    cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
+    with _OutOfMemory(benchmark):
+        _time(benchmark, cell, read_settings(), checked=owner is not None)
+
+
+def run_cell(
+    benchmark: Any, kind: type[Benchmark], size: str, executor: Executor, compute_type: ComputeType
+) -> None:
+    """Build a benchmark at one of its sizes, check it, and time it with the fixture `benchmark`.
+
+    The test is skipped where the executor cannot run it here, and where there is no backward pass.
+    """
+    import pytest
+
+    settings = read_settings()
+    one = kind.at_size(size, **settings.arguments())
+    if reason := executor.supports(one) or no_backward(one, compute_type):
+        pytest.skip(reason)
+    with _OutOfMemory(benchmark):
+        cell = build_cell(one, executor, compute_type)
+        _time(benchmark, cell, settings, checked=True)
+
+
+class _Unknown(Benchmark):
+    """The benchmark of a callable that none returned."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self._fn = fn
+
+    def make_batch(self) -> tuple[list[Any], dict[str, Any]]:
+        """Return nothing: the batch is given."""
+        return [], {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return the callable."""
+        return self._fn
+
+
+class _OutOfMemory:
+    """Skips the test where memory runs out, and frees what it held."""
+
+    def __init__(self, benchmark: Any) -> None:
+        self._benchmark = benchmark
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        reason = "" if error is None else why_no_memory(error)
+        if error is not None:
+            release_frames(error)
+        free_memory()
+        if reason:
+            import pytest
+
+            pytest.skip(reason)
+
+
+class Clock(NamedTuple):
+    """Clock that times the rounds of a cell."""
+
+    name: str
+    """Such as `wall`, the host's clock, or `cuda events`."""
+
+    read: Callable[[], Any]
+    """Returns a moment; two of them can be subtracted."""
+
+
+class EventMark:
+    """A point in the work of a device; the difference of two is the seconds between them."""
+
+    def __init__(self, device: DeviceType) -> None:
+        self._device = device
+        self._event = device.make_event()
+        self._event.record()
+
+    def __sub__(self, earlier: EventMark) -> float:
+        """Return the seconds since an earlier mark; waits for the device, once a round."""
+        self._device.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
+
+
+def synchronized_perf_counter(device: DeviceType) -> float:
+    """Return the host's clock when the device has done all its work."""
+    device.synchronize()
+    return time.perf_counter()
+
+
+def clock_for(device: DeviceType, wanted: str) -> Clock:
+    """Return the clock that times a type of device; `wanted` is `events` or `wall`.
+
+    Where such devices have no events that time, the host's clock waits for them.
+    """
+    if device.on_host:
+        return Clock("wall", time.perf_counter)
+    kind = device.torch_type
+    if wanted == "events" and device.make_event() is not None:
+        return Clock(f"{kind} events", partial(EventMark, device))
+    return Clock(f"{kind} wall", partial(synchronized_perf_counter, device))
+
+
+class CacheFlush:
+    """Empties the L2 cache of a device by writing a buffer of several times its size."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        size = max(4 * (cache_bytes(device) or 0), 2**26)
+        self._buffer = torch.empty(size, dtype=torch.int8, device=device)
+
+    def __call__(self) -> None:
+        """Enqueue the writing; what is timed afterwards begins when it has ended."""
+        self._buffer.zero_()
+
+
+def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) -> None:
+    """Check a cell, time it, and add what is known of it to `extra_info`."""
+    import pytest
+
+    call, info = cell.timed_call(), benchmark.extra_info
+    try:
+        call.prepare()  # fails where there is no backward pass
+        call.close()
+        check = cell.check() if checked else None
+        if check and check.reason:
+            pytest.fail(check.reason, pytrace=False)
+        _pedantic(benchmark, call, cell.device, settings)
+        call.close()
+        info |= _compared(check)
+        if benchmark.enabled:
+            info |= _figures(benchmark, cell, settings)
+    except NoBackwardError as error:
+        pytest.skip(str(error))
+    finally:
+        call.close()
+        # A cell without a time is no oversight of its test.
+        benchmark._mode = benchmark._mode or "check"
+
+
+SAME_CHOICES = "those of eager"
+"""What float64 chooses, such as experts, where by itself it would choose otherwise."""
+
+
+def _compared(check: Check | None) -> dict[str, Any]:
+    """Return what a comparison adds to `extra_info`."""
+    if check is None:
+        return {"outcome": "not compared"}
+    at: dict[str, Any] = {"compared_at": check.size} if check.size else {}
+    if check.same_choices:
+        at["choices"] = SAME_CHOICES
+    if check.undecided:
+        return {"outcome": check.undecided, **at}
+    return {"outcome": "ok", "distance": check.distance, "tolerance": check.tolerance, **at}
+
+
+def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSettings) -> None:
+    """Time rounds: on a device of many calls, where nothing has to happen between two of them."""
+    kind, _, index = device.partition(":")
+    known = of_torch_type(kind)
+    setup = call.prepare if call.compute_type is ComputeType.TRAINING_BACKWARD else None
+
+    def run() -> None:
+        # Without a result, which pytest-benchmark would keep through the next round.
+        call.run()
+
+    if not benchmark.enabled:
+        benchmark.pedantic(run, setup=setup)
+        return
+    if not known.on_host:
+        if index:
+            known.use(int(index))  # events are marked on the current device
+        benchmark._timer = clock_for(known, settings.clock).read
+        if settings.flush_cache:
+            setup = _both(call.prepare, CacheFlush(device))
+    seconds = _warm_up(call, benchmark._timer)
+    calls = 1
+    if not known.on_host and setup is None:
+        calls = min(MOST_CALLS, math.ceil(ROUND_SECONDS / seconds))
+    fitting = int(benchmark._max_time / (seconds * calls))
+    rounds = min(MOST_ROUNDS, max(benchmark._min_rounds, fitting))
+    benchmark.pedantic(run, setup=setup, rounds=rounds, iterations=calls)
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        first()
+        second()
+
+    return both
+
+
+def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
+    """Call a few times, and return the seconds of the fastest, with what is prepared for it."""
+    fastest = math.inf
+    for _ in range(WARM_UP_CALLS):
+        started = time.perf_counter()
+        call.prepare()
+        before = clock()
+        call.run()
+        float(clock() - before)  # waits for the device
+        fastest = min(fastest, time.perf_counter() - started)
+    return max(fastest, 1e-9)
+
+
+def _figures(benchmark: Any, cell: Cell, settings: MicroSettings) -> dict[str, Any]:
+    """Return what stands beside the times in the saved file."""
+    device = of_torch_type(cell.device.partition(":")[0])
+    return {
+        "device": cell.device,
+        "dtype": cell.dtype,
+        "clock": clock_for(device, settings.clock).name,
+        "cache_flushed": settings.flush_cache and not device.on_host,
+        "peak_memory_bytes": cell.peak_memory(),
+        **cell.figures(benchmark.stats.stats.median),
+    }

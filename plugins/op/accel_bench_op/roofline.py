@@ -1,0 +1,135 @@
+"""Peaks of this machine, measured once a process, and the least time that they leave a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from accel_bench.machine.devices import computes_on_host
+
+MATMUL_SIZE, HOST_MATMUL_SIZE = 8192, 1024
+"""Rows and columns of the square matrices whose product reaches the peak of a device, and of a
+host."""
+
+COPIED_BYTES, HOST_COPIED_BYTES = 2**30, 2**27
+"""Sizes of a buffer that no cache holds, of a device and of a host."""
+
+if TYPE_CHECKING:
+    from accel_bench.catalog.hardware import NamedHardware
+
+ABOVE_PEAK = 1.1
+"""Largest rate of a device over that of its data sheet: clocks differ by a few percent."""
+
+
+@cache
+def matmul_peak(device: str, dtype: str) -> float:
+    """Return the FLOP/s of a large matrix product in a dtype."""
+    import torch
+
+    from accel_bench.modeling.timing import back_to_back_seconds
+    from accel_bench_op.benchmark import as_dtype
+
+    kind = torch.device(device).type
+    size = HOST_MATMUL_SIZE if computes_on_host(kind) else MATMUL_SIZE
+    one, other = (torch.randn(size, size, device=device).to(as_dtype(dtype)) for _ in range(2))
+    return 2 * size**3 / back_to_back_seconds(lambda: torch.mm(one, other), kind)
+
+
+@cache
+def copy_peak(device: str) -> float:
+    """Return the bytes/s of a large copy, which reads and writes."""
+    import torch
+
+    from accel_bench.modeling.timing import back_to_back_seconds
+
+    kind = torch.device(device).type
+    size = HOST_COPIED_BYTES if computes_on_host(kind) else COPIED_BYTES
+    one, other = (torch.zeros(size, device=device, dtype=torch.int8) for _ in range(2))
+    return 2 * size / back_to_back_seconds(lambda: other.copy_(one), kind)
+
+
+def roofline_figures(
+    seconds: float, flops: int | None, moved: int | None, device: str, dtype: str
+) -> Mapping[str, Any]:
+    """Return rates of a call, and the share of its roofline: the least seconds over its seconds.
+
+    The least seconds are the longer of its FLOPs at the peak of products and its bytes at the peak
+    of copies. What is not known is left out, as the peak of whole numbers (`dtype` empty) is.
+    """
+    figures: dict[str, Any] = {}
+    least = 0.0
+    if flops:
+        figures |= {"flops": flops, "flops_per_second": flops / seconds}
+    if flops and dtype:
+        peak = matmul_peak(device, dtype)
+        figures["peak_flops_per_second"] = peak
+        least = flops / peak
+    if moved:
+        peak = copy_peak(device)
+        figures |= {"bytes_moved": moved, "bytes_per_second": moved / seconds}
+        figures["peak_bytes_per_second"] = peak
+        least = max(least, moved / peak)
+    if least:
+        figures["roofline_share"] = least / seconds
+    return figures
+
+
+def declared_hardware(device: str) -> NamedHardware | None:
+    """Return the row of a device in the table of peaks; None for hosts, and if there is none."""
+    import torch
+
+    from accel_bench.catalog.hardware import find_hardware
+    from accel_bench.modeling.tensors import device_index
+
+    place = torch.device(device)
+    if computes_on_host(place.type):
+        return None
+    name = getattr(torch.get_device_module(place), "get_device_name", None)
+    return None if name is None else find_hardware(str(name(device_index(place))))
+
+
+def cache_bytes(device: str) -> int | None:
+    """Return the size of a device's last cache, in which inputs may stay; None if unknown."""
+    import torch
+
+    from accel_bench.modeling.tensors import device_index
+
+    place = torch.device(device)
+    ask = getattr(torch.get_device_module(place), "get_device_properties", None)
+    if computes_on_host(place.type) or ask is None:
+        return None
+    return int(getattr(ask(device_index(place)), "L2_cache_size", 0)) or None
+
+
+def above_peak(
+    figures: Mapping[str, Any], dtype: str, known: NamedHardware | None, cached: int | None
+) -> str:
+    """Return why no device computes or moves that much; empty if it may be, or nothing is known.
+
+    `known` is the row of the device, `cached` the bytes of its cache: so many of those that a call
+    moves may have stayed there since the call before, and never reach memory.
+    """
+    import torch
+
+    if known is None:
+        return ""
+    rate = figures.get("flops_per_second", 0.0)
+    peak = known.hardware.peak(dtype, torch.get_float32_matmul_precision())
+    if peak is not None and rate > ABOVE_PEAK * peak:
+        return _too_fast(f"{rate:.4g} FLOP/s in {dtype}", known.name, f"{peak:.4g} FLOP/s")
+    moved, bandwidth = figures.get("bytes_moved"), known.hardware.memory_bandwidth_bytes_per_second
+    if cached is None or not moved:
+        return ""
+    rate = figures["bytes_per_second"] * max(0, moved - cached) / moved
+    if rate > ABOVE_PEAK * bandwidth:
+        what = f"{rate:.4g} bytes/s beyond its cache of {cached:,} bytes"
+        return _too_fast(what, known.name, f"{bandwidth:.4g} bytes/s")
+    return ""
+
+
+def _too_fast(rate: str, device: str, peak: str) -> str:
+    return (
+        f"{rate} is more than {device} can do, {peak}: the call leaves out work that the "
+        "benchmark counts in its flops() or bytes_moved(), or its time is wrong"
+    )

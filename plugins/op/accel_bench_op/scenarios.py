@@ -1,0 +1,228 @@
+"""Micro-benchmarks as scenarios: what is installed, and the scenario files of their cells."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench_op import Benchmark, ComputeType, Executor
+from accel_bench_op.cell import cell_obstacle, compute_types_of
+from accel_bench_op.discovery import (
+    Discovered,
+    Unusable,
+    discover_benchmarks,
+    discover_executors,
+)
+from accel_bench_op.document import ExecutorSupport, OperationEntry
+
+ENGINE, TASK = "op", "operation"
+"""Plugins that fill the slots of those names."""
+
+BASELINE = "eager"
+"""The executor that the others are compared with."""
+
+ALL = "all"
+"""The word for every size, or every executor."""
+
+SMALLEST = "tiny"
+"""The size that is run unless another one is chosen."""
+
+LONGEST_NAME = 64
+"""Most characters of a scenario's name."""
+
+STEPS = 50
+"""Calls of the measured window, unless the command line sets `measure.steps`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellChoice:
+    """Which cells are to be run; empty means the usual ones."""
+
+    names: Sequence[str]
+    executors: Sequence[str] = ()
+    sizes: Sequence[str] = ()
+    compute_types: Sequence[str] = ()
+    dtype: str = "float32"
+    calls: int = 1
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The benchmarks and the executors of all distributions."""
+
+    benchmarks: Discovered[type[Benchmark]]
+    executors: Discovered[Executor]
+
+    @property
+    def unusable(self) -> list[Unusable]:
+        """Those of either kind that are broken."""
+        return [*self.benchmarks.unusable, *self.executors.unusable]
+
+
+def read_installed() -> Installed:
+    """Import what is installed; a module that brings a benchmark may import torch."""
+    return Installed(discover_benchmarks(), discover_executors())
+
+
+def list_operations(
+    installed: Installed, names: Sequence[str] = (), device: str = "cpu"
+) -> list[OperationEntry]:
+    """Return the installed benchmarks, or those of these names. Raises ScenarioError."""
+    benchmarks = installed.benchmarks
+    for name in names:
+        _named(name, benchmarks)
+    listed = [_entry(name, installed, device) for name in names or benchmarks.usable]
+    return listed if names else [*listed, *map(_broken_entry, benchmarks.unusable)]
+
+
+def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
+    kind, executors = installed.benchmarks.usable[name], installed.executors
+    baseline = executors.usable[BASELINE]
+    possible = compute_types_of(kind)
+    types = [
+        one
+        for one in possible
+        if not cell_obstacle(kind, baseline, _smallest_size(kind), one, device=device)
+    ]
+    return OperationEntry(
+        benchmark=name,
+        description=kind.description,
+        operation=kind.operation,
+        compute_types=tuple(one.value for one in types or possible),
+        sizes=tuple(kind.sizes),
+        distribution=installed.benchmarks.distributions[name],
+        executors=tuple(_support(one, kind, executors, device) for one in executors.usable),
+    )
+
+
+def _broken_entry(one: Unusable) -> OperationEntry:
+    return OperationEntry(benchmark=one.name, distribution=one.distribution, problem=one.problem)
+
+
+def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> list[dict[str, Any]]:
+    """Return a scenario for each benchmark, size and compute type; its stacks are executors.
+
+    Raises ScenarioError for a name that is not known.
+    """
+    installed = installed or read_installed()
+    for name in choice.executors:
+        if name != ALL:
+            _named(name, installed.executors)
+    found = []
+    for name in dict.fromkeys(choice.names):
+        kind = _named(name, installed.benchmarks)
+        stacks = list(_stacks(choice, kind, installed.executors.usable))
+        found += [
+            _scenario(name, size, compute_type, stacks, choice)
+            for size in _sizes(choice, name, kind)
+            for compute_type in _chosen_types(choice, kind)
+        ]
+    if not found:
+        raise ScenarioError(
+            f"nothing to run: {', '.join(choice.names)} "
+            f"{'have' if len(choice.names) > 1 else 'has'} no backward pass; leave "
+            "--compute-type out"
+        )
+    return found
+
+
+def _scenario(
+    name: str, size: str, compute_type: str, stacks: Sequence[str], choice: CellChoice
+) -> dict[str, Any]:
+    label = ".".join(filter(None, (name, compute_type, size)))
+    own = {"benchmark": name, "size": size, "compute_type": compute_type}
+    forward = compute_type != ComputeType.TRAINING_BACKWARD.value
+    return {
+        "name": _scenario_name(label),
+        "description": f"How fast is {name} under {', '.join(stacks)}?",
+        "task": {"use": TASK},
+        "model": {"use": "none", "id": name, "dtype": choice.dtype},
+        "data": {"use": "none", "sequence_length": 1},
+        "optimizer": {"use": "none"},
+        "engine": {"use": ENGINE, **own},
+        "train": {"micro_batch_size": choice.calls if forward else 1},
+        "measure": {"steps": STEPS, "phase_steps": 0},
+        "stacks": {
+            stack: {"set": {} if stack == BASELINE else {"engine.executor": stack}}
+            for stack in stacks
+        },
+        "baseline": BASELINE,
+    }
+
+
+def _scenario_name(label: str) -> str:
+    """Return a name for results; a hash tells apart those that had to be cut."""
+    if len(label) <= LONGEST_NAME:
+        return label
+    digest = hashlib.sha256(label.encode()).hexdigest()[:8]
+    return f"{label[: LONGEST_NAME - 9]}-{digest}"
+
+
+def _stacks(
+    choice: CellChoice, kind: type[Benchmark], executors: Mapping[str, Executor]
+) -> Iterator[str]:
+    """Yield the baseline, then the chosen executors; unless chosen, those that can run it here."""
+    yield BASELINE
+    for name, executor in executors.items():
+        if ALL in choice.executors:
+            chosen = executor.takes(kind)
+        elif choice.executors:
+            chosen = name in choice.executors
+        else:
+            size = _smallest_size(kind)
+            chosen = not cell_obstacle(
+                kind, executor, size, device=choice.device, dtype=choice.dtype
+            )
+        if chosen and name != BASELINE:
+            yield name
+
+
+def _sizes(choice: CellChoice, name: str, kind: type[Benchmark]) -> list[str]:
+    """Return the chosen sizes; unless chosen the smallest, or the benchmark's own defaults."""
+    if not kind.sizes:
+        return [""]
+    if not choice.sizes:
+        return [_smallest_size(kind)]
+    for size in choice.sizes:
+        if size != ALL and size not in kind.sizes:
+            hint = did_you_mean(size, kind.sizes)
+            raise ScenarioError(f"benchmark {name} has no size {size!r}{hint}")
+    return list(kind.sizes) if ALL in choice.sizes else list(dict.fromkeys(choice.sizes))
+
+
+def _smallest_size(kind: type[Benchmark]) -> str:
+    return SMALLEST if SMALLEST in kind.sizes else next(iter(kind.sizes), "")
+
+
+def _chosen_types(choice: CellChoice, kind: type[Benchmark]) -> list[str]:
+    known = [one.value for one in ComputeType]
+    for name in choice.compute_types:
+        if name not in known:
+            raise ScenarioError(f"no compute type {name!r}{did_you_mean(name, known)}")
+    possible = [one.value for one in compute_types_of(kind)]
+    return [one for one in possible if one in (choice.compute_types or known)]
+
+
+def _named(name: str, known: Discovered[Any]) -> Any:
+    if problem := known.problem_of(name):
+        raise ScenarioError(problem)
+    return known.usable[name]
+
+
+def _support(
+    name: str, kind: type[Benchmark], executors: Discovered[Executor], device: str
+) -> ExecutorSupport:
+    executor = executors.usable[name]
+    # What a library lacks, an instance knows.
+    reason = cell_obstacle(kind, executor, _smallest_size(kind), device=device)
+    return ExecutorSupport(
+        executor=name,
+        distribution=executors.distributions[name],
+        has_kernel=executor.takes(kind),
+        runs=not reason,
+        reason=reason,
+    )

@@ -1,0 +1,66 @@
+"""What the environment sets for all micro-benchmarks of a pytest run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from accel_bench.errors import PluginError, did_you_mean
+from accel_bench_op.devices import default_device, prepare_device
+
+PREFIX = "ACCEL_BENCH_MICRO_"
+
+CLOCKS = ("events", "wall")
+"""Events of the device, or the host's clock with a synchronisation before it is read."""
+
+
+@dataclass(frozen=True)
+class MicroSettings:
+    """Where and how cells are timed."""
+
+    device: str = ""
+    """As `resources.device`, such as `cuda`, or one of several: `cuda:1`. Empty is `auto`."""
+
+    dtype: str = ""
+    """Empty is the benchmark's own."""
+
+    clock: str = "events"
+    """What times a device with events; a CPU is always timed by the host's clock."""
+
+    flush_cache: bool = False
+    """Whether a device's cache is emptied before each round."""
+
+    def __post_init__(self) -> None:
+        if self.clock not in CLOCKS:
+            hint = did_you_mean(self.clock, CLOCKS)
+            raise PluginError(f"there is no clock {self.clock!r}{hint}")
+
+    def arguments(self) -> dict[str, Any]:
+        """Return `device` and `dtype`, as `__init__` of a benchmark may take them.
+
+        The device may be used from then on.
+        """
+        from accel_bench_op.benchmark import as_dtype
+
+        found: dict[str, Any] = {"device": prepare_device(self.device or default_device())}
+        if self.dtype:
+            found["dtype"] = as_dtype(self.dtype)
+        return found
+
+
+def read_settings(variables: Mapping[str, str] = os.environ) -> MicroSettings:
+    """Return the settings in `ACCEL_BENCH_MICRO_DEVICE`, `_DTYPE`, `_CLOCK` and `_FLUSH_CACHE`.
+
+    Raises PluginError for a value that means nothing.
+    """
+    flush = variables.get(f"{PREFIX}FLUSH_CACHE", "0")
+    if flush not in ("0", "1"):
+        raise PluginError(f"{PREFIX}FLUSH_CACHE is {flush!r}; write 1, or 0")
+    return MicroSettings(
+        device=variables.get(f"{PREFIX}DEVICE", ""),
+        dtype=variables.get(f"{PREFIX}DTYPE", ""),
+        clock=variables.get(f"{PREFIX}CLOCK", "events"),
+        flush_cache=flush == "1",
+    )

@@ -1,0 +1,71 @@
+"""All installed micro-benchmarks as tests: `pytest --pyargs accel_bench_op.targets`.
+
+Each is a function `test_<name>`, parametrized by compute type, executor and size:
+`test_llama_mlp[backward-eager-llama-2-7b]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from accel_bench.errors import PluginError
+from accel_bench_op.benchmark import Benchmark
+from accel_bench_op.cell import compute_types_of
+from accel_bench_op.compute import ComputeType
+from accel_bench_op.discovery import find_benchmarks, find_executors
+from accel_bench_op.executors import Executor
+from accel_bench_op.fixture import run_cell
+
+# What libraries deprecate is no failure of a benchmark.
+pytestmark = pytest.mark.filterwarnings("default")
+
+NO_SIZES = {"default": ""}
+
+
+def _sizes(kind: type[Benchmark]) -> dict[str, str]:
+    """Return the sizes of a benchmark by their ids."""
+    return {size: size for size in kind.sizes} or NO_SIZES
+
+
+def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[..., None]:
+    """Return the test of a benchmark under the executors that have a kernel for it."""
+    fitting = {name: executor for name, executor in executors.items() if executor.takes(kind)}
+    sizes = _sizes(kind)
+    types = {one.value: one for one in compute_types_of(kind)}
+
+    @pytest.mark.parametrize("size", sizes.values(), ids=sizes)
+    @pytest.mark.parametrize("executor", fitting)  # by name, for pytest-benchmark's files
+    @pytest.mark.parametrize("compute_type", types.values(), ids=types)
+    def test(benchmark: Any, compute_type: ComputeType, executor: str, size: str) -> None:
+        run_cell(benchmark, kind, size, fitting[executor], compute_type)
+
+    test.__doc__ = kind.description
+    return test
+
+
+def _tests(
+    kinds: dict[str, type[Benchmark]], executors: dict[str, Executor]
+) -> dict[str, Callable[..., None]]:
+    """Return the tests of benchmarks by name. Raises PluginError for a name that two would have."""
+    found: dict[str, Callable[..., None]] = {}
+    names: dict[str, str] = {}
+    for name, kind in kinds.items():
+        function = "test_" + re.sub(r"\W", "_", name)
+        if other := names.get(function):
+            raise PluginError(
+                f"benchmarks {other!r} of {kinds[other].__module__} and {name!r} of "
+                f"{kind.__module__} would both be {function} in pytest; rename one of them"
+            )
+        names[function] = name
+        test = _test_of(kind, executors)
+        test.__name__ = test.__qualname__ = function
+        found[function] = test
+    return found
+
+
+TESTS = _tests(find_benchmarks(), find_executors())
+globals().update(TESTS)

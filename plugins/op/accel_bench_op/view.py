@@ -1,0 +1,170 @@
+"""Micro-benchmarks: what `op list` and `op run` print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
+from accel_bench.analysis.wording import (
+    count,
+    flops,
+    grouped_by_reason,
+    milliseconds,
+    percent,
+    rate_interval,
+    ratio_interval,
+    significant,
+    size,
+)
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    paths,
+    reader,
+)
+from accel_bench.report.views.stack_comparison import WIDTH
+from accel_bench.result import Status
+from accel_bench_op.document import (
+    ExecutorSupport,
+    GradientCheck,
+    OperationCell,
+    OperationEntry,
+    OperationReport,
+)
+
+
+class SupportRow(NamedTuple):
+    """Sources of one line of the CSV of a list."""
+
+    entry: OperationEntry
+    support: ExecutorSupport | None
+
+
+def list_report(entries: Sequence[OperationEntry]) -> Report:
+    """Return a row for each benchmark, and why executors cannot run some of them here."""
+    reasons = [
+        (entry.benchmark, one.reason)
+        for entry in entries
+        for one in entry.executors
+        if one.has_kernel and not one.runs
+    ]
+    reasons = list(dict.fromkeys(reasons))
+    reasons += [(entry.benchmark, entry.problem) for entry in entries if entry.problem]
+    table = Table(LISTED, entries)
+    flat = [SupportRow(entry, one) for entry in entries for one in entry.executors or [None]]
+    section = Section(tables=[table], notes=grouped_by_reason(reasons))
+    return Report([section], list(entries), Table(FLAT_LIST, flat), LIST_WIDTH)
+
+
+def operations_report(report: OperationReport) -> Report:
+    """Return a row for each cell, and the reasons of those that are not simply ok."""
+    title = "Operations, each under its executors, against " + report.baseline
+    notes = [*_reasons(report.cells), *report.notices]
+    section = Section(title=title, tables=[Table(CELLS, report.cells)], notes=notes)
+    return Report([section], report, Table(FLAT_CELLS, report.cells), WIDTH)
+
+
+def _reasons(cells: Sequence[OperationCell]) -> list[str]:
+    reasons = []
+    for cell in cells:
+        found = [*cell.reasons]
+        if cell.verdict == "not tested" and cell.verdict_reason:
+            found.append(f"no verdict: {cell.verdict_reason}")
+        reasons += [(_label(cell), reason) for reason in found]
+    return grouped_by_reason(reasons)
+
+
+def _label(cell: OperationCell) -> str:
+    return " ".join(filter(None, (cell.benchmark, cell.compute_type, cell.size, cell.executor)))
+
+
+def _names(entry: OperationEntry) -> list[str]:
+    return [one.executor for one in entry.executors if one.runs]
+
+
+def _few(sizes: Sequence[str]) -> str:
+    """Return `tiny ... llama-3-8b (5)` for many sizes."""
+    if len(sizes) < 3:
+        return ", ".join(sizes)
+    return f"{sizes[0]} ... {sizes[-1]} ({len(sizes)})"
+
+
+def _verdict(cell: OperationCell) -> str:
+    """Return the verdict, or the rounds that it still needs, or how a cell without one ended."""
+    if not cell.status.completed:
+        return _ending(cell.status)
+    missing = MINIMUM_ROUNDS - cell.runs
+    if cell.verdict == "not tested" and missing > 0:
+        return f"needs {count(missing, 'round')}"
+    return cell.verdict
+
+
+def _ending(status: Status) -> str:
+    return "OOM" if status is Status.OOM else status.value
+
+
+def _check(check: GradientCheck) -> tuple[str, str]:
+    return significant(check.largest, 2), f"of {check.tolerance:g}"
+
+
+def _flops(value: float) -> str:
+    return f"{flops(value)}/s"
+
+
+def _bytes(value: float) -> str:
+    return f"{size(value)}/s"
+
+
+LIST_WIDTH = 100
+"""Columns of a list where the output is no terminal."""
+
+LISTED = (
+    Column("benchmark", reader("benchmark"), kind="word"),
+    Column("sizes", reader("sizes"), form=_few, kind="text"),
+    Column("compute types", reader("compute_types"), form=", ".join, kind="text"),
+    Column("executors", _names, form=", ".join, kind="text"),
+    Column("from", lambda entry: entry.distribution.partition(" ")[0], kind="word", rank=1),
+)
+"""Columns of a list, for people; CSV and JSON have all sizes, and the descriptions."""
+
+FLAT_LIST = (
+    *paths("entry", "benchmark description operation compute_types sizes distribution problem"),
+    *paths("support", "executor has_kernel runs reason"),
+    *paths("support", "distribution", "executor_{}"),
+)
+"""Columns of its CSV: a row for each benchmark under each executor."""
+
+CELLS = (
+    Column("operation", reader("benchmark"), kind="name"),
+    Column("size", lambda cell: cell.size or None, kind="name"),
+    Column("compute type", reader("compute_type"), kind="word"),
+    Column("executor", reader("executor"), kind="name"),
+    Column("speed", reader("calls_per_second"), unit="calls/s", kind="number",
+           form=rate_interval),
+    Column("call", reader("seconds_per_call.median"), unit="mean ms", form=milliseconds,
+           kind="number", rank=3),
+    Column("times as fast", reader("ratio"), unit="[95 % interval]", kind="number",
+           form=ratio_interval),
+    Column("FLOP/s", reader("flops_per_second"), form=_flops, kind="number", rank=1),
+    Column("bytes/s", reader("bytes_per_second"), form=_bytes, kind="number", rank=2),
+    Column("roofline", reader("fraction_of_roofline"), form=percent, kind="number"),
+    Column("memory", reader("peak_bytes"), unit="peak", form=size, kind="number"),
+    Column("error", reader("check"), unit="allowed", form=_check, kind="number"),
+    Column("verdict", _verdict, kind="word"),
+)  # fmt: skip
+"""Columns of cells, for people."""
+
+FLAT_CELLS = (
+    *paths("", "scenario benchmark size compute_type dtype device executor experiment_id status"),
+    *paths("", "reasons runs verdict verdict_reason"),
+    *interval_paths("calls_per_second", "calls_per_second"),
+    *interval_paths("seconds_per_call", "seconds_per_call"),
+    *interval_paths("ratio", "ratio"),
+    *paths("", "flops_per_second bytes_per_second fraction_of_roofline peak_bytes"),
+    *paths("check", "largest tolerance of tensors size", "check_{}"),
+)
+"""Columns of their CSV."""
