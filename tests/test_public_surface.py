@@ -16,6 +16,9 @@ import accel_bench
 PROMISED = {
     "ExperimentComparison",
     "ExperimentSummary",
+    "Format",
+    "ImportedRow",
+    "SourceFile",
     "Results",
     "RunDescription",
     "RunProgress",

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from accel_bench.documents.redaction import Redactor
     from accel_bench.engine import Batch, Engine, Loss, Stopwatch, TokenCounts
     from accel_bench.flops.workload import Attention, Matmul, Workload
+    from accel_bench.interchange.formats import Format
+    from accel_bench.interchange.rows import ImportedRow, SourceFile
     from accel_bench.job import Job
     from accel_bench.launcher import Allocation, Observer, RankProcess
     from accel_bench.machine import nvml
@@ -100,7 +102,9 @@ __all__ = [
     "Experiment",
     "ExperimentComparison",
     "ExperimentSummary",
+    "Format",
     "Held",
+    "ImportedRow",
     "Job",
     "Loss",
     "Machine",
@@ -122,6 +126,7 @@ __all__ = [
     "RunProgress",
     "Sample",
     "Scenario",
+    "SourceFile",
     "Stage",
     "Status",
     "Step",
@@ -182,6 +187,8 @@ _HOMES = {
     "accel_bench.documents.redaction": ("Redactor",),
     "accel_bench.engine": ("Batch", "Engine", "Loss", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
+    "accel_bench.interchange.formats": ("Format",),
+    "accel_bench.interchange.rows": ("ImportedRow", "SourceFile"),
     "accel_bench.job": ("Job",),
     "accel_bench.launcher": ("Allocation", "Observer", "RankProcess"),
     "accel_bench.machine.caches": ("cache_folder",),

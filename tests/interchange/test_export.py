@@ -13,7 +13,7 @@ from interchange.test_formats import figures, imported
 from store.store_factory import make_experiment, make_rank, make_result
 
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.export import export_lines
+from accel_bench.interchange.formats import export_lines
 from accel_bench.machine.info import Device
 from accel_bench.result import Metric, RankResult, Result, Status
 

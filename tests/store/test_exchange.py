@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
-from accel_bench.interchange.export import export_lines
+from accel_bench.interchange.formats import export_lines
 from accel_bench.planning.duration import recent_results
 from accel_bench.report.views.results import export_lines as export_csv
 from accel_bench.result import Provenance, Result

@@ -16,12 +16,11 @@ from accel_bench.analysis.gates.reference import (
 from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS
 from accel_bench.analysis.gates.tracked_figures import figure_named
 from accel_bench.cli.compare import CompareOptions
-from accel_bench.cli.import_results import results_of_file
 from accel_bench.cli.options import parse_fraction
 from accel_bench.cli.output import print_report
 from accel_bench.documents.load import load_file
 from accel_bench.errors import ScenarioError, StoreError
-from accel_bench.interchange.formats import read_files
+from accel_bench.interchange.formats import read_files, results_of_file
 from accel_bench.report.views.compare import compare_report
 from accel_bench.report.views.reference import reference_report
 from accel_bench.result import Result

@@ -9,6 +9,7 @@ import typer
 
 from accel_bench.cli import options
 from accel_bench.cli.output import print_aside, print_report
+from accel_bench.interchange.formats import format_names
 from accel_bench.report.table import Report, Section, keyed
 
 if TYPE_CHECKING:
@@ -27,7 +28,13 @@ COLUMNS = ("file", "format", "session", "rows", "failed", "corrections")
 def import_results(
     path: Annotated[Path, typer.Argument(metavar="FILE_OR_FOLDER", help="What to import.")],
     form: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="Its format; else recognized.")
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help=f"Its format; else recognized: {', '.join([EXPORT, *format_names()])}.",
+            autocompletion=lambda: [EXPORT, *format_names()],
+        ),
     ] = None,
     set_: Annotated[
         options.Names,
@@ -39,9 +46,8 @@ def import_results(
 
     They are marked as imported or exported wherever they are shown.
 
-    Formats: accel-bench (an export as JSON or Parquet), fms-csv (fms-acceleration), ipfs-json,
-    mllog (MLPerf), optimum-benchmark, pytest-benchmark, trainer-results and trainer-state (Hugging
-    Face Trainer).
+    Formats: accel-bench (an export as JSON or Parquet) and those that are installed, which --format
+    lists.
 
     Units and scopes are corrected; `results show` prints each correction in words. An imported row
     is in no verdict, no ranking and no cost. A file that was imported before is not stored twice,
@@ -51,7 +57,7 @@ def import_results(
 
     from accel_bench.cli.request import parse_overrides
     from accel_bench.documents.shown import plain
-    from accel_bench.interchange.formats import read_files
+    from accel_bench.interchange.formats import read_files, results_of_file
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.exchange import is_export
 
@@ -82,17 +88,6 @@ def _import_export(path: Path, set_: options.Names, results: str) -> None:
     with open_results(results, write=True) as store:
         added, there = add_export(store, path, run_ids)
     typer.echo(f"{count(added, 'run')} added, {there} there already")
-
-
-def results_of_file(file: ImportedFile, now: str) -> list[Result]:
-    """Return the rows of a file as results of a session that is named by its content."""
-    from accel_bench.documents.canonical import digest
-    from accel_bench.interchange.rows import beyond, to_results
-
-    session = f"import-{file.format}-{file.source.sha256[:12]}"
-    if more := beyond(file.source, file.rows[0].given if file.rows else {}):
-        session += f"-{digest(more, 6)}"
-    return to_results(file.rows, file.source, file.format, session, now)
 
 
 def _store(store: Store, file: ImportedFile, found: Sequence[Result]) -> dict[str, object]:

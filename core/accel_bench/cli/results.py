@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,9 +30,19 @@ Identifier = Annotated[
         "`results list`.",
     ),
 ]
+OWN_FORMATS = ("json", "csv", "parquet")
+"""Formats of an export that are ours."""
+
 WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
 
 app = typer.Typer(no_args_is_help=True, help="Results that were stored.")
+
+
+def _formats() -> list[str]:
+    """Return the names of formats: ours, then those that are installed."""
+    from accel_bench.interchange.formats import format_names
+
+    return [*OWN_FORMATS, *format_names()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,11 +174,13 @@ def export_results(
     ] = None,
     results: options.Results = options.DEFAULT_RESULTS,
     output_format: Annotated[
-        Literal["json", "csv", "parquet", "fms-csv", "mllog"],
+        str,
         typer.Option(
             "--format",
-            help="`json`: everything; `csv`: a row for each run; `parquet`: both; `fms-csv`, "
-            "`mllog`: the columns of fms-acceleration, and lines of MLPerf.",
+            metavar="NAME",
+            help="`json`: everything; `csv`: a row for each run; `parquet`: both; or a format of "
+            "another program.",
+            autocompletion=_formats,
         ),
     ] = "json",
     output: Annotated[
@@ -180,11 +192,14 @@ def export_results(
 
     JSON and Parquet can be brought to another place with `accel-bench import`.
     """
-    from accel_bench.errors import StoreError
+    from accel_bench.errors import StoreError, did_you_mean
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.queries import condition_of
     from accel_bench.store.schema import RUNS
 
+    if output_format not in (known := _formats()):
+        near = did_you_mean(output_format, known)
+        raise StoreError(f"--format: no format is called {output_format!r}{near}")
     if output_format == "parquet" and output is None:
         raise StoreError("Parquet is written to a file: --output FILE")
     corrupt: list[str] = []
@@ -226,7 +241,7 @@ def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
 def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
     """Yield the text of an export, run by run, so that few are in memory; what has to wait lies in
     the folder."""
-    from accel_bench.interchange import export
+    from accel_bench.interchange import formats
     from accel_bench.report.formats import render_list
     from accel_bench.report.views.results import export_lines
 
@@ -235,7 +250,7 @@ def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator
     elif form == "csv":
         yield from export_lines(found, folder)
     else:
-        yield from export.export_lines(found, form)
+        yield from formats.export_lines(found, form)
 
 
 @app.command("why")

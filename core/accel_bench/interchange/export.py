@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -10,7 +10,6 @@ from typing import Any
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.tables.listing import provenance_of
-from accel_bench.errors import ImportFileError
 from accel_bench.result import Figure, Metric, Result, Sample
 from accel_bench.scenario.layers import look_up
 from accel_bench.scenario.uses import NO_PLUGIN
@@ -115,16 +114,3 @@ class ExportedRun:
             *self.result.metrics,
             *(one for rank in self.result.ranks for one in rank.metrics),
         ]
-
-
-def export_lines(results: Iterable[Result], form: str) -> Iterator[str]:
-    """Return the lines of runs in another program's format, each marked with its provenance.
-
-    A run is read when its lines are. Raises ImportFileError for a format that is not written.
-    """
-    from accel_bench.interchange import fms_csv, mllog
-
-    writers = {"fms-csv": fms_csv.write, "mllog": mllog.write}
-    if form not in writers:
-        raise ImportFileError(f"{form!r} is not written; {', '.join(writers)} are")
-    return writers[form](ExportedRun(result) for result in results)

@@ -15,18 +15,11 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange.export import ExportedRun
-from accel_bench.interchange.rows import (
-    UNKNOWN,
-    ImportedRow,
-    Source,
-    figure,
-    figures,
-    number,
-    one_line,
-    positive_integer,
-)
+from accel_bench.interchange.figures import figure, figures, number, one_line, positive_integer
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
 from accel_bench.interchange.trainer import peak_allocated
-from accel_bench.result import Metric, Status
+from accel_bench.result import Metric, Result, Status
 
 Cells = Mapping[str, str]
 
@@ -71,7 +64,7 @@ LONGEST_HEADER = 64 * 1024
 """Letters of the line that names the columns."""
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: SourceFile) -> bool:
     """Return whether the first line holds the columns of such a file."""
     try:
         columns = set(next(csv.reader([source.text[:LONGEST_HEADER].partition("\n")[0]]), []))
@@ -81,7 +74,7 @@ def recognizes(source: Source) -> bool:
     return bool(ours & columns) and "model_name_or_path" in columns
 
 
-def read(source: Source) -> Iterator[ImportedRow]:
+def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each line. Raises ImportFileError for a line with too many cells."""
     source.check_values()
     lines = list(csv.DictReader(io.StringIO(source.text)))
@@ -280,8 +273,16 @@ COLUMNS: Mapping[str, Reader] = {
 """Columns in the order of the alphabet, as there; `provenance` is ours."""
 
 
-def write(runs: Iterable[ExportedRun]) -> Iterator[str]:
+def write(results: Iterable[Result]) -> Iterator[str]:
     """Yield a line for each run; what did not complete has no figure, and its reason."""
     yield csv_line(COLUMNS)
-    for run in runs:
+    for run in map(ExportedRun, results):
         yield csv_line(read(run) for read in COLUMNS.values())
+
+
+FORMAT = Format(
+    description="CSV of fms-acceleration's benchmark",
+    recognizes=recognizes,
+    read=read,
+    write=write,
+)

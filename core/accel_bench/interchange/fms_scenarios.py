@@ -9,6 +9,7 @@ from typing import Any
 
 from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError, did_you_mean
+from accel_bench.interchange.figures import positive_integer
 from accel_bench.interchange.fms_stacks import Uses, read_stacks
 from accel_bench.interchange.mapping import (
     Findings,
@@ -18,7 +19,7 @@ from accel_bench.interchange.mapping import (
     spelled,
 )
 from accel_bench.interchange.native import NativeScenario, put
-from accel_bench.interchange.rows import positive_integer, short_name
+from accel_bench.interchange.rows import short_name
 
 TABLE = "fms-acceleration"
 

@@ -1,16 +1,27 @@
-"""Formats of results that can be imported, and how a file's format is recognized."""
+"""The door for formats: files of other programs that are read as results, or written of them.
+
+A distribution adds one by an entry point of the group `accel_bench.formats` whose value is a
+`Format`. It is imported when it is named, or when a file is held against it to be recognized.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from accel_bench.documents.base import JsonValue
-from accel_bench.errors import ImportFileError, did_you_mean
-from accel_bench.interchange import fms_csv, ipfs_json, mllog, optimum, pytest_json, trainer
-from accel_bench.interchange.rows import ImportedRow, Source, read_source
+from accel_bench.documents.canonical import digest
+from accel_bench.documents.files import slug
+from accel_bench.errors import AccelBenchError, ImportFileError, PluginError
+from accel_bench.interchange.rows import ImportedRow, SourceFile, beyond, read_source, to_results
+from accel_bench.plugins.doors import Entry, find_entries, find_entry
+from accel_bench.result import Result
+
+GROUP, KIND = "accel_bench.formats", "format"
+"""Group of the entry points, and what each of them is."""
 
 SUFFIXES = (".json", ".csv", ".log", ".txt", ".out")
 """Endings of the files of a folder that are looked at."""
@@ -19,102 +30,150 @@ MAXIMUM_FILES = 10_000
 """Files of one folder."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Format:
-    """One format of one program."""
+    """A kind of file of another program, which is read, written, or both."""
 
-    name: str
     description: str
-    recognizes: Callable[[Source], bool]
-    read: Callable[[Source], Iterable[ImportedRow]]
+    """What such a file is, as an error names it: `log of MLPerf`."""
 
-    repeats: Callable[[Source], str] = lambda source: ""
+    recognizes: Callable[[SourceFile], bool] = lambda source: False
+    """Return whether a file is one, by what no other format has."""
+
+    read: Callable[[SourceFile], Iterable[ImportedRow]] | None = None
+    """Yield the runs of a file that was recognized; what it lacks is left out. LookupError,
+    TypeError and ValueError mean that the file is damaged."""
+
+    write: Callable[[Iterable[Result]], Iterable[str]] | None = None
+    """Yield the text of runs piece by piece: a run is loaded when it is asked for."""
+
+    repeats: Callable[[SourceFile], str] = lambda source: ""
     """Return why a file of a folder is left out; empty where it is not."""
 
 
-FORMATS = (
-    Format(
-        "fms-csv",
-        "CSV of fms-acceleration's benchmark",
-        fms_csv.recognizes,
-        fms_csv.read,
-    ),
-    Format("mllog", "log of MLPerf", mllog.recognizes, mllog.read),
-    Format(
-        "pytest-benchmark",
-        "JSON of pytest-benchmark",
-        pytest_json.recognizes,
-        pytest_json.read,
-    ),
-    Format(
-        "optimum-benchmark",
-        "benchmark.json of optimum-benchmark",
-        optimum.recognizes,
-        optimum.read,
-        optimum.is_repeated,
-    ),
-    Format(
-        "ipfs-json",
-        "JSON tree of the IPFS framework's training benchmarks",
-        ipfs_json.recognizes,
-        ipfs_json.read,
-    ),
-    Format(
-        "trainer-results",
-        "all_results.json of the Hugging Face Trainer",
-        trainer.is_results,
-        trainer.read_results,
-        trainer.is_repeated,
-    ),
-    Format(
-        "trainer-state",
-        "trainer_state.json of the Hugging Face Trainer",
-        trainer.is_state,
-        trainer.read_state,
-        trainer.is_repeated,
-    ),
-)
-"""All formats, each recognized by what no other has."""
+Named: TypeAlias = tuple[str, Format]
+"""A format with the name by which it is asked for."""
 
 
 @dataclass(frozen=True)
 class ImportedFile:
     """A file that was read, in its format."""
 
-    source: Source
+    source: SourceFile
     format: str
     rows: tuple[ImportedRow, ...]
+
+
+def format_names() -> list[str]:
+    """Return the names of all formats that are installed; nothing is imported."""
+    return [*find_entries(GROUP, KIND)]
 
 
 def read_files(
     path: Path, name: str | None, given: Mapping[str, JsonValue]
 ) -> tuple[list[ImportedFile], list[str]]:
-    """Read a file, or the files of a folder; return them, and which were left out and why.
+    """Read a file, or the files of a folder; return them, and what was left out and why.
 
     `name` is a format, else it is recognized; `given` are settings of the work that a file does not
-    state, by dotted key. Raises ImportFileError.
+    state, by dotted key. Raises ImportFileError, PluginError.
     """
-    form = None if name is None else _named(name)
+    formats = _Formats(find_entries(GROUP, KIND).values() if name is None else [_reading(name)])
     if not path.is_dir():
         source = read_source(path)
-        if form is not None and not form.recognizes(source):
-            raise ImportFileError(f"{path}: is no {form.description}")
-        return [_read(source, form or _recognized(source), given)], []
+        named = formats.recognized(source)
+        if named is None:
+            known = f"none of {formats.listed()}; --format names one"
+            problem = f"{path}: is {known if name is None else f'no {formats.listed()}'}"
+            raise ImportFileError("; ".join([problem, *formats.broken]))
+        return [_read(source, named, given)], formats.broken
     read, left_out = [], []
     for source in _sources(path):
-        found = form or _format_of(source)
-        if found is None or not found.recognizes(source):
+        named = formats.recognized(source)
+        if named is None:
             left_out.append(f"{source.path}: no format of an import")
-        elif why := found.repeats(source):
+        elif why := named[1].repeats(source):
             left_out.append(f"{source.path}: {why}")
         else:
-            read.append(_read(source, found, given))
+            read.append(_read(source, named, given))
     if not read:
-        raise ImportFileError(f"{path}: holds no file of {_known()}")
-    return read, left_out
+        raise ImportFileError(f"{path}: holds no file of {formats.listed()}")
+    return read, left_out + formats.broken
 
 
-def _sources(folder: Path) -> Iterable[Source]:
+def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
+    """Return the text of runs in a format; a run is read when its text is.
+
+    Raises ImportFileError for a format that is not written, and
+    PluginError.
+    """
+    form = _load(find_entry(GROUP, KIND, name))
+    if form.write is None:
+        formats = _Formats(find_entries(GROUP, KIND).values())
+        written = ", ".join(name for name, one in formats if one.write)
+        raise ImportFileError(f"{name!r} is not written; {written} are")
+    return form.write(results)
+
+
+def _reading(name: str) -> Entry:
+    """Return the format of a name. Raises ImportFileError where it is not read, PluginError."""
+    entry = find_entry(GROUP, KIND, name)
+    if (form := _load(entry)).read is None:
+        raise ImportFileError(f"{name} ({form.description}) is written, and not read")
+    return entry
+
+
+def _load(entry: Entry) -> Format:
+    """Import a format. Raises PluginError that names its distribution."""
+    found = entry.load()
+    if not isinstance(found, Format):
+        raise entry.broken(f"{entry.point.value} is no accel_bench.Format")
+    return found
+
+
+class _Formats:
+    """Formats that a file may have: each is imported when a file is first held against it."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._waiting = iter(entries)
+        self._loaded: list[tuple[Entry, Format]] = []
+
+        self.broken: list[str] = []
+        """What was found to be broken, each with its reason: it hides no other."""
+
+    def __iter__(self) -> Iterator[Named]:
+        yield from ((entry.name, form) for entry, form in self._all())
+
+    def _all(self) -> Iterator[tuple[Entry, Format]]:
+        yield from [*self._loaded]
+        for entry in self._waiting:
+            try:
+                form = _load(entry)
+            except PluginError as error:
+                self.broken.append(str(error))
+            else:
+                self._loaded.append((entry, form))
+                yield entry, form
+
+    def recognized(self, source: SourceFile) -> Named | None:
+        """Return the first format that recognizes a file."""
+        for entry, form in self._all():
+            try:
+                if form.read and form.recognizes(source):
+                    return entry.name, form
+            except AccelBenchError:
+                raise
+            except Exception as error:  # of another distribution
+                self._loaded.remove((entry, form))
+                problem = entry.broken(f"{source.path}: {type(error).__name__}: {error}")
+                self.broken.append(str(problem))
+        return None
+
+    def listed(self) -> str:
+        """Return all formats that are read, with what they are."""
+        return ", ".join(f"{name} ({form.description})" for name, form in self if form.read)
+
+
+def _sources(folder: Path) -> Iterable[SourceFile]:
     paths = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
     paths = [path for path in paths if path.is_file()]
     if len(paths) > MAXIMUM_FILES:
@@ -122,15 +181,16 @@ def _sources(folder: Path) -> Iterable[Source]:
     return map(read_source, paths)
 
 
-def _read(source: Source, form: Format, given: Mapping[str, JsonValue]) -> ImportedFile:
+def _read(source: SourceFile, named: Named, given: Mapping[str, JsonValue]) -> ImportedFile:
+    name, form = named
+    assert form.read is not None
     try:
-        rows = tuple(form.read(source))
+        rows = tuple(_with_given(row, given) for row in form.read(source))
     except (LookupError, TypeError, AttributeError, ValueError, csv.Error) as error:
         raise ImportFileError(
             f"{source.path}: begins as {form.description}, but is not: {error!r}"
         ) from error
-    rows = tuple(_with_given(row, given) for row in rows)
-    return ImportedFile(replace(source, text=""), form.name, rows)
+    return ImportedFile(replace(source, text=""), name, rows)
 
 
 def _with_given(row: ImportedRow, given: Mapping[str, JsonValue]) -> ImportedRow:
@@ -147,25 +207,9 @@ def _with_given(row: ImportedRow, given: Mapping[str, JsonValue]) -> ImportedRow
     return replace(row, settings=settings, given=added, corrections=[*row.corrections, *notes])
 
 
-def _format_of(source: Source) -> Format | None:
-    return next((one for one in FORMATS if one.recognizes(source)), None)
-
-
-def _recognized(source: Source) -> Format:
-    found = _format_of(source)
-    if found is None:
-        raise ImportFileError(f"{source.path}: is none of {_known()}; --format names one")
-    return found
-
-
-def _named(name: str) -> Format:
-    for one in FORMATS:
-        if one.name == name:
-            return one
-    raise ImportFileError(
-        f"no format is called {name!r}{did_you_mean(name, [one.name for one in FORMATS])}"
-    )
-
-
-def _known() -> str:
-    return ", ".join(f"{one.name} ({one.description})" for one in FORMATS)
+def results_of_file(file: ImportedFile, now: str) -> list[Result]:
+    """Return the rows of a file as results of a session that is named by its content."""
+    session = f"import-{slug(file.format)}-{file.source.sha256[:12]}"
+    if more := beyond(file.source, file.rows[0].given if file.rows else {}):
+        session += f"-{digest(more, 6)}"
+    return to_results(file.rows, file.source, file.format, session, now)

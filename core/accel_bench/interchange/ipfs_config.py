@@ -8,9 +8,10 @@ from typing import Any
 
 from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError
+from accel_bench.interchange.figures import positive_integer
 from accel_bench.interchange.mapping import Findings, Mapped, read_mapping, spelled
 from accel_bench.interchange.native import NativeScenario, put
-from accel_bench.interchange.rows import positive_integer, short_name
+from accel_bench.interchange.rows import short_name
 
 SWEEPS = {
     "batch_sizes": "train.micro_batch_size",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from accel_bench.interchange.rows import (
-    ImportedRow,
-    Source,
+from accel_bench.interchange.figures import (
     figure,
     number,
     one_line,
@@ -15,6 +13,8 @@ from accel_bench.interchange.rows import (
     utc_time,
     without_none,
 )
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import ImportedRow, SourceFile
 from accel_bench.result import Metric, Status
 
 STATISTICS = ("min", "max", "mean", "std")
@@ -27,13 +27,13 @@ MEMORY = "the file does not state the unit of memory_usage: the numbers are as t
 SUMMARY = "performance_summary was left out: it is computed from these rows"
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: SourceFile) -> bool:
     """Return whether the file holds such a tree."""
     found = source.json or {}
     return isinstance(found.get("benchmarks"), dict) and "system_info" in found
 
 
-def read(source: Source) -> Iterator[ImportedRow]:
+def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each configuration, and one for a model that never got to any."""
     found = source.json
     for family, models in found["benchmarks"].items():
@@ -145,3 +145,10 @@ def _ending(run: Mapping[str, Any]) -> tuple[Status, tuple[str, ...]]:
         return Status.OOM, (error,)
     reason = error or f"the file states the status {status!r} and no reason"
     return Status.FAILED, (reason,)
+
+
+FORMAT = Format(
+    description="JSON tree of the IPFS framework's training benchmarks",
+    recognizes=recognizes,
+    read=read,
+)

@@ -11,18 +11,17 @@ from typing import Any
 
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange.export import ExportedRun
-from accel_bench.interchange.rows import (
-    UNKNOWN,
+from accel_bench.interchange.figures import (
     Better,
-    ImportedRow,
-    Source,
     figure,
     number,
     one_line,
     positive_integer,
     without_none,
 )
-from accel_bench.result import Metric, Status
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.result import Metric, Result, Status
 
 LINE = re.compile(r":::MLLOG\s+(\{.*\})\s*$")
 
@@ -73,12 +72,12 @@ class Event:
     namespace: str
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: SourceFile) -> bool:
     """Return whether any line is one of the log's."""
     return ":::MLLOG" in source.text
 
 
-def read(source: Source) -> Iterator[ImportedRow]:
+def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each namespace of the log. Raises ImportFileError for a broken line."""
     source.check_values()
     spaces: dict[str, list[Event]] = {}
@@ -214,9 +213,9 @@ def _time(milliseconds: float | None) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def write(runs: Iterable[ExportedRun]) -> Iterator[str]:
+def write(results: Iterable[Result]) -> Iterator[str]:
     """Yield the lines of all runs, each with its id as namespace and its provenance."""
-    for run in runs:
+    for run in map(ExportedRun, results):
         for line in _lines(run):
             yield f"{line}\n"
 
@@ -296,3 +295,6 @@ def log_line(
         "metadata": dict(metadata),
     }
     return f":::MLLOG {json.dumps(event)}"
+
+
+FORMAT = Format(description="log of MLPerf", recognizes=recognizes, read=read, write=write)

@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from accel_bench.interchange.rows import (
-    UNKNOWN,
-    ImportedRow,
+from accel_bench.interchange.figures import (
     Scope,
-    Source,
     figure,
     number,
     one_line,
@@ -18,6 +15,8 @@ from accel_bench.interchange.rows import (
     raw_numbers,
     without_none,
 )
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
 from accel_bench.result import Metric
 
 WHOLE, REPORT, CONFIG = "benchmark.json", "benchmark_report.json", "benchmark_config.json"
@@ -44,7 +43,7 @@ LATENCY = {
 """Figures of the times of steps."""
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: SourceFile) -> bool:
     """Return whether the file holds a report, alone or beside its configuration."""
     found = source.json or {}
     report = found.get("report", found)
@@ -54,14 +53,14 @@ def recognizes(source: Source) -> bool:
     )
 
 
-def is_repeated(source: Source) -> str:
+def is_repeated(source: SourceFile) -> str:
     """Return why a file says nothing that another one of its folder does not."""
     if source.path.name == REPORT and source.path.with_name(WHOLE).is_file():
         return f"{WHOLE} beside it is imported, and holds it"
     return ""
 
 
-def read(source: Source) -> Iterator[ImportedRow]:
+def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the training of a report; other scenarios have a row for each of their parts."""
     found = source.json
     report = found.get("report", found)
@@ -74,7 +73,7 @@ def read(source: Source) -> Iterator[ImportedRow]:
             yield _other(name, part, config)
 
 
-def _config_beside(source: Source) -> Mapping[str, Any]:
+def _config_beside(source: SourceFile) -> Mapping[str, Any]:
     beside = source.beside(CONFIG)
     return (beside.json or {}) if beside else {}
 
@@ -212,3 +211,11 @@ def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> Impor
         machine=device or one_line(environment.get("cpu") or ""),
         seconds=number(latency.get("total")),
     )
+
+
+FORMAT = Format(
+    description="benchmark.json of optimum-benchmark",
+    recognizes=recognizes,
+    read=read,
+    repeats=is_repeated,
+)

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from accel_bench.interchange.rows import (
-    UNKNOWN,
-    ImportedRow,
-    Source,
-    figures,
-    number,
-    one_line,
-    raw_numbers,
-    utc_time,
-)
+from accel_bench.interchange.figures import figures, number, one_line, raw_numbers, utc_time
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "median": ("median_seconds_per_call", "seconds", "global", "lower"),
@@ -30,13 +23,13 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 """Figures of a benchmark by the key of its `stats`."""
 
 
-def recognizes(source: Source) -> bool:
+def recognizes(source: SourceFile) -> bool:
     """Return whether the file lists benchmarks beside the machine that ran them."""
     found = source.json or {}
     return isinstance(found.get("benchmarks"), list) and "machine_info" in found
 
 
-def read(source: Source) -> Iterator[ImportedRow]:
+def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each benchmark that has statistics."""
     found = source.json
     for benchmark in found["benchmarks"]:
@@ -69,3 +62,6 @@ def _seconds(stats: Mapping[str, Any]) -> float | None:
     """Return the time of all calls of all rounds."""
     total, calls = number(stats.get("total")), number(stats.get("iterations"))
     return None if total is None else total * (calls or 1.0)
+
+
+FORMAT = Format(description="JSON of pytest-benchmark", recognizes=recognizes, read=read)

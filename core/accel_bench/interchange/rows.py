@@ -7,14 +7,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from accel_bench.analysis.wording import EARLIEST
 from accel_bench.documents.base import JsonValue
-from accel_bench.documents.canonical import MAXIMUM_NUMBER, digest
+from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import as_text, read_bytes, slug
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ImportFileError
@@ -23,9 +22,6 @@ from accel_bench.result import Metric, Provenance, Result, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.settings import MAXIMUM_SAMPLES
-
-Scope: TypeAlias = Literal["rank", "device", "global"]
-Better: TypeAlias = Literal["lower", "higher", "neither"]
 
 MAXIMUM_BYTES = 32 * 1024 * 1024
 """A larger file is not read."""
@@ -44,7 +40,7 @@ LONGEST_NAME = 64
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """One file, read once."""
 
     path: Path
@@ -77,7 +73,7 @@ class Source:
                 f"{self.path}: more than {MAXIMUM_VALUES:,} values, the limit of an import"
             )
 
-    def beside(self, name: str) -> Source | None:
+    def beside(self, name: str) -> SourceFile | None:
         """Return another file of the same folder, None where there is none."""
         path = self.path.with_name(name)
         if not path.is_file():
@@ -117,88 +113,15 @@ class ImportedRow:
     """Wall-clock seconds of the whole run."""
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> SourceFile:
     """Read a file. Raises ImportFileError."""
     limit = ", the limit of an import"
     raw = read_bytes(path, MAXIMUM_BYTES, ImportFileError, limit)
-    return Source(path, as_text(path, raw, ImportFileError), hashlib.sha256(raw).hexdigest())
-
-
-def figure(
-    name: str,
-    value: object,
-    unit: str,
-    scope: Scope = "global",
-    better: Better = "neither",
-) -> Metric:
-    """Return a figure; one that is no finite number is null, with what the file has there."""
-    known = number(value)
-    reason = "" if known is not None else f"the file has {json.dumps(value, default=str)[:60]}"
-    return Metric(name=name, value=known, unit=unit, scope=scope, better=better, reason=reason)
-
-
-def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> list[Metric]:
-    """Return a figure for each key that is there; `known` are the arguments of `figure` by key."""
-    return [
-        figure(name, found[key], *rest)  # type: ignore[arg-type]
-        for key, (name, *rest) in known.items()
-        if found.get(key) is not None
-    ]
-
-
-def number(value: object) -> float | None:
-    """Return a finite number as a float, a text that is one too; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        found = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return found if abs(found) < MAXIMUM_NUMBER else None
-
-
-def raw_numbers(values: object, name: str) -> Sequence[float | None]:
-    """Return the numbers of a list of a file, none for null. Raises ValueError for no list."""
-    if not isinstance(values, list | None):
-        raise ValueError(
-            f"{name} is {json.dumps(values, default=str)[:60]}, and no list of numbers"
-        )
-    return tuple(map(number, values or ()))
-
-
-def positive_integer(value: object) -> int | None:
-    """Return a positive whole number, None for anything else."""
-    found = number(value)
-    return int(found) if found is not None and found >= 1 and found == int(found) else None
-
-
-def one_line(value: object) -> str:
-    """Return a value of a file as one line of text."""
-    return re.sub(r"\s+", " ", str(value)).strip()
-
-
-def utc_time(text: str, corrections: list[str]) -> str:
-    """Return a date of a file as UTC, ISO 8601; empty, with a correction, where it is none."""
-    if not text:
-        return ""
-    try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=timezone.utc)
-            corrections.append(f"the file's date {text} names no time zone: it is taken for UTC")
-        return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError):
-        corrections.append(f"the file's date {text[:40]!r} cannot be read")
-        return ""
-
-
-def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is not known."""
-    return {key: value for key, value in values.items() if value is not None}
+    return SourceFile(path, as_text(path, raw, ImportFileError), hashlib.sha256(raw).hexdigest())
 
 
 def to_results(
-    rows: Iterable[ImportedRow], source: Source, form: str, session: str, imported_at: str
+    rows: Iterable[ImportedRow], source: SourceFile, form: str, session: str, imported_at: str
 ) -> list[Result]:
     """Return the rows of a file as results of one session. Raises ImportFileError."""
     found = list(rows)
@@ -227,7 +150,7 @@ def to_results(
     return [result(place, row) for place, row in enumerate(found)]
 
 
-def _provenance(row: ImportedRow, source: Source, form: str, imported_at: str) -> Provenance:
+def _provenance(row: ImportedRow, source: SourceFile, form: str, imported_at: str) -> Provenance:
     series = {name: tuple(values) for name, values in row.series.items()}
     corrections = list(row.corrections)
     if sum(map(len, series.values())) > MAXIMUM_SAMPLES:
@@ -250,7 +173,7 @@ def _provenance(row: ImportedRow, source: Source, form: str, imported_at: str) -
     )
 
 
-def _experiment(row: ImportedRow, source: Source, form: str) -> Experiment:
+def _experiment(row: ImportedRow, source: SourceFile, form: str) -> Experiment:
     """Return the experiment of a row; its identity holds the file, so it is that of no other."""
     nested: dict[str, Any] = {"name": short_name(row.scenario)}
     for key, value in row.settings.items():
@@ -268,13 +191,13 @@ def _experiment(row: ImportedRow, source: Source, form: str) -> Experiment:
     )
 
 
-def beyond(source: Source, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def beyond(source: SourceFile, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return what rows depend on beside their file: other files, and settings of the user."""
     parts: dict[str, JsonValue] = {"others": {**source.others}, "given": dict(given)}
     return {name: part for name, part in parts.items() if part}
 
 
-def _where(source: Source, row: ImportedRow) -> Callable[[Any], str]:
+def _where(source: SourceFile, row: ImportedRow) -> Callable[[Any], str]:
     return lambda location: f"{source.path}, row {row.key!r}"
 
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from accel_bench.interchange.rows import (
-    ImportedRow,
-    Source,
-    figure,
-    figures,
-    number,
-    positive_integer,
-    without_none,
-)
+from accel_bench.interchange.figures import figure, figures, number, positive_integer, without_none
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import ImportedRow, SourceFile
 from accel_bench.result import Metric
 
 STATE = "trainer_state.json"
@@ -45,18 +39,18 @@ STAGES = ("before_init_mem_gpu", "init_mem_gpu", "train_mem_gpu")
 """Stages whose changes of allocated memory add up, as the Trainer names them."""
 
 
-def is_results(source: Source) -> bool:
+def is_results(source: SourceFile) -> bool:
     """Return whether the file holds metrics of the Trainer."""
     found = source.json
     return found is not None and bool({"train_runtime", "eval_runtime"} & found.keys())
 
 
-def is_state(source: Source) -> bool:
+def is_state(source: SourceFile) -> bool:
     """Return whether the file holds the Trainer's state."""
     return source.json is not None and isinstance(source.json.get("log_history"), list)
 
 
-def is_repeated(source: Source) -> str:
+def is_repeated(source: SourceFile) -> str:
     """Return why the file says nothing that another one of its folder does not; else empty."""
     name, folder = source.path.name, source.path.parent
     fuller = RESULTS if name == STATE else RESULTS[:1] if name in RESULTS[1:] else ()
@@ -68,7 +62,7 @@ def is_repeated(source: Source) -> str:
     return ""
 
 
-def read_results(source: Source) -> Iterator[ImportedRow]:
+def read_results(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the run of a file of results, with the log of the state beside it."""
     found = source.json
     state = source.beside(STATE)
@@ -76,12 +70,12 @@ def read_results(source: Source) -> Iterator[ImportedRow]:
     yield _row(source, {**_summary_of(log), **found}, log)
 
 
-def read_state(source: Source) -> Iterator[ImportedRow]:
+def read_state(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the run of a Trainer's state: its log, and the summary at the log's end."""
     yield _row(source, _summary_of(source.json), source.json)
 
 
-def _row(source: Source, found: Mapping[str, Any], state: Mapping[str, Any]) -> ImportedRow:
+def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any]) -> ImportedRow:
     micro = positive_integer(state.get("train_batch_size"))
     log, corrections = _log(state), [MEAN_LOSS] if "train_loss" in found else []
     corrections += [LOGGED_LOSS] if log else []
@@ -140,3 +134,18 @@ def _ends(log: Mapping[str, Sequence[float | None]]) -> Iterator[Metric]:
     for name, value in zip(("first_loss", "last_loss"), (losses[:1], losses[-1:]), strict=True):
         if value:
             yield figure(name, value[0], "1", "global", "lower")
+
+
+RESULTS_FORMAT = Format(
+    description="all_results.json of the Hugging Face Trainer",
+    recognizes=is_results,
+    read=read_results,
+    repeats=is_repeated,
+)
+
+STATE_FORMAT = Format(
+    description="trainer_state.json of the Hugging Face Trainer",
+    recognizes=is_state,
+    read=read_state,
+    repeats=is_repeated,
+)

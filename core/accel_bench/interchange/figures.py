@@ -1,0 +1,88 @@
+"""What readers of files make of their values: figures, numbers, times; None for what is none."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Literal, TypeAlias
+
+from accel_bench.documents.canonical import MAXIMUM_NUMBER
+from accel_bench.result import Metric
+
+Scope: TypeAlias = Literal["rank", "device", "global"]
+Better: TypeAlias = Literal["lower", "higher", "neither"]
+
+
+def figure(
+    name: str,
+    value: object,
+    unit: str,
+    scope: Scope = "global",
+    better: Better = "neither",
+) -> Metric:
+    """Return a figure; one that is no finite number is null, with what the file has there."""
+    known = number(value)
+    reason = "" if known is not None else f"the file has {json.dumps(value, default=str)[:60]}"
+    return Metric(name=name, value=known, unit=unit, scope=scope, better=better, reason=reason)
+
+
+def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> list[Metric]:
+    """Return a figure for each key that is there; `known` are the arguments of `figure` by key."""
+    return [
+        figure(name, found[key], *rest)  # type: ignore[arg-type]
+        for key, (name, *rest) in known.items()
+        if found.get(key) is not None
+    ]
+
+
+def number(value: object) -> float | None:
+    """Return a finite number as a float, a text that is one too; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if abs(found) < MAXIMUM_NUMBER else None
+
+
+def raw_numbers(values: object, name: str) -> Sequence[float | None]:
+    """Return the numbers of a list of a file, none for null. Raises ValueError for no list."""
+    if not isinstance(values, list | None):
+        raise ValueError(
+            f"{name} is {json.dumps(values, default=str)[:60]}, and no list of numbers"
+        )
+    return tuple(map(number, values or ()))
+
+
+def positive_integer(value: object) -> int | None:
+    """Return a positive whole number, None for anything else."""
+    found = number(value)
+    return int(found) if found is not None and found >= 1 and found == int(found) else None
+
+
+def one_line(value: object) -> str:
+    """Return a value of a file as one line of text."""
+    return re.sub(r"\s+", " ", str(value)).strip()
+
+
+def utc_time(text: str, corrections: list[str]) -> str:
+    """Return a date of a file as UTC, ISO 8601; empty, with a correction, where it is none."""
+    if not text:
+        return ""
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)
+            corrections.append(f"the file's date {text} names no time zone: it is taken for UTC")
+        return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        corrections.append(f"the file's date {text[:40]!r} cannot be read")
+        return ""
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is not known."""
+    return {key: value for key, value in values.items() if value is not None}
