@@ -12,7 +12,8 @@ from interchange.bundles import make_record, make_runs, write
 
 from accel_bench.interchange.archive import unpack
 from accel_bench.interchange.bundle import read_bundle
-from accel_bench.interchange.bundle_making import Content, anonymous, write_bundle
+from accel_bench.interchange.bundle_making import Content, write_bundle
+from accel_bench.runner.anonymous import anonymous
 from accel_bench.store.database import open_store
 
 

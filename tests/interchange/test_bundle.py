@@ -18,8 +18,8 @@ from accel_bench.errors import BundleError
 from accel_bench.interchange import bundle as module
 from accel_bench.interchange.archive import pack, unpack
 from accel_bench.interchange.bundle import MANIFEST, RUNS, SESSIONS, read_bundle
-from accel_bench.interchange.bundle_making import anonymous
 from accel_bench.result import Node, Provenance
+from accel_bench.runner.anonymous import anonymous
 from accel_bench.runner.bundling import bundle_sessions
 from accel_bench.scenario.uses import LauncherUse
 from accel_bench.store.database import open_store

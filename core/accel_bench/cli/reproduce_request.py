@@ -9,7 +9,7 @@ from dataclasses import replace
 import typer
 
 from accel_bench.analysis.facts import differences, facts, plugins_of
-from accel_bench.analysis.reproduction import Reproduction, reproduce
+from accel_bench.analysis.reproduction_document import Reproduction, reproduce
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.reproduce import ReproduceOptions

@@ -1,11 +1,19 @@
-"""Take the names of people, hosts and folders out of stored commands before they are shown."""
+"""Take secrets, and names of people, hosts and folders, out of runs that are shown to others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from accel_bench.interchange.bundle_making import anonymous
+from accel_bench.documents.anonymity import Anonymizer, names_within
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.redaction import Redactor
+from accel_bench.errors import BundleError
+from accel_bench.result import Result
 from accel_bench.store.commands import CommandRuns
+from accel_bench.store.records import redact_result
+from accel_bench.store.sessions import SessionRecord
 
 
 def anonymous_commands(commands: Sequence[CommandRuns]) -> list[CommandRuns]:
@@ -25,3 +33,102 @@ def anonymous_commands(commands: Sequence[CommandRuns]) -> list[CommandRuns]:
         )
         for one in commands
     ]
+
+
+def anonymous(
+    sessions: Sequence[SessionRecord], results: Sequence[Result]
+) -> tuple[list[SessionRecord], list[Result]]:
+    """Return both without secrets, trackers, options of launchers, and names of people, hosts,
+    folders and jobs.
+
+    Raises BundleError where such a name is a word without which a run cannot be read.
+    """
+    results = [redact_result(result) for result in results]
+    dumped = [_public_result(result.model_dump(mode="json")) for result in results]
+    redactor = Redactor.of_this_process()
+    records = [
+        redactor.redact_value(_without_private(session).model_dump(mode="json"))
+        for session in sessions
+    ]
+    known = names_within(Result.model_json_schema()) | names_within(
+        SessionRecord.model_json_schema()
+    )
+    texts = map(canonical_json, (*dumped, *records))
+    keep = known | _words_of(results)
+    anonymizer = Anonymizer.of_texts(texts, {*_hosts(results)}, keep)
+    try:
+        return (
+            [_valid(SessionRecord, anonymizer.value(one)) for one in records],
+            [_valid(Result, anonymizer.value(_without_hosts(one, anonymizer))) for one in dumped],
+        )
+    except ValueError as error:
+        raise BundleError(f"a run cannot be read without a name that is in it: {error}") from error
+
+
+def _without_private(session: SessionRecord) -> SessionRecord:
+    """Return a session without what names things inside a team: its job, trackers and queues."""
+    document = {key: one for key, one in session.document.items() if key != "job"}
+    for name in ("scenario", "written"):
+        if isinstance(scenario := document.get(name), dict):
+            document[name] = _public_scenario(scenario)
+    command = tuple(_without_overrides(session.command, "(trackers|launcher)"))
+    return session.model_copy(update={"document": document, "command": command})
+
+
+def _public_scenario(scenario: dict[str, Any]) -> dict[str, Any]:
+    """Return a scenario without its trackers, and its launcher by name alone."""
+    kept = {key: one for key, one in scenario.items() if key != "trackers"}
+    if isinstance(launcher := kept.get("launcher"), dict):
+        kept["launcher"] = {key: one for key, one in launcher.items() if key == "use"}
+    return kept
+
+
+def _public_result(result: dict[str, Any]) -> dict[str, Any]:
+    experiment = result["experiment"]
+    scenario = _public_scenario(experiment["scenario"])
+    return {**result, "experiment": {**experiment, "scenario": scenario}}
+
+
+def _without_overrides(command: Sequence[str], keys: str) -> Iterator[str]:
+    """Yield the arguments but `--set KEY=...`, in each of its spellings."""
+    pattern = re.compile(rf"(--set[= ])?{keys}[.=]")
+    arguments = iter(command)
+    for argument in arguments:
+        if argument == "--set":
+            value = next(arguments, "")
+            if not pattern.match(value):
+                yield from (argument, value)
+        elif not pattern.match(argument):
+            yield argument
+
+
+def _valid(model: type[Any], value: Any) -> Any:
+    return model.model_validate_json(canonical_json(value))
+
+
+def _without_hosts(result: dict[str, Any], anonymizer: Anonymizer) -> dict[str, Any]:
+    """Return a result whose fields for names of hosts hold none, however short they are."""
+    machine, nodes = result["machine"], result["nodes"]
+    if machine:
+        machine = {**machine, "host": anonymizer.host(machine["host"])}
+    hosts = ({key: anonymizer.host(node[key]) for key in ("name", "address")} for node in nodes)
+    nodes = [{**node, **names} for node, names in zip(nodes, hosts, strict=True)]
+    return {**result, "machine": machine, "nodes": nodes}
+
+
+def _hosts(results: Sequence[Result]) -> Iterator[str]:
+    """Yield names and addresses of the machines that took part."""
+    for result in results:
+        yield from (result.machine.host,) if result.machine else ()
+        for node in result.nodes:
+            yield from (node.name, node.address)
+
+
+def _words_of(results: Sequence[Result]) -> set[str]:
+    """Return names of plugins, stacks and scenarios, which a user may share with them."""
+    found = {plugin.name for result in results for plugin in result.plugins}
+    for experiment in (result.experiment for result in results):
+        found |= {experiment.stack.name, experiment.scenario.name}
+        found |= {use.use for use in (*experiment.stack.uses, *experiment.scenario.metrics)}
+        found |= {getattr(experiment.scenario, slot).use for slot in experiment.scenario.SLOTS}
+    return found

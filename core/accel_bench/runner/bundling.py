@@ -23,11 +23,12 @@ from accel_bench.interchange.bundle import (
     VERSIONS,
     Manifest,
 )
-from accel_bench.interchange.bundle_making import Content, anonymous, write_bundle
+from accel_bench.interchange.bundle_making import Content, write_bundle
 from accel_bench.report.formats import render, render_json
 from accel_bench.report.render_html import render_html
 from accel_bench.report.views.page import page
 from accel_bench.result import Result
+from accel_bench.runner.anonymous import anonymous
 from accel_bench.runner.artifacts import scenario_text
 from accel_bench.runner.reproducing import problem_of_scenario
 from accel_bench.scenario.models import ScenarioFile

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from accel_bench.analysis.facts import device_models, plugins_of
-from accel_bench.analysis.reproduction import StackReproduction, reproduce
+from accel_bench.analysis.reproduction import StackReproduction
+from accel_bench.analysis.reproduction_document import reproduce
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.interchange.bundle import Manifest, read_bundle
 from accel_bench.report.page_file import write_page

@@ -8,11 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.reproduction import (
-    Reproduction,
-    ReproductionVerdict,
-    StackReproduction,
-)
+from accel_bench.analysis.reproduction import ReproductionVerdict, StackReproduction
+from accel_bench.analysis.reproduction_document import Reproduction
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
     count,
