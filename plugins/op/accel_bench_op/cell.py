@@ -17,10 +17,10 @@ from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench_op.benchmark import Benchmark, as_dtype
 from accel_bench_op.check import Check, called, check_against_float64, coarsest_dtype
 from accel_bench_op.compute import ComputeType, TimedCall
-from accel_bench_op.devices import torch_name
 from accel_bench_op.executors import Executor
 from accel_bench_op.other_values import holding, plain_tensors, scaled, write, write_over
 from accel_bench_op.roofline import roofline_figures
+from accel_bench_op.settings import torch_name
 
 SEED = 0
 """Seed of weights and batches, for benchmarks that set none themselves."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import AnyFormat
+
+if TYPE_CHECKING:
+    from accel_bench.analysis.schema import Summary
+    from accel_bench_op.scenarios import Installed
 
 app = typer.Typer(
     no_args_is_help=True, help="Operations, blocks and small models on their own: list, run, show."
@@ -49,9 +56,15 @@ def list_operations(
     Those of other distributions are listed too: they come by the entry points `accel_bench.micro`
     and `accel_bench.executors`.
     """
-    from accel_bench_op.request import print_list
+    from accel_bench.cli.output import print_report
+    from accel_bench.machine.info import read_machine
+    from accel_bench_op import scenarios
+    from accel_bench_op.view import list_report
 
-    print_list(names or (), output)
+    machine = read_machine()
+    with redirect_stdout(sys.stderr):  # what an import prints is no part of the document
+        entries = scenarios.list_operations(_installed(), names or (), machine.device)
+    print_report(list_report(entries), output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +93,36 @@ def run(options: OpRunOptions) -> int:
     eager in float64, output and gradients, and makes it `invalid` where it is wrong. Running out of
     memory is an answer, not an error.
     """
-    from accel_bench_op.request import run_operations
+    from accel_bench.cli.output import print_report
+    from accel_bench.cli.request import Command, plan_request, run_plans
+    from accel_bench.machine.devices import AUTO
+    from accel_bench.machine.info import read_machine
+    from accel_bench.planning.plan import make_plan
+    from accel_bench.scenario.find import find_drafts
+    from accel_bench_op.document import exit_code_of_cells, operation_report
+    from accel_bench_op.scenarios import CellChoice, cell_scenarios
+    from accel_bench_op.view import operations_report
 
-    return run_operations(options)
+    machine = read_machine()
+    choice = CellChoice(
+        names=options.names,
+        executors=options.executor or (),
+        sizes=options.size or (),
+        compute_types=options.compute_type or (),
+        dtype=options.dtype,
+        calls=options.calls,
+        device=machine.device if options.device in (None, AUTO) else options.device,
+    )
+    with redirect_stdout(sys.stderr):
+        request = plan_request(options, {"measure.rounds": options.rounds})
+        drafts = find_drafts(cell_scenarios(choice, _installed()))
+        plans = [make_plan(draft, machine, request) for draft in drafts]
+    known = [[one.experiment.scenario for one in plan.planned] for plan in plans]
+
+    def show(summaries: Sequence[Summary]) -> None:
+        print_report(operations_report(operation_report(summaries, known)), options.output)
+
+    return run_plans(plans, Command(options, machine, None, show, {}, exit_code_of_cells))
 
 
 @app.command("show")
@@ -96,6 +136,32 @@ def show(
     dtype: DTypes = "float32",
 ) -> None:
     """Print the scenario file of one operation, for `run`, `gate` and changes of your own."""
-    from accel_bench_op.request import print_scenario
+    import yaml
 
-    print_scenario(name, executor or (), size, compute_type, dtype)
+    from accel_bench.cli.output import print_text
+    from accel_bench.documents.shown import printable
+    from accel_bench.machine.info import read_machine
+    from accel_bench_op.scenarios import CellChoice, cell_scenarios
+
+    choice = CellChoice(
+        names=[name],
+        executors=executor or (),
+        sizes=[size] if size else (),
+        compute_types=[compute_type],
+        dtype=dtype,
+        device=read_machine().device,
+    )
+    with redirect_stdout(sys.stderr):
+        (scenario,) = cell_scenarios(choice, _installed())
+    print_text(printable(yaml.safe_dump(scenario, sort_keys=False).rstrip()))
+
+
+def _installed() -> Installed:
+    """Return what is installed, with a warning on stderr for each that cannot be used."""
+    from accel_bench.documents.shown import plain
+    from accel_bench_op.scenarios import read_installed
+
+    found = read_installed()
+    for one in found.unusable:
+        print(plain(f"warning: {one.problem}"), file=sys.stderr)
+    return found

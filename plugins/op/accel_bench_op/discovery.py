@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.machine.provenance import distribution_version
+from accel_bench.plugins.doors import Entry, find_entries
 from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.executors import Executor
 
@@ -99,43 +100,33 @@ def _discover(
 ) -> Discovered[FoundT]:
     """Read all entry points of a group; of two with one name none is used, or the box's own."""
     found: Discovered[FoundT] = Discovered(what)
-    bringers: dict[str, metadata.EntryPoint] = {}
-    for entry in _entries(group):
+    bringers: dict[str, Entry] = {}
+    for entry in find_entries(group, what).values():
         try:
-            for name, one in read(entry).items():
+            for name, one in read(entry.point).items():
                 if (first := bringers.setdefault(name, entry)) is not entry:
                     _note_duplicate(found, name, one, (first, entry))
                 else:
                     found.usable[name] = one
         except (Exception, SystemExit) as error:
-            found.unusable.append(_unusable(entry.name, entry, _problem(error)))
+            found.unusable.append(_unusable(entry.point.name, entry, _problem(error)))
     ordered = dict(sorted(found.usable.items()))
-    brought = {name: _distribution(bringers[name]) for name in ordered}
+    brought = {name: _distribution(bringers[name].point) for name in ordered}
     return Discovered(what, ordered, found.unusable, brought)
 
 
 def _note_duplicate(
-    found: Discovered[Any], name: str, one: Any, entries: tuple[metadata.EntryPoint, ...]
+    found: Discovered[Any], name: str, one: Any, entries: tuple[Entry, ...]
 ) -> None:
     """Take away what has the name of another; the same object may come by two entry points."""
     first, second = entries
     held = found.usable.get(name)
     if held is not None and _kind(held) is _kind(one):
         return
-    problem = f"is called {name!r}, as that of {_culprit(first)} is; rename one of them"
+    problem = f"is called {name!r}, as that of {_culprit(first.point)} is; rename one of them"
     found.unusable.append(_unusable(name, second, problem))
-    if not _is_own(first):
+    if not first.is_ours:
         found.usable.pop(name, None)
-
-
-def _entries(group: str) -> list[metadata.EntryPoint]:
-    """Return the entry points of a group, those of accel-bench first: its names are taken."""
-    entries = metadata.entry_points(group=group)
-    return sorted(entries, key=lambda entry: (not _is_own(entry), entry.name, entry.value))
-
-
-def _is_own(entry: metadata.EntryPoint) -> bool:
-    return entry.module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _executors_of(entry: metadata.EntryPoint) -> dict[str, Executor]:
@@ -174,8 +165,8 @@ def _kind(one: Any) -> type:
     return one if inspect.isclass(one) else type(one)
 
 
-def _unusable(name: str, entry: metadata.EntryPoint, problem: str) -> Unusable:
-    return Unusable(name, _distribution(entry), f"{_culprit(entry)} {problem}")
+def _unusable(name: str, entry: Entry, problem: str) -> Unusable:
+    return Unusable(name, _distribution(entry.point), f"{_culprit(entry.point)} {problem}")
 
 
 def _problem(error: BaseException) -> str:

@@ -1,9 +1,9 @@
-"""`op`: calls one operation of `accel_bench_op` on its own, and checks what it computes."""
+"""The task and the engine that call one operation on its own, and check what it computes."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -12,15 +12,38 @@ from accel_bench import (
     Batch,
     Engine,
     Experiment,
+    Held,
+    Loss,
     Machine,
     Metric,
     Options,
     Plugin,
     Run,
+    Task,
     TokenCounts,
     Window,
     hookimpl,
 )
+
+
+class Operation(Task[Options]):
+    """Counts calls of one operation, in the place of tokens; nothing is trained."""
+
+    counts = "calls"
+
+    def held(self, batch: Batch) -> Held | None:
+        """Return nothing: calls are in no tensor."""
+        return None
+
+    @hookimpl
+    def build_loss(self, run: Run) -> Loss:
+        """Return a loss of 0: a call has none."""
+        return no_loss
+
+
+def no_loss(operation: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> float:
+    """Return 0."""
+    return 0.0
 
 
 class OpOptions(Options):
@@ -96,9 +119,9 @@ class Op(Plugin[OpOptions]):
     @hookimpl
     def load_model(self, run: Run) -> Any:
         """Return the operation as the executor runs it."""
-        from accel_bench_op.engine_impl import Operation
+        from accel_bench_op import engine_impl
 
-        return Operation(run, self.options)
+        return engine_impl.Operation(run, self.options)
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:

@@ -24,20 +24,16 @@ from accel_bench_op.scenarios import CellChoice, _scenario_name, cell_scenarios
 from accel_bench_op.view import operations_report
 from cli.program import call, start, surroundings, write_nulls
 
-from accel_bench.analysis.schema import Summary
 from accel_bench.catalog.hardware import named_hardware
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.report.formats import render_report
-from accel_bench.report.views.points import point_figures, point_tables
-from accel_bench.report.views.scaling import scaling_report
 from accel_bench.result import Result, Status
 from accel_bench.scenario.find import find_drafts
 from accel_bench.testing.in_process import run_in_process
 
-from .distribution import install
-from .op_distribution import install_operations
+from .distribution import install, install_operations
 
 
 @pytest.fixture(scope="module")
@@ -422,17 +418,10 @@ def test_operations_on_more_devices_scale_in_calls(tmp_path: Path) -> None:
         "--rounds",
         "1",
     ]
-    results = ["--results", str(tmp_path / "results"), "--format", "json"]
+    results = ["--results", str(tmp_path / "results")]
     done = call("scaling", str(scenario), *options, *results, folder=tmp_path)
     assert done.code == 0, done.err
-    summary = Summary.model_validate_json(done.out)
-    report = scaling_report([summary])
-    report.sections[0].tables.extend([*point_tables(summary), *point_figures(summary)])
-    shown = render_report(report, "table")
-    assert "calls/s" in shown and "tokens" not in shown
-    (scaling,) = json.loads(done.out)["sections"]["sweep"]["scaling"]
-    assert scaling["counts"] == "calls"
-    assert [one["figure"]["counts"] for one in scaling["points"]] == ["calls", "calls"]
+    assert "calls/s" in done.out and "tokens" not in done.out
 
 
 def cell(executor: str, status: Status, **more: Any) -> dict[str, Any]:

@@ -9,10 +9,9 @@ import torch
 from accel_bench_op import ComputeType
 from accel_bench_op.cell import peak_memory_bytes
 from accel_bench_op.compute import TimedCall
-from accel_bench_op.devices import prepare_device, torch_name
 from accel_bench_op.fixture import _pedantic, clock_for
 from accel_bench_op.roofline import roofline_figures
-from accel_bench_op.settings import MicroSettings, read_settings
+from accel_bench_op.settings import MicroSettings, prepare_device, read_settings, torch_name
 from gpu_factory import Stream
 
 from accel_bench import DeviceType
