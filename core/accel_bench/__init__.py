@@ -58,7 +58,14 @@ if TYPE_CHECKING:
     from accel_bench.interchange.formats import Format
     from accel_bench.interchange.rows import ImportedRow, SourceFile
     from accel_bench.job import Job
-    from accel_bench.launcher import Allocation, Observer, RankProcess
+    from accel_bench.launcher import (
+        Allocation,
+        LocalProcess,
+        NodePlace,
+        Observer,
+        RankProcess,
+        rank_environment,
+    )
     from accel_bench.machine import nvml
     from accel_bench.machine.caches import cache_folder
     from accel_bench.machine.device_type import DeviceType
@@ -106,12 +113,14 @@ __all__ = [
     "Held",
     "ImportedRow",
     "Job",
+    "LocalProcess",
     "Loss",
     "Machine",
     "Matmul",
     "Metric",
     "ModelUse",
     "Node",
+    "NodePlace",
     "Observer",
     "Options",
     "Placement",
@@ -156,6 +165,7 @@ __all__ = [
     "open_store",
     "python_command",
     "quantize_seconds",
+    "rank_environment",
     "read_compilation",
     "read_config",
     "read_events",
@@ -190,7 +200,14 @@ _HOMES = {
     "accel_bench.interchange.formats": ("Format",),
     "accel_bench.interchange.rows": ("ImportedRow", "SourceFile"),
     "accel_bench.job": ("Job",),
-    "accel_bench.launcher": ("Allocation", "Observer", "RankProcess"),
+    "accel_bench.launcher": (
+        "Allocation",
+        "LocalProcess",
+        "NodePlace",
+        "Observer",
+        "RankProcess",
+        "rank_environment",
+    ),
     "accel_bench.machine.caches": ("cache_folder",),
     "accel_bench.machine.device_type": ("DeviceType",),
     "accel_bench.machine.info": (

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from time import monotonic, sleep
 from typing import Any
 
-from accel_bench import Options, Plugin, hookimpl
-from accel_bench.builtin.launchers.local import rank_environment
+from accel_bench import Options, Plugin, hookimpl, rank_environment
 from accel_bench.documents.files import write_atomically
 from accel_bench.job import Job
 from accel_bench.plugins.manager import activate

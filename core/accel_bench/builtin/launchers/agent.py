@@ -23,8 +23,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from accel_bench import Job, Placement, cache_folder, read_placement
-from accel_bench.builtin.launchers.local import LocalProcess, Place, rank_environment
+from accel_bench import (
+    Job,
+    LocalProcess,
+    NodePlace,
+    Placement,
+    cache_folder,
+    rank_environment,
+    read_placement,
+)
 from accel_bench.builtin.launchers.node import describe_node, free_port, interface_of
 from accel_bench.builtin.launchers.wire import Channel, prove_as_agent, shared_secret
 from accel_bench.errors import AccelBenchError
@@ -68,7 +75,7 @@ class HostedRank:
             here = {"folder": str(self._folder), "cache_folder": str(cache_folder())}
             self._job = job.model_copy(update={**here, "update_bytes": most})
             self._job.path().write_text(self._job.model_dump_json(), encoding="utf8")
-            environment = rank_environment(self._job, self.rank, Place(**message["place"]))
+            environment = rank_environment(self._job, self.rank, NodePlace(**message["place"]))
             environment |= message["variables"]
             if message["several_nodes"]:
                 set_interface(environment, channel.socket.getsockname()[0])

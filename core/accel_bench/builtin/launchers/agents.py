@@ -10,10 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from accel_bench import Job, Options, Plugin, RankProcess, hookimpl
+from accel_bench import (
+    Job,
+    LocalProcess,
+    NodePlace,
+    Options,
+    Plugin,
+    RankProcess,
+    hookimpl,
+    rank_environment,
+)
 from accel_bench.builtin.launchers.agent import set_interface
 from accel_bench.builtin.launchers.listener import Listener, node_of
-from accel_bench.builtin.launchers.local import LocalProcess, Place, rank_environment
 from accel_bench.builtin.launchers.node import (
     describe_node,
     described_at,
@@ -146,7 +154,7 @@ class Agents:
         with contextlib.ExitStack() as undo:
             for rank, (agent, local_rank) in enumerate(places):
                 index = device_index(agent, local_rank, self._agents)
-                place = Place(index, resources.devices, threads)
+                place = NodePlace(index, resources.devices, threads)
                 started.append(self._start(job, rank, agent, place, meeting))
                 undo.callback(started[-1].sweep)
             undo.pop_all()
@@ -259,7 +267,7 @@ class Agents:
         job: Job,
         rank: int,
         agent: Agent,
-        place: Place,
+        place: NodePlace,
         meeting: tuple[str, int] | None,
     ) -> RankProcess:
         """Start one rank, which meets the others at an address."""
@@ -296,7 +304,7 @@ class Agents:
                     folder.mkdir(mode=0o700)
                     one = job.model_copy(update={"folder": str(folder)})
                 jobs.append(one)
-                place = Place(local_rank, 1, int(agent.description["cores"]))
+                place = NodePlace(local_rank, 1, int(agent.description["cores"]))
                 processes.append(self._start(one, 0, agent, place, None))
                 undo.callback(processes[-1].sweep)
             undo.pop_all()

@@ -12,8 +12,7 @@ from itertools import pairwise
 from operator import mul
 from typing import Any, Literal, get_args
 
-from accel_bench import TimeSeries, nvml
-from accel_bench.builtin.launchers.local import MARK
+from accel_bench import LocalProcess, TimeSeries, nvml
 from accel_bench.builtin.metrics.nvml_fields import NVMLField, field_of
 
 STOP_SECONDS = 5.0
@@ -190,7 +189,7 @@ class Family:
             for parent in process.parents():
                 if parent.pid in self._ranks:
                     return self._ranks[parent.pid]
-            run, _, rank = process.environ().get(MARK, "").rpartition("/")
+            run, _, rank = process.environ().get(LocalProcess.MARK, "").rpartition("/")
         except psutil.Error:
             return None
         return int(rank) if run == self._run_id and rank.isdigit() else None
