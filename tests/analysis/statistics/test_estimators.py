@@ -7,7 +7,6 @@ import math
 import pytest
 
 from accel_bench.analysis.statistics.estimators import (
-    T_975,
     geometric_interval,
     holm,
     one_sided_p,
@@ -72,9 +71,13 @@ def test_the_one_sided_chance_is_the_tail_beyond_the_t_statistic():
     assert one_sided_p([-value for value in values]) == pytest.approx(one_sided_p(values))
 
 
-def test_quantiles_that_are_listed_are_those_of_scipy_to_the_last_digit() -> None:
-    from scipy.special import stdtrit
+def test_quantiles_and_tails_are_those_of_scipy() -> None:
+    from scipy.special import stdtr, stdtrit
 
-    assert [*T_975] == [float(stdtrit(degrees, 0.975)) for degrees in range(1, len(T_975) + 1)]
-    assert t_quantile(4, 0.975) == T_975[3]
-    assert t_quantile(4.5, 0.975) == float(stdtrit(4.5, 0.975))
+    for degrees in (1, 2, 3.7, 4, 9, 20, 59, 60, 61.5, 500, 10_000):
+        for probability in (0.5, 0.6, 0.9, 0.975, 0.9875, 0.999, 1 - 1e-6, 0.05, 1e-4):
+            known = float(stdtrit(degrees, probability))
+            assert t_quantile(degrees, probability) == pytest.approx(known, rel=1e-10, abs=1e-15)
+        for statistic in (0.0, 0.01, 0.7, 1.5, 3.0, 12.7, 1e3, -0.3, -2.0):
+            known = float(stdtr(degrees, -statistic))
+            assert t_tail(degrees, statistic) == pytest.approx(known, rel=1e-9, abs=1e-300)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from random import Random
+from statistics import NormalDist
 from typing import TypeVar
 
 from accel_bench.analysis.statistics.estimators import t_quantile
@@ -58,6 +59,4 @@ def bootstrap_ends(
 
 def expanded_tail(units: int) -> float:
     """Return the probability of each tail of the bootstrap distribution of so many values."""
-    from scipy.special import ndtr
-
-    return float(ndtr(-math.sqrt(units / (units - 1)) * t_quantile(units - 1, 0.975)))
+    return NormalDist().cdf(-math.sqrt(units / (units - 1)) * t_quantile(units - 1, 0.975))
