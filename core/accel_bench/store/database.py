@@ -277,9 +277,11 @@ class Store:
     def numbers(self) -> dict[str, int]:
         """Return the number of each run by its id, in the order in which they were stored; nothing
         on a server."""
-        query = select(RUNS.c.run_id, RUN_NUMBER.label("number"))
-        found = self.fetch(query) if self.on_sqlite else ()
-        return {str(row["run_id"]): int(row["number"]) for row in found}
+        if not self.on_sqlite:
+            return {}
+        with self._faults(), self._connect(self._engine) as connection:
+            found = connection.execute(select(RUNS.c.run_id, RUN_NUMBER)).all()
+        return {str(run_id): int(number) for run_id, number in found}
 
     def find(self, prefix: str) -> list[Result]:
         """Return the results whose run, experiment or session `prefix` names, as `named_by` has
@@ -356,8 +358,8 @@ class Store:
             reading = connection.execution_options(yield_per=at_once)
             found = reading.execute(query, parameters)
             names = list(found.keys())
-            for row in found:
-                yield dict(zip(names, row, strict=True))
+            for part in found.partitions():
+                yield from (dict(zip(names, row, strict=True)) for row in part)
 
     def unknown(self, prefix: str) -> StoreError:
         """Return the error for an unknown id, with the nearest ids or the newest."""

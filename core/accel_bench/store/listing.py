@@ -49,7 +49,7 @@ def list_runs(
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:
     """Return the rows with `tags` and `notes`, each where any row has some."""
-    for name, kind in (("tags", "tag"), ("notes", "note")):
+    for name, kind in (("tags", "tag"), ("notes", "note")) if labels else ():
         given = {row["run_id"]: labels.get(row["run_id"], {}).get(kind, []) for row in rows}
         if any(given.values()):
             rows = [{**row, name: given[row["run_id"]]} for row in rows]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from accel_bench.documents.base import JsonValue
 from accel_bench.scenario.uses import TOKENS
@@ -20,8 +19,7 @@ from accel_bench.store.schema import (
 )
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """The columns of a run that a listing shows; of a corrupt row what can still be read."""
 
     run_id: str
@@ -106,11 +104,6 @@ def problem_of(columns: Mapping[str, Any]) -> str:
 def to_row(columns: Mapping[str, Any]) -> Row:
     """Return the listing of a run; the columns of a corrupt one may hold anything."""
     problem = problem_of(columns)
-    rates, form = _rates(columns), ""
-    if columns["audited_status"] == IMPORTED:
-        stated = _mapping(columns["metrics"])
-        rates = {name: _real(stated.get(name)) for name in rates}
-        form = text_of(_mapping(columns["options"]).get("provenance.format", ""))
     return Row(
         run_id=text_of(columns["run_id"]),
         session=text_of(columns["session"]),
@@ -123,15 +116,27 @@ def to_row(columns: Mapping[str, Any]) -> Row:
         attempt=_number(columns["attempt"]),
         status="corrupt" if problem else text_of(columns["status"]),
         started_at=text_of(columns["started_at"]),
-        tag=None if problem else _optional_text(columns["tag"]),
-        audited_status=None if problem else _optional_text(columns["audited_status"]),
-        **({} if problem else rates),
-        broken=None if problem else stored_audit(columns),
         problem=problem,
-        imported_from=form,
-        exported=is_exported(columns["options"]),
         counts=counted(columns["options"]),
+        **({} if problem else _believed(columns)),
     )
+
+
+def _believed(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a listing shows of intact runs alone."""
+    rates, form = _rates(columns), ""
+    if columns["audited_status"] == IMPORTED:
+        stated = _mapping(columns["metrics"])
+        rates = {name: _real(stated.get(name)) for name in rates}
+        form = text_of(_mapping(columns["options"]).get("provenance.format", ""))
+    return {
+        **rates,
+        "tag": _optional_text(columns["tag"]),
+        "audited_status": _optional_text(columns["audited_status"]),
+        "broken": stored_audit(columns),
+        "imported_from": form,
+        "exported": is_exported(columns["options"]),
+    }
 
 
 def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:

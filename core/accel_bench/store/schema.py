@@ -33,7 +33,7 @@ from sqlalchemy import (
 
 METADATA = MetaData()
 
-STORE_VERSION = 3
+STORE_VERSION = 4
 """Version of the tables; a database of another version is refused."""
 
 MAXIMUM_PAYLOAD_BYTES = 24 * 1024 * 1024
@@ -244,8 +244,7 @@ def within_limits(table: Table, untyped: bool, document: str = "") -> list[Colum
     """Return the columns of a table; a text that is too long is cut, and fails its checksum.
 
     `document` is a column that may be longer. With `untyped`, as in SQLite, any column may hold a
-    text. Columns are in the order of their names, in which checksums take them: sorting those of
-    each row anew takes a fifth of the checksum.
+    text. Columns are in the order of their names, in which checksums take them.
     """
 
     def limited(column: Column[Any]) -> ColumnElement[Any]:

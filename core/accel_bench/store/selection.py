@@ -119,14 +119,15 @@ def select_experiments(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Look for no cycles of objects in the block: results and rows have none, and the search
-    through all that were read takes as long as reading them."""
+    """Look for no cycles among the objects that the block makes: results and rows have none, and
+    the search through all that were read takes as long as reading them."""
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            gc.freeze()
             gc.enable()
 
 
