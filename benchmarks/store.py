@@ -72,10 +72,10 @@ def _commands(folder: Path, rows: int, machine: dict[str, JsonValue]) -> Iterato
     commands = {
         "list": ["results", "list"],
         "compare": ["compare", *pair],
-        "audit": ["audit"],
-        "cost": ["cost", "--price", "3"],
-        "pivot": ["pivot"],
-        "summary": ["summary"],
+        "audit": ["results", "check"],
+        "cost": ["results", "cost", "--price", "3"],
+        "pivot": ["results", "pivot"],
+        "summary": ["results", "summary"],
         "report": ["report", "--where", "round >= 0", "--html", str(page)],
     }
     for name, command in commands.items():

@@ -64,7 +64,7 @@ def test_an_error_ends_its_lines_at_blanks_on_a_terminal(
 
 def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
     nulls = write_nulls(tmp_path, stacks="{baseline: []}")
-    valid = call("scenarios", "validate", str(nulls)).out
+    valid = call("scenarios", "check", str(nulls)).out
     assert valid.endswith(": ok, 1 run here\n")
     done = call("run", str(nulls), "--dry-run", folder=tmp_path)
     assert "1 run, " in done.out

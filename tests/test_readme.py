@@ -75,7 +75,7 @@ RUN_ELSEWHERE = ("dpo-cpu", "inference-cpu")
 
 SHORTER = {
     "doctor": ("--no-noise",),  # tests/cli/test_doctor.py measures the noise.
-    "count": (*SMALL, *FORKING),
+    "scenarios": (*SMALL, *FORKING),
     "estimate": (
         "--only",
         "baseline",
@@ -148,7 +148,7 @@ def test_a_command_runs(
     assert done.out
     if target:
         (workplace / "written.yaml").write_text(done.out)
-        assert call("scenarios", "validate", "written.yaml").code == 0
+        assert call("scenarios", "check", "written.yaml").code == 0
 
 
 def test_the_options_of_an_estimate_are_those_of_the_command() -> None:

@@ -120,6 +120,8 @@ def test_every_file_in_the_folder_is_a_sample_or_a_list() -> None:
         "defaults.yaml",
         "shipped.yaml",
         "commands.toml",
+        "renamed.toml",
+        *(f"{topic}.txt" for topic in ("environment", "exit-codes", "formats", "numbers")),
         "libraries.yaml",
     }
 

@@ -87,7 +87,7 @@ def test_beside_others_it_is_named_after_their_verdicts():
     runs = [*BASELINE, *DOUBLED, *make_rounds(other, scaled(0.5))]
     sentence = conclusion(make_summary([LORA, FAST, other], runs))
     assert sentence.startswith("other is 2")
-    assert sentence.endswith(f"disowns ({WHY}; `accel-bench audit` names the runs).")
+    assert sentence.endswith(f"disowns ({WHY}; `accel-bench results check` names the runs).")
 
 
 def test_nothing_is_compared_with_a_baseline_that_is_disowned():
@@ -116,7 +116,7 @@ def test_the_gate_fails(runs, name):
     (point,) = report.points
     assert (report.outcome, report.exit_code) == ("failed", 1)
     why = f"{name} is disowned by its self-audit ({WHY})"
-    assert point.reason == f"{why}; `accel-bench audit` names the runs"
+    assert point.reason == f"{why}; `accel-bench results check` names the runs"
     assert (point.ratio, point.slower_by, point.loss_verdict) == (None, None, "not tested")
 
 

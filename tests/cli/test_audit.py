@@ -1,4 +1,4 @@
-"""`accel-bench audit` lists rows whose figures disagree, and corrupt ones."""
+"""`accel-bench results check` lists rows whose figures disagree, and corrupt ones."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def add_broken(folder: Path) -> None:
 
 def test_sound_rows_pass(folder: Path) -> None:
     for place in ((), (str(folder),), ("--results", str(folder))):
-        done = call("audit", *place)
+        done = call("results", "check", *place)
         assert (done.code, done.out) == (0, "2 rows, 1 completed: no invariant is broken\n")
 
 
 def test_a_broken_row_is_listed_with_its_figures(folder: Path) -> None:
     add_broken(folder)
-    done = call("audit", str(folder))
+    done = call("results", "check", str(folder))
     assert done.code == 1
     (line,) = [line for line in done.out.splitlines() if line.startswith("broken ")]
     assert "sequence_length" in line
@@ -53,7 +53,7 @@ def test_a_broken_row_is_listed_with_its_figures(folder: Path) -> None:
 
 def test_a_corrupt_row_is_listed_too(folder: Path) -> None:
     change_payload(folder, "sound", '"loss":2.0', '"loss":1.0')
-    done = call("audit", "--format", "json")
+    done = call("results", "check", "--format", "json")
     found = json.loads(done.out)
     assert done.code == 1
     assert (found["rows"], found["audited"]) == (2, 0)
@@ -62,15 +62,15 @@ def test_a_corrupt_row_is_listed_too(folder: Path) -> None:
 
 def test_a_table_and_the_document_name_the_same(folder: Path) -> None:
     add_broken(folder)
-    (found,) = json.loads(call("audit", "--format", "json").out)["broken"]
-    printed = call("audit").out
+    (found,) = json.loads(call("results", "check", "--format", "json").out)["broken"]
+    printed = call("results", "check").out
     for key in ("run_id", "experiment_id", "stack", "invariant", "figures"):
         assert key in printed
         assert found[key] in printed
 
 
 def test_a_folder_without_results_is_an_error(tmp_path: Path) -> None:
-    done = call("audit", str(tmp_path / "nothing"))
+    done = call("results", "check", str(tmp_path / "nothing"))
     assert done.code == 2
     assert "there are no results" in done.err
 

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scenario = write_nulls(folder, measure="{warmup: 1, steps: 3, rounds: 2}")
     assert call("run", str(scenario), "-q", folder=folder).code == 0
     (session,) = sessions(folder)
-    made = call("bundle", session[:12], "-o", "first.zip", folder=folder)
+    made = call("bundle", "new", session[:12], "-o", "first.zip", folder=folder)
     assert (made.code, made.err) == (0, "")
     digest = read_bundle(folder / "first.zip").manifest.sha256
     assert made.out.endswith(f"1 session of nulls, {_size(folder)} bytes, sha256 {digest}\n")
@@ -77,16 +77,16 @@ def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None
     assert f"measured here, reproduced on {machines}" in text
 
     # The bundle of the repetition says what it repeats, and the page counts it.
-    assert call("bundle", *again, "-o", "again.zip", folder=folder).code == 0
+    assert call("bundle", "new", *again, "-o", "again.zip", folder=folder).code == 0
     assert read_bundle(folder / "again.zip").manifest.repeats == identity
-    done = call("site", ".", folder=folder)
+    done = call("bundle", "site", ".", folder=folder)
     assert (done.code, done.out) == (0, "index.html: 2 bundles, 0 refused\n")
     page = (folder / "index.html").read_text()
     assert f"1 time: 1 {found['verdict']} by its author" in page
     assert "repeats first.zip" in page
 
     # One experiment's id leads to the bundle's own runs and to those that repeat it.
-    done = call("bundle", runs[0].experiment.id, "-o", "mixed.zip", folder=folder)
+    done = call("bundle", "new", runs[0].experiment.id, "-o", "mixed.zip", folder=folder)
     assert (done.code, "different scenarios or repetitions" in done.err) == (2, True)
     assert own in done.err
 
@@ -110,7 +110,7 @@ def test_a_tampered_bundle_is_neither_run_nor_shown(folder: Path, tmp_path: Path
     assert done.code == 2
     assert "error: bad<b>.zip: refused, " in done.err
     assert not (tmp_path / "accel_bench_results").exists()
-    done = call("site", ".", "-o", "page.html", folder=tmp_path)
+    done = call("bundle", "site", ".", "-o", "page.html", folder=tmp_path)
     assert (done.code, done.out) == (1, "page.html: 1 bundle, 3 refused\n")
     assert "link.zip: it is a link or no plain file" in done.err
     assert "same.zip: the same runs as copy.zip" in done.err
@@ -120,17 +120,17 @@ def test_a_tampered_bundle_is_neither_run_nor_shown(folder: Path, tmp_path: Path
 
 
 def test_without_a_bundle_there_is_no_page(tmp_path: Path) -> None:
-    done = call("site", ".", folder=tmp_path)
+    done = call("bundle", "site", ".", folder=tmp_path)
     assert done.code == 2
-    assert "holds no bundle (*.zip); `accel-bench bundle` makes some" in done.err
-    assert "is no folder" in call("site", "absent", folder=tmp_path).err
+    assert "holds no bundle (*.zip); `accel-bench bundle new` makes some" in done.err
+    assert "is no folder" in call("bundle", "site", "absent", folder=tmp_path).err
     assert not (tmp_path / "index.html").exists()
 
 
 def test_an_unknown_id_and_an_existing_file_are_named(folder: Path) -> None:
-    done = call("bundle", "nothing", "-o", "x.zip", folder=folder)
+    done = call("bundle", "new", "nothing", "-o", "x.zip", folder=folder)
     assert (done.code, "begins with 'nothing'" in done.err) == (2, True)
-    done = call("bundle", "2", "-o", "first.zip", folder=folder)
+    done = call("bundle", "new", "2", "-o", "first.zip", folder=folder)
     assert (done.code, "first.zip is already there" in done.err) == (2, True)
 
 
@@ -140,7 +140,7 @@ def test_a_repetition_by_a_copy_counts_once(tmp_path: Path) -> None:
     for name in ("again.zip", "copy.zip"):
         note = {"note": name}  # other bytes, the same session
         write(tmp_path, make_runs("tuesday"), name, repeated | note)
-    assert call("site", ".", folder=tmp_path).code == 0
+    assert call("bundle", "site", ".", folder=tmp_path).code == 0
     page = (tmp_path / "index.html").read_text()
     assert page.count("1 time: 1 reproduced") == 2  # fast and slow
     assert "2 times" not in page
@@ -160,7 +160,7 @@ def test_who_repeats_a_bundle_twice_on_a_machine_counts_once(
             # The second on one machine finds otherwise, and counts alone.
             runs = make_runs(session, fast=0.5 if session == "thursday" else 0.8)
             write(tmp_path, runs, f"{session}.zip", repeated)
-    assert call("site", ".", folder=tmp_path).code == 0
+    assert call("bundle", "site", ".", folder=tmp_path).code == 0
     page = (tmp_path / "index.html").read_text()
     assert "3 times: 1 not reproduced, 1 reproduced, 1 reproduced by its author" in page
     assert "3 times: 2 reproduced, 1 reproduced by its author" in page  # slow
@@ -176,7 +176,7 @@ def test_numbers_that_nothing_can_be_computed_with_end_no_page(tmp_path: Path) -
     sessions, results = anonymous([make_record()], wild)
     texts = {"scenario.yaml": unpack(good)["scenario.yaml"].decode()}
     write_bundle(tmp_path / "wild.zip", Content(sessions, results, "lora", texts))
-    done = call("site", ".", folder=tmp_path)
+    done = call("bundle", "site", ".", folder=tmp_path)
     assert done.out == "index.html: 1 bundle, 1 refused\n"
     assert "wild.zip: nothing can be computed with it (OverflowError" in done.err
     done = call("reproduce", "wild.zip", folder=tmp_path)

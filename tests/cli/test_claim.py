@@ -1,4 +1,4 @@
-"""`accel-bench claim check`: what is claimed of stacks against stored runs."""
+"""`accel-bench results claims`: what is claimed of stacks against stored runs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(text: str, *arguments: str) -> Done:
     """Check the claims of a text."""
     Path("claims.yaml").write_text(text, encoding="utf8")
-    return call("claim", "check", "claims.yaml", *arguments)
+    return call("results", "claims", "claims.yaml", *arguments)
 
 
 def document(text: str) -> tuple[Any, list[Any]]:
@@ -142,6 +142,6 @@ def test_a_bad_file_is_an_error_that_names_its_place() -> None:
 
 def test_a_file_of_another_kind_is_refused() -> None:
     Path("claims.txt").write_text("claims: []", encoding="utf8")
-    done = call("claim", "check", "claims.txt")
+    done = call("results", "claims", "claims.txt")
     assert (done.code, done.out) == (2, "")
     assert "claims.txt: a file of claims ends in .yaml, .yml, .toml, .json" in done.err

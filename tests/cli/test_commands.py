@@ -13,8 +13,17 @@ from pathlib import Path
 import pytest
 from cli.program import call, start, write_nulls
 
-from accel_bench.cli.commands import DESCRIPTIONS, GROUP, find_commands
+from accel_bench.analysis.gates.gate import EXIT_CODES
+from accel_bench.catalog.prices import TABLE_VARIABLE
+from accel_bench.cli.commands import DESCRIPTIONS, GROUP, RENAMED, VERBS, find_commands
+from accel_bench.cli.help import find_topics
+from accel_bench.documents.load_toml import load_toml
+from accel_bench.documents.presets import presets_root
+from accel_bench.documents.variables import RESULTS
+from accel_bench.errors import AccelBenchError
+from accel_bench.machine.caches import VARIABLE
 
+CATALOG = ("models", "devices", "prices", "stacks")
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 FILE = re.compile(r"^`([a-z_/]+\.(?:toml|py))`:\n\n```[a-z]+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -33,6 +42,9 @@ PYPROJECT = {
         "run": "stranger.hello:greet",
         "broken": "stranger.broken:main",
         "number": "stranger.hello:__doc__",
+        "results.praise": "stranger.hello:greet",
+        "results.list": "stranger.hello:greet",
+        "fruits.list": "stranger.hello:greet",
     },
     "accel_bench.samples": {"stranger": "stranger"},
 }
@@ -46,7 +58,9 @@ def stranger(tmp_path: Path) -> Path:
     (package / "__init__.py").touch()
     (package / "hello.py").write_text(STRANGER)
     (package / "broken.py").write_text("import no_such_library\n")
-    greet = '[greet]\ntitle = "Measure"\nhelp = "Greet somebody first."\n'
+    (package / "sample_configurations" / "help").mkdir()
+    (package / "sample_configurations" / "help" / "manners.txt").write_text("Be kind.\n")
+    greet = '[greet]\ntitle = "Decide"\nhelp = "Greet somebody first."\n'
     (package / "sample_configurations" / DESCRIPTIONS).write_text(greet)
     info = tmp_path / "a_stranger-1.0.dist-info"
     info.mkdir()
@@ -63,9 +77,10 @@ def test_a_stranger_s_command_is_listed_helped_called_and_ours_keep_their_names(
     stranger: Path,
 ) -> None:
     listed = call("--help", PYTHONPATH=str(stranger)).out
-    measure, _, others = listed.partition("Of other distributions:")
-    assert "  greet      Greet somebody first.\n" in measure and "\n  run  " in measure
-    assert others.split() == ["a-stranger:run", "broken", "number"]
+    first, _, others = listed.partition("Of other distributions:")
+    assert "  greet      Greet somebody first.\n" in first and "\n  run      " in first
+    names = others.partition("\n\n")[0].split()
+    assert names == ["a-stranger:run", "broken", "fruits", "number"]
     helped = call("greet", "--help", PYTHONPATH=str(stranger)).out
     assert helped.startswith("Usage: accel-bench greet [OPTIONS] [name]")
     assert call("greet", "world", PYTHONPATH=str(stranger)).out == "hello world\n"
@@ -100,7 +115,7 @@ def test_the_command_of_the_documentation_takes_fifteen_lines_and_works(tmp_path
     subprocess.run(pip, check=True, capture_output=True)
     assert call("run", str(write_nulls(tmp_path)), "-q", folder=tmp_path).code == 0
     listed = call("--help", PYTHONPATH=str(site)).out
-    assert "  slowest      Print the slowest stack that is stored.\n" in listed
+    assert "  slowest  Print the slowest stack that is stored.\n" in listed
     done = call("slowest", folder=tmp_path, PYTHONPATH=str(site))
     assert re.fullmatch(r"(baseline|other): [\d,]+ tokens/s\n", done.out), done.err
 
@@ -132,6 +147,87 @@ def test_the_shell_completes_nothing_behind_a_command_that_there_is_not() -> Non
     assert "error" not in done.err and "Traceback" not in done.err
 
 
+def test_a_stranger_s_command_joins_a_noun_and_a_noun_is_made_of_what_joins_it(
+    stranger: Path,
+) -> None:
+    path = str(stranger)
+    assert "\n  praise\n" in call("results", "--help", PYTHONPATH=path).out
+    assert call("results", "praise", "them", PYTHONPATH=path).out == "hello them\n"
+    assert call("fruits", PYTHONPATH=path).out == "hello you\n"
+    assert "List all runs" in call("results", "list", "--help", PYTHONPATH=path).out
+    assert call("help", "manners", PYTHONPATH=path).out == "Be kind.\n"
+    listed = call("help", "commands", PYTHONPATH=path).out
+    assert "greet" in listed and "accel-bench fruits COMMAND:\n  list\n" in listed
+
+
+@pytest.mark.parametrize("noun", ["results", "scenarios", "plugins", "catalog", "bundle", "op"])
+def test_commands_of_a_noun_stand_on_a_line_each_and_the_common_ones_first(noun: str) -> None:
+    text = call(noun, "--help", COLUMNS="80").out.partition("Commands:\n")[2]
+    lines = [line for line in text.splitlines() if line and not line.endswith(":")]
+    assert [line for line in lines if not re.fullmatch(r"  [a-z]+ +\S.*\.", line)] == []
+    assert max(map(len, lines)) <= 80
+    names = [line.split()[0] for line in lines]
+    common = [name for name in VERBS if name in names]
+    assert names[: len(common)] == common and (common or noun == "catalog")
+
+
+@pytest.mark.parametrize(
+    "noun", ["scenarios", "plugins", "bundle", "op", *(f"catalog {one}" for one in CATALOG)]
+)
+def test_a_noun_alone_lists(noun: str, tmp_path: Path) -> None:
+    words = noun.split()
+    listed = call(*words, "list", folder=tmp_path)
+    assert listed.code == 0 and listed.out == call(*words, folder=tmp_path).out
+    as_json = call(*words, "--format", "json", folder=tmp_path)
+    assert json.loads(as_json.out) == json.loads(call(*words, "list", "--format", "json").out)
+
+
+def test_the_catalog_alone_lists_its_kinds() -> None:
+    done = call("catalog")
+    assert done.code == 0
+    assert all(f"\n  {one} " in done.out for one in CATALOG)
+
+
+FORMER = load_toml((presets_root() / RENAMED).read_text("utf8"), RENAMED).data
+
+
+@pytest.mark.parametrize(("former", "new"), FORMER["commands"].items())
+def test_a_former_name_is_answered_with_a_command_that_there_is(former: str, new: str) -> None:
+    done = call(*former.split(), "--help")
+    assert done.code == 2
+    assert done.err == f"error: `accel-bench {former}` is now `accel-bench {new}`\n"
+    assert call(*new.split(), "--help").code == 0
+
+
+def test_every_topic_is_listed_printed_and_fits_79_columns() -> None:
+    listed = call("help").out
+    for topic, text in find_topics().items():
+        assert call("help", topic).out == f"{text}\n"
+        assert re.search(rf"\n  {topic} +\S.*\.\n", f"{listed}\n")
+        assert max(map(len, text.splitlines())) <= 79
+    assert {"exit-codes", "formats", "environment", "numbers"} <= {*find_topics()}
+    assert call("help", "results", "list").out == call("results", "list", "--help").out
+    assert "did you mean 'numbers'" in call("help", "number").err
+
+
+def test_topics_name_all_exit_codes_and_variables() -> None:
+    topics = find_topics()
+    codes = {one.exit_code for one in [AccelBenchError, *AccelBenchError.__subclasses__()]}
+    codes |= {*EXIT_CODES.values()}
+    assert all(f"\n  {code}    " in topics["exit-codes"] for code in codes)
+    for variable in (RESULTS, TABLE_VARIABLE, VARIABLE):
+        assert f"\n  {variable} " in topics["environment"]
+
+
+def test_the_help_of_run_fits_on_two_screens_and_names_every_option() -> None:
+    lines = call("run", "--help", COLUMNS="80").out.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "  --max-runs N         Refuse a plan with more runs.  [default: 1000]\n" in text
+    assert "  --format WORD  How to print: table, json, csv, markdown.  [default: table]" in text
+
+
 def test_the_list_imports_no_command() -> None:
     program = (
         "import json, sys\n"
@@ -148,9 +244,12 @@ def test_the_list_imports_no_command() -> None:
 
 
 def test_every_command_of_ours_has_a_line_that_fits_80_columns_whole() -> None:
-    ours = [one for one in find_commands().values() if one.entry.is_ours]
-    assert len(ours) > 20
+    ours = [one for one in find_commands().values() if one.entry is None or one.entry.is_ours]
     assert [one.name for one in ours if not one.line.endswith(".")] == []
-    printed = call("--help", COLUMNS="80").out
-    assert all(f" {one.line}\n" in printed for one in ours)
-    assert "..." not in printed.partition("Measure:")[2]
+    every = call("help", "commands", COLUMNS="80").out
+    assert all(f" {one.line}\n" in every for one in ours)
+    assert "..." not in every
+    printed = call("--help", COLUMNS="80").out.partition("Measure and compare:")[2]
+    names = re.findall(r"^  ([a-z-]+)  +\S.*\.$", printed, re.MULTILINE)
+    assert names[:3] == ["run", "compare", "report"]
+    assert len(names) <= 18 and "..." not in printed

@@ -1,4 +1,4 @@
-"""`accel-bench convergence` says how stored experiments learned."""
+"""`accel-bench results convergence` says how stored experiments learned."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def convergence(results: Path, *arguments: str) -> Done:
-    done = call("convergence", "--results", str(results), *arguments)
+    done = call("results", "convergence", "--results", str(results), *arguments)
     assert done.code == 0, done.err
     return done
 
@@ -131,6 +131,6 @@ def test_without_a_curve_it_says_so(tmp_path: Path) -> None:
 
 
 def test_options_of_other_commands_are_refused(results: Path) -> None:
-    done = call("convergence", "--results", str(results), "--for-tokens", "1e6")
+    done = call("results", "convergence", "--results", str(results), "--for-tokens", "1e6")
     assert done.code == 2
-    assert "belongs to `accel-bench cost`" in done.err
+    assert "belongs to `accel-bench results cost`" in done.err

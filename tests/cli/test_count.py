@@ -1,4 +1,4 @@
-"""`accel-bench count` with real steps: equal ledgers, differences that name lines, two ranks."""
+"""`scenarios count` with real steps: equal ledgers, differences that name lines, two ranks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def saved(scenario: Path) -> Path:
 
 
 def count(*words: str | Path) -> Done:
-    return call("count", *map(str, words), "--set", "launcher=forking")
+    return call("scenarios", "count", *map(str, words), "--set", "launcher=forking")
 
 
 def test_the_same_code_differs_by_nothing_from_a_stored_ledger(scenario: Path, saved: Path) -> None:
@@ -91,7 +91,7 @@ def test_processes_with_other_hash_seeds_differ_by_nothing(
 ) -> None:
     compiled = [{"use": "torch-compile", "backend": "aot_eager"}]
     scenario = write(tmp_path, "repeated", devices, {"baseline": [], "compiled": compiled})
-    words = ("count", str(scenario), "--stack", stack, "--oversubscribe")
+    words = ("scenarios", "count", str(scenario), "--stack", stack, "--oversubscribe")
     paths = [tmp_path / f"{seed}.json" for seed in ("0", "1", "4711")]
     for path in paths:
         done = start(*words, "--save", str(path), folder=tmp_path, PYTHONHASHSEED=path.stem)

@@ -1,4 +1,4 @@
-"""`accel-bench import` and `scenarios import`; imported rows are marked wherever they are shown."""
+"""`results import` and `scenarios import`; imported rows are marked wherever they are shown."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def files(tmp_path: Path) -> Path:
 
 def test_a_folder_is_imported_once_listed_shown_and_exported(files: Path, tmp_path: Path) -> None:
     results = ("--results", str(tmp_path / "R"))
-    first = call("import", str(files), *results)
+    first = call("results", "import", str(files), *results)
     assert first.code == 0, first.err
     assert first.out.count("import-") == 7
-    again = call("import", str(files), *results)
+    again = call("results", "import", str(files), *results)
     assert again.out.count("(was there)") == 7
 
     listed = call("results", "list", *results, "--format", "json")
@@ -77,32 +77,42 @@ def test_a_folder_is_imported_once_listed_shown_and_exported(files: Path, tmp_pa
     assert exported.count("imported ") == len(rows)
     assert ":::MLLOG" in call("results", "export", "--format", "mllog", *results).out
 
-    audit = call("audit", str(tmp_path / "R"))
+    audit = call("results", "check", str(tmp_path / "R"))
     assert audit.code == 0
     assert "0 completed: no invariant is broken" in audit.out
 
 
 def test_a_cost_of_an_imported_row_is_refused_in_words(files: Path, tmp_path: Path) -> None:
     results = ("--results", str(tmp_path / "R"))
-    call("import", str(files / "benchmarks.csv"), *results)
-    cost = call("cost", "--price", "3", *results)
+    call("results", "import", str(files / "benchmarks.csv"), *results)
+    cost = call("results", "cost", "--price", "3", *results)
     assert "no cost, since it was imported from" in cost.out
     assert "which states 5,396.22 tokens/s" in cost.out
-    rows = json.loads(call("cost", "--price", "3", "--format", "json", *results).out)["experiments"]
+    rows = json.loads(call("results", "cost", "--price", "3", "--format", "json", *results).out)[
+        "experiments"
+    ]
     assert {row["usd_per_million_tokens"] for row in rows} == {None}
 
 
 def test_errors_name_the_culprit_and_the_way_out(tmp_path: Path) -> None:
     other = write(tmp_path, "a.json", {"a": 1})
     results = ("--results", str(tmp_path / "R"))
-    unknown = call("import", str(other), *results)
+    unknown = call("results", "import", str(other), *results)
     assert (unknown.code, "a.json: is none of" in unknown.err) == (2, True)
-    assert "did you mean 'trainer-state'" in call("import", str(other), "--format", "traner").err
+    assert (
+        "did you mean 'trainer-state'"
+        in call("results", "import", str(other), "--format", "traner").err
+    )
     forced = call(
-        "import", str(write(tmp_path, "b.json", TRAINER)), "--format", "fms-csv", *results
+        "results",
+        "import",
+        str(write(tmp_path, "b.json", TRAINER)),
+        "--format",
+        "fms-csv",
+        *results,
     )
     assert forced.code == 2
-    assert call("import", str(tmp_path / "gone.json"), *results).code == 2
+    assert call("results", "import", str(tmp_path / "gone.json"), *results).code == 2
     assert not (tmp_path / "R" / "results.sqlite").exists()
 
 
@@ -111,7 +121,7 @@ def test_conditions_and_groups_mix_no_imported_row_with_measured_ones(tmp_path: 
     with open_store(folder, write=True) as store:
         store.add_session(make_session())
         store.add(make_result("a", experiment=make_experiment("accelerated-peft-autogptq")))
-    call("import", str(write(tmp_path, "b.csv", CSV)), "--results", folder)
+    call("results", "import", str(write(tmp_path, "b.csv", CSV)), "--results", folder)
 
     def listed(*arguments: str) -> list[dict[str, object]]:
         form = ("--results", folder, "--format", "json")
@@ -137,7 +147,7 @@ def test_conditions_and_groups_mix_no_imported_row_with_measured_ones(tmp_path: 
 def test_settings_of_the_user_are_stored_as_given(tmp_path: Path) -> None:
     path = write(tmp_path, "all_results.json", TRAINER)
     results = ("--results", str(tmp_path / "R"))
-    call("import", str(path), "--set", "model.id=mistral-7b", *results)
+    call("results", "import", str(path), "--set", "model.id=mistral-7b", *results)
     shown = call("results", "show", "import-trainer", *results).out
     assert "model.id: mistral-7b" in shown
     assert "was given by the user" in shown
@@ -146,7 +156,7 @@ def test_settings_of_the_user_are_stored_as_given(tmp_path: Path) -> None:
 def test_another_setting_or_file_beside_it_is_another_import(tmp_path: Path) -> None:
     path = write(tmp_path, "all_results.json", TRAINER)
     results = ("--results", str(tmp_path / "R"))
-    asked = ("import", str(path), *results)
+    asked = ("results", "import", str(path), *results)
     call(*asked)
     given = (*asked, "--set", "model.id=mistral-7b")
     assert "(was there)" not in call(*given).out
@@ -160,7 +170,13 @@ def test_another_setting_or_file_beside_it_is_another_import(tmp_path: Path) -> 
 def test_an_import_that_stopped_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ("import", str(write(tmp_path, "b.csv", CSV)), "--results", str(tmp_path / "R"))
+    asked = (
+        "results",
+        "import",
+        str(write(tmp_path, "b.csv", CSV)),
+        "--results",
+        str(tmp_path / "R"),
+    )
 
     def full(connection: Connection, record: RunRecord) -> None:
         if record.columns["position"] == 2:
@@ -252,7 +268,7 @@ def test_a_run_goes_on_as_if_nothing_had_been_imported(tmp_path: Path) -> None:
     path = write(tmp_path, "nulls.yaml", NULLS)
     csv_text = CSV.replace("accelerated-peft-autogptq", "other")
     results = ("--results", str(tmp_path / "R"))
-    call("import", str(write(tmp_path, "b.csv", csv_text)), *results)
+    call("results", "import", str(write(tmp_path, "b.csv", csv_text)), *results)
     done = call("run", str(path), "--quiet", *results)
     assert done.code == 0, done.err
     assert "imported" not in done.out

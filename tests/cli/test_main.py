@@ -13,7 +13,7 @@ from cli.program import call, start, write_nulls
 
 from accel_bench import __version__
 
-COMMANDS = ("run", "plugins", "scenarios", "stacks", "models", "results")
+COMMANDS = ("run", "plugins", "scenarios", "catalog", "results")
 
 
 def installed_script() -> Path:
@@ -40,11 +40,11 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_without_arguments_the_program_shows_its_help_and_asks_for_a_command() -> None:
     done = call()
     assert done.code == 2
-    assert "Measure:" in done.out + done.err
+    assert "Measure and compare:" in done.out + done.err
 
 
 @pytest.mark.skipif(not installed_script().exists(), reason="the console script is not installed")
-@pytest.mark.parametrize("arguments", [["--version"], ["run", "--help"], ["stacks", "list"]])
+@pytest.mark.parametrize("arguments", [["--version"], ["run", "--help"], ["catalog", "stacks"]])
 def test_the_module_is_the_same_program_as_the_script(arguments: list[str]) -> None:
     command = [str(installed_script()), *arguments]
     # Without `env`, the script would get COLUMNS too, which readline sets behind Python's back.
@@ -81,8 +81,8 @@ def test_completion_can_be_installed() -> None:
         (["run", "no-such-file.yaml"], "'no-such-file.yaml'"),
         (["run", "quickstrat", "--dry-run"], "did you mean 'quickstart'"),
         (["scenarios", "show", "quickstrat"], "did you mean 'quickstart'"),
-        (["stacks", "show", "torch-compiel"], "did you mean 'torch-compile'"),
-        (["models", "show", "gpt3"], "did you mean 'gpt2'"),
+        (["catalog", "stacks", "show", "torch-compiel"], "did you mean 'torch-compile'"),
+        (["catalog", "models", "show", "gpt3"], "did you mean 'gpt2'"),
         (["plugins", "show", "lor"], "did you mean 'lora'"),
         (["results", "list", "--results", "nowhere"], "nowhere"),
     ],

@@ -1,4 +1,4 @@
-"""`accel-bench models` prints the catalog, for people and for programs."""
+"""`accel-bench catalog models` prints the catalog, for people and for programs."""
 
 from __future__ import annotations
 

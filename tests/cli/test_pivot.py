@@ -1,4 +1,4 @@
-"""`accel-bench pivot` and `summary` show stored experiments in one table."""
+"""`accel-bench results pivot` and `summary` show stored experiments in one table."""
 
 from __future__ import annotations
 
@@ -73,13 +73,15 @@ def succeed(*arguments: str) -> Done:
 
 def test_a_grid_shows_oom_cells_ratios_and_money(folder: Path) -> None:
     arguments = ["--rows", "stack", "--columns", "batch_size", "--for-tokens", "1e6"]
-    text = succeed("pivot", *arguments, "--price", "3.6").out
+    text = succeed("results", "pivot", *arguments, "--price", "3.6").out
     assert "4 experiments (1 OOM, 3 measured)" in text
     assert "tokens per hour" in text and "samples per second" in text
     lora = [line.split() for line in text.splitlines() if line.startswith("lora ")]
     assert all(line[-1] == "OOM" for line in lora)
     assert "asked for 2 GiB, 1 GiB free" in text
-    document = json.loads(succeed("pivot", *arguments, "--price", "3.6", "--format", "json").out)
+    document = json.loads(
+        succeed("results", "pivot", *arguments, "--price", "3.6", "--format", "json").out
+    )
     cells = {(*cell["row"], *cell["column"]): cell for cell in document["cells"]}
     figures = {key: value and value["median"] for key, value in cells["nf4", 4]["figures"].items()}
     # 800 tokens a second at a tenth of a cent.
@@ -99,9 +101,9 @@ def test_stacks_are_compared_with_the_baseline_that_is_stored(folder: Path) -> N
         for number, stack in enumerate(("lora", "nf4")):
             one = make_experiment(stack, scenario={"train": {"learning_rate": 0.5}})
             store.add(make_result(f"later-{number}", "tuesday", experiment=one, position=number))
-    made = json.loads(succeed("pivot", "tuesday", "--format", "json").out)
+    made = json.loads(succeed("results", "pivot", "tuesday", "--format", "json").out)
     assert made["reference"] == {"stack": "nf4"}
-    text = succeed("summary", "tuesday", "--by", "stack", "--format", "csv").out
+    text = succeed("results", "summary", "tuesday", "--by", "stack", "--format", "csv").out
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["value"], row["pairs"]) for row in rows] == [("nf4", "0"), ("lora", "1")]
 
@@ -112,7 +114,9 @@ def test_a_figure_has_one_name_in_tables_histories_and_claims(folder: Path) -> N
         **dict.fromkeys(("step_seconds", "median_step_seconds"), 0.5),
         **{"samples_per_second": 2.0, "tokens_per_hour": 720_000, "mfu": None},
     }.items():
-        made = json.loads(succeed("pivot", "run-0", "--values", figure, "--format", "json").out)
+        made = json.loads(
+            succeed("results", "pivot", "run-0", "--values", figure, "--format", "json").out
+        )
         found = made["cells"][0]["figures"][made["values"][0]["name"]]
         assert (found and found["median"]) == value
         arguments = ["history", "run_id = run-0", "--figure", figure, "--format", "json"]
@@ -126,15 +130,17 @@ def test_a_figure_has_one_name_in_tables_histories_and_claims(folder: Path) -> N
 
 
 def test_a_figure_that_lacks_an_option_says_which(folder: Path) -> None:
-    text = succeed("pivot", "--price", "0.1", "--values", "dollars").out
+    text = succeed("results", "pivot", "--price", "0.1", "--values", "dollars").out
     assert "dollars: not known without --for-tokens" in text and "--instance" not in text
-    text = succeed("pivot", "--for-tokens", "1e6", "--values", "hours,dollars").out
+    text = succeed("results", "pivot", "--for-tokens", "1e6", "--values", "hours,dollars").out
     assert "hours: for 1,000,000 tokens" in text and "hours and USD" not in text
     assert "dollars: not known without --price or --instance" in text
 
 
 def test_a_line_of_the_csv_is_an_experiment_with_its_place(folder: Path) -> None:
-    text = succeed("pivot", "--values", "tokens_per_second,last_loss", "--format", "csv").out
+    text = succeed(
+        "results", "pivot", "--values", "tokens_per_second,last_loss", "--format", "csv"
+    ).out
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["stack"], row[BATCH], row["word"]) for row in rows] == [
         ("lora", "1", ""),
@@ -146,9 +152,9 @@ def test_a_line_of_the_csv_is_an_experiment_with_its_place(folder: Path) -> None
 
 
 def test_a_selection_and_a_condition_choose_what_is_arranged(folder: Path) -> None:
-    one = json.loads(succeed("pivot", "run-2", "--format", "json").out)
+    one = json.loads(succeed("results", "pivot", "run-2", "--format", "json").out)
     assert (one["shared"]["train.micro_batch_size"], len(one["cells"])) == (1, 1)
-    small = succeed("pivot", "--where", f"{BATCH} = 1", "--format", "json").out
+    small = succeed("results", "pivot", "--where", f"{BATCH} = 1", "--format", "json").out
     assert len(json.loads(small)["cells"]) == 2
 
 
@@ -169,14 +175,14 @@ def test_a_selection_and_a_condition_choose_what_is_arranged(folder: Path) -> No
     ],
 )
 def test_what_cannot_be_shown_is_an_error(folder: Path, arguments: list[str], message: str) -> None:
-    done = call("pivot", *arguments)
+    done = call("results", "pivot", *arguments)
     assert (done.code, message in done.err) == (2, True), done.err
 
 
 def test_a_summary_has_a_table_for_each_setting_that_differs(folder: Path) -> None:
-    text = succeed("summary").out
+    text = succeed("results", "summary").out
     assert "by stack" in text and "by train.micro_batch_size" in text and "1 OOM" in text
-    found = succeed("summary", "--by", "batch_size", "--format", "csv").out
+    found = succeed("results", "summary", "--by", "batch_size", "--format", "csv").out
     rows = list(csv.DictReader(io.StringIO(found)))
     assert [(row["value"], row["experiments"], row["pairs"]) for row in rows] == [
         ("1", "2", "0"),

@@ -12,7 +12,7 @@ import pytest
 from cli.program import call, write_nulls
 from fault_plugins.distribution import install
 
-from accel_bench.cli.plugins import print_installed
+from accel_bench.cli.plugins import list_plugins
 from accel_bench.plugins import describe, registry
 from accel_bench.plugins.registry import Installed, installed
 from accel_bench.plugins.shipped import extras, shipped
@@ -181,7 +181,7 @@ def test_the_list_fits_80_columns_and_breaks_no_name(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TERM", "dumb")
     screen = Terminal()
     with contextlib.redirect_stdout(screen):
-        print_installed("table")
+        list_plugins("table")
     lines = screen.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert set(shipped()) <= {line.split(" ")[0] for line in lines}

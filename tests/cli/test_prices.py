@@ -1,4 +1,4 @@
-"""`accel-bench prices` lists prices and brings a catalog's into the user's own table."""
+"""`accel-bench catalog prices` lists prices and brings a catalog's into the user's own table."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def catalog(tmp_path: Path) -> Path:
 
 
 def import_(*arguments: str | Path) -> Done:
-    """Call `prices import`."""
-    return call("prices", "import", *map(str, arguments))
+    """Call `catalog prices import`."""
+    return call("catalog", "prices", "import", *map(str, arguments))
 
 
 def listed() -> dict[tuple[str, str], dict[str, object]]:
-    """Rows of `prices list` by instance and region."""
-    done = call("prices", "list", "--format", "json")
+    """Rows of `catalog prices` by instance and region."""
+    done = call("catalog", "prices", "list", "--format", "json")
     assert done.code == 0, done.err
     return {(row["instance"], row["region"]): row for row in json.loads(done.out)}
 
@@ -62,7 +62,7 @@ def test_the_list_names_date_source_and_staleness_of_every_price() -> None:
         assert row["source"]
         age = (date.today() - date.fromisoformat(str(row["date"]))).days
         assert row["stale"] is (age > 90)
-    printed = call("prices", "list").out
+    printed = call("catalog", "prices", "list").out
     assert any("  21.96 " in line and "p4d.24xlarge" in line for line in printed.splitlines())
 
 

@@ -43,7 +43,7 @@ def test_the_table_has_the_names_of_the_json_as_columns() -> None:
 
 def test_a_shown_scenario_is_a_file_that_can_be_run(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(call("scenarios", "show", "quickstart").out)
-    done = call("scenarios", "validate", str(tmp_path / "mine.yaml"))
+    done = call("scenarios", "check", str(tmp_path / "mine.yaml"))
     assert done.code == 0
     assert done.out.endswith("mine.yaml: ok, 20 runs here\n")
 
@@ -52,7 +52,7 @@ def test_validate_reports_every_wrong_file_and_ends_with_2(tmp_path: Path) -> No
     good = write_nulls(tmp_path)
     typo = write_nulls(tmp_path, "typo.yaml", train="{micro_batch: 2}")
     option = write_nulls(tmp_path, "option.yaml", stacks="{a: [{use: torch-compile, mod: x}]}")
-    done = call("scenarios", "validate", *map(str, (good, typo, option, tmp_path / "none.yaml")))
+    done = call("scenarios", "check", *map(str, (good, typo, option, tmp_path / "none.yaml")))
     assert done.code == 2
     assert done.out == f"{good}: ok, 2 runs here\n"
     assert "typo.yaml:8:9: unknown key 'train.micro_batch'" in done.err
@@ -62,7 +62,7 @@ def test_validate_reports_every_wrong_file_and_ends_with_2(tmp_path: Path) -> No
 
 def test_validate_takes_a_scenario_that_cannot_run_here(tmp_path: Path) -> None:
     far = write_nulls(tmp_path, resources="{nodes: 2}")
-    done = call("scenarios", "validate", str(far))
+    done = call("scenarios", "check", str(far))
     assert done.code == 0
     assert "ok, but nothing can run here" in done.out
 
@@ -70,14 +70,14 @@ def test_validate_takes_a_scenario_that_cannot_run_here(tmp_path: Path) -> None:
 def test_validate_checks_every_scenario_of_a_folder(tmp_path: Path) -> None:
     write_nulls(tmp_path, "a.yaml")
     write_nulls(tmp_path, "b.yaml", trian="{}")
-    done = call("scenarios", "validate", str(tmp_path))
+    done = call("scenarios", "check", str(tmp_path))
     assert done.code == 2
     assert "b.yaml:8:1: unknown key 'trian'; did you mean 'train'?" in done.err
 
 
 def test_validate_lets_a_scenario_set_any_variable_since_nothing_runs(tmp_path: Path) -> None:
     path = write_nulls(tmp_path, environment="{MY_VARIABLE: 'on'}")
-    assert call("scenarios", "validate", str(path)).code == 0
+    assert call("scenarios", "check", str(path)).code == 0
 
 
 def test_the_schema_describes_every_key_and_refuses_others() -> None:

@@ -224,22 +224,22 @@ VIEWS: dict[str, Callable[[], Report]] = {
 """Tables of commands that measure, by what they are made of."""
 
 COMMANDS = (
-    "hardware list",
-    "hardware show h100-sxm",
-    "prices list",
-    "models list",
+    "catalog devices",
+    "catalog devices show h100-sxm",
+    "catalog prices",
+    "catalog models",
     "scenarios list",
-    "stacks list",
+    "catalog stacks",
     "op list",
     "plugins",
     "plugins show lora",
     "doctor --no-noise",
     "results list",
     "results list --group-by stack",
-    "pivot",
-    "pivot --columns stack",
-    "summary",
-    "cost --price 1.2345 --for-tokens 1e9",
+    "results pivot",
+    "results pivot --columns stack",
+    "results summary",
+    "results cost --price 1.2345 --for-tokens 1e9",
     "history unnamed",
     "recommend --no-estimates --model tiny-llama-cpu --tokens 1e12",
     f"compare {experiment(STACKS[0], 1, learning_rate=1e-4).id} "
@@ -296,10 +296,10 @@ def pieces(text: str) -> Counter[str]:
 @pytest.mark.parametrize(
     "what",
     [
-        "cost --price 1",
+        "results cost --price 1",
         "history unnamed",
         "recommend --no-estimates --model tiny-llama-cpu --tokens 1e6",
-        "convergence",
+        "results convergence",
     ],
 )
 def test_experiments_that_differ_in_one_key_are_told_apart_by_it(
@@ -323,12 +323,15 @@ def test_an_ambiguous_name_lists_experiments_by_what_differs(results: Path) -> N
 
 def test_a_wide_table_has_all_columns_and_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    narrow, wide = call("prices", "list").out, call("prices", "list", "--wide").out
+    narrow, wide = (
+        call("catalog", "prices", "list").out,
+        call("catalog", "prices", "list", "--wide").out,
+    )
     assert "\nleft out for want of room: region, spot,\ndate, stale, table, source;" in narrow
     assert "left out" not in wide
     assert {column.header for column in PRICES} <= set(wide.partition("──")[0].split())
     monkeypatch.delenv("COLUMNS")
-    assert call("prices", "list").out == wide
+    assert call("catalog", "prices", "list").out == wide
 
 
 def test_every_command_that_prints_tables_can_print_them_wide() -> None:

@@ -83,7 +83,7 @@ def test_names_that_could_leave_the_folder_are_refused(program: Program) -> None
             path = program.folder / f"{what}{number}.yaml"
             files.append(str(write_scenario(path, scenario)))
     before = sorted(program.folder.parent.rglob("*"))
-    finished = program.call("scenarios", "validate", *files)
+    finished = program.call("scenarios", "check", *files)
     assert finished.code == 2
     assert finished.out == ""
     assert "Traceback" not in finished.err

@@ -53,9 +53,9 @@ def test_an_export_comes_back_equal_and_once(source: Path, tmp_path: Path, form:
     with open_store(target, write=True) as store:
         store.add_session(make_session())
         store.add(RESULTS[0])
-    printed = call("import", file, "--results", target)
+    printed = call("results", "import", file, "--results", target)
     assert printed == "4 runs added, 1 there already\n"
-    assert call("import", file, "--results", target).startswith("0 runs added, 5")
+    assert call("results", "import", file, "--results", target).startswith("0 runs added, 5")
     with open_store(source, write=False) as one, open_store(target, write=False) as other:
         assert [run.run_id for run in recent_results(other)] == ["a"]
         assert one.results() == [unmarked(result) for result in other.results()]
@@ -78,7 +78,7 @@ def test_an_export_is_of_imported_and_exported_runs_whatever_it_says(tmp_path: P
     runs = [make_result("imported", provenance=origin), make_result("measured", round=1)]
     file, target = tmp_path / "file.json", tmp_path / "target"
     file.write_text(json.dumps([run.model_dump(mode="json") for run in runs]))
-    call("import", file, "--results", target)
+    call("results", "import", file, "--results", target)
     with open_store(target, write=False) as store:
         assert [row.provenance for row in store.rows()] == ["imported mllog", "exported"]
         moved = store.results()[1].provenance
@@ -87,7 +87,7 @@ def test_an_export_is_of_imported_and_exported_runs_whatever_it_says(tmp_path: P
         assert recent_results(store) == []
     again = tmp_path / "again.json"
     call("results", "export", "--results", target, "--output", again)
-    call("import", again, "--results", tmp_path / "third")
+    call("results", "import", again, "--results", tmp_path / "third")
     with open_store(tmp_path / "third", write=False) as store:
         assert store.results()[1].provenance == moved
 
@@ -131,11 +131,11 @@ def test_an_import_that_stops_in_the_middle_has_added_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(database, "insert_run", full)
-        done = CliRunner().invoke(app, ["import", str(file), "--results", str(target)])
+        done = CliRunner().invoke(app, ["results", "import", str(file), "--results", str(target)])
         assert "the disk is full" in str(done.exception)
     with open_store(target, write=False) as store:
         assert (store.rows(), store.sessions()) == ([], [])
-    assert call("import", file, "--results", target).startswith("5 runs added, 0")
+    assert call("results", "import", file, "--results", target).startswith("5 runs added, 0")
 
 
 def test_a_large_list_is_read_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,9 @@ def test_what_is_no_export_is_refused_and_nothing_is_changed(tmp_path: Path, nam
     file, target = tmp_path / "file", tmp_path / "target"
     file.write_text(content)
     form = ("--format", "accel-bench")
-    done = CliRunner().invoke(app, ["import", str(file), *form, "--results", str(target)])
+    done = CliRunner().invoke(
+        app, ["results", "import", str(file), *form, "--results", str(target)]
+    )
     assert isinstance(done.exception, StoreError)
     assert message in str(done.exception)
     assert not target.exists()

@@ -240,7 +240,7 @@ def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
     """Return rows whose own figures contradict one another, with the first of these."""
     return [
         f"no verdict rests on {_name(row)}, which its self-audit disowns "
-        f"({join_names(row.disowned, 1)}; `accel-bench audit` names the runs)"
+        f"({join_names(row.disowned, 1)}; `accel-bench results check` names the runs)"
         for row in rows
         if row.disowned
     ]

@@ -168,7 +168,7 @@ def named_hardware(name: str) -> NamedHardware:
             )
     near = did_you_mean(name.lower(), _relatives(name, table))
     raise HardwareError(
-        f"{name!r} fits no device of the table (`accel-bench hardware list`), so that its peak "
+        f"{name!r} fits no device of the table (`accel-bench catalog devices`), so that its peak "
         f"FLOP/s and MFU are unknown{near}; a plugin can bring sample_configurations/hardware/"
         "NAME.yaml"
     )

@@ -43,7 +43,7 @@ class Price(Frozen):
     """Where the price holds; empty where it is the same everywhere."""
 
     device: str = Field(min_length=1)
-    """Its accelerator: a name that `hardware list` prints, or the catalog's own."""
+    """Its accelerator: a name that `catalog devices` prints, or the catalog's own."""
 
     devices: PositiveInt
     """Accelerators in one machine."""
@@ -128,8 +128,8 @@ def read_prices() -> list[PriceEntry]:
     path = user_table_path()
     if TABLE_VARIABLE in os.environ and not path.exists():
         raise PriceError(
-            f"{TABLE_VARIABLE} names {path}, which is not there; `accel-bench prices import FILE` "
-            "makes it, or unset the variable"
+            f"{TABLE_VARIABLE} names {path}, which is not there; "
+            "`accel-bench catalog prices import FILE` makes it, or unset the variable"
         )
     found = {price.key: PriceEntry(price, own=False) for price in shipped_prices()}
     found.update({price.key: PriceEntry(price, own=True) for price in user_prices(path)})
@@ -178,8 +178,8 @@ def find_price(
     if not named:
         near = did_you_mean(instance, {entry.price.instance for entry in prices})
         raise PriceError(
-            f"no price of {instance!r}{near} (`accel-bench prices list` shows all, `prices import` "
-            "adds more, and --price gives one)"
+            f"no price of {instance!r}{near} (`accel-bench catalog prices` shows all, "
+            "`catalog prices import` adds more, and --price gives one)"
         )
     fitting = [
         entry

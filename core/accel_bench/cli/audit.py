@@ -1,4 +1,4 @@
-"""`accel-bench audit`: rows whose figures disagree with one another."""
+"""`accel-bench results check`: rows whose figures disagree with one another."""
 
 from __future__ import annotations
 

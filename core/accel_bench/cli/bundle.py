@@ -1,4 +1,4 @@
-"""`accel-bench bundle`: stored sessions in one file that others can verify and repeat."""
+"""`accel-bench bundle`: stored sessions in files that others can verify and repeat."""
 
 from __future__ import annotations
 
@@ -8,9 +8,80 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli import options
+from accel_bench.cli.output import Format, print_aside, print_fields, print_rows
+from accel_bench.documents.shown import plain
+
+app = typer.Typer(help="Sessions in one verified file to share.")
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `bundle new` wrote.")]
 
 
-def bundle(
+@app.command("list")
+def list_bundles(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Else this folder.")] = Path(),
+    output: Format = "table",
+) -> None:
+    """List the bundles in a folder and below it.
+
+    All of each is verified; what was changed is refused, and the reason is printed.
+    """
+    from accel_bench.errors import BundleError
+    from accel_bench.interchange.bundle import read_bundle
+    from accel_bench.report.table import paths
+    from accel_bench.runner.site import bundle_files
+
+    rows = []
+    for path in bundle_files(folder):
+        try:
+            bundle = read_bundle(path)
+        except BundleError as error:
+            print_aside(plain(str(error)))
+            continue
+        rows.append({"file": str(path), **bundle.manifest.model_dump(mode="json")})
+    print_rows(paths("", "file scenario baseline started_at sessions"), rows, output)
+
+
+@app.command("show")
+def show_bundle(file: File, output: Format = "table") -> None:
+    """Verify a bundle, and show what it holds and concludes."""
+    from accel_bench.cli.output import print_text
+    from accel_bench.interchange.bundle import read_bundle
+
+    bundle = read_bundle(file)
+    document = {**bundle.manifest.model_dump(mode="json"), "conclusion": bundle.conclusion}
+    short = {key: value for key, value in document.items() if key not in ("members", "conclusion")}
+    print_fields(document, [(key, _text(value)) for key, value in short.items()], output)
+    if output == "table":
+        print_text(f"\n{plain(bundle.conclusion)}")
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@app.command("check")
+def check_bundles(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
+) -> None:
+    """Verify the checksums of bundles, and run nothing.
+
+    Exits with 1 where one was changed.
+    """
+    from accel_bench.errors import BundleError
+    from accel_bench.interchange.bundle import read_bundle
+
+    refused = 0
+    for file in files:
+        try:
+            typer.echo(plain(f"{file}: ok, sha256 {read_bundle(file).manifest.sha256}"))
+        except BundleError as error:
+            refused += 1
+            print_aside(plain(str(error)))
+    raise typer.Exit(1 if refused else 0)
+
+
+@app.command("new")
+def new_bundle(
     identifiers: Annotated[
         list[str], typer.Argument(metavar="ID...", help="Sessions, or runs or experiments of them.")
     ],
@@ -19,14 +90,13 @@ def bundle(
     ],
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Write all sessions to which the ids lead into one file, with checksums of all of it.
+    """Write all sessions to which ids lead into one file.
 
     It holds the scenario as it was resolved, versions, machines, every run with its samples, and
-    the conclusion; no secrets, and no names of people, hosts and folders. `accel-bench reproduce`
-    runs it again; `accel-bench site` shows a folder of them.
+    the conclusion, with checksums of all of it; no secrets, and no names of people, hosts and
+    folders. `accel-bench reproduce` runs it again; `bundle site` shows a folder of them.
     """
     from accel_bench.analysis.wording import count
-    from accel_bench.documents.shown import plain
     from accel_bench.runner.bundling import bundle_sessions
     from accel_bench.runner.unfinished import open_results
 
@@ -35,3 +105,29 @@ def bundle(
     size = output.stat().st_size
     what = f"{count(len(made.sessions), 'session')} of {made.scenario}"
     typer.echo(plain(f"{output}: {what}, {size:,} bytes, sha256 {made.sha256}"))
+
+
+@app.command("site")
+def write_site_of_bundles(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with bundles.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The page; else FOLDER/index.html."),
+    ] = None,
+) -> None:
+    """Write one page of all bundles in a folder.
+
+    It shows what their runs say, computed anew, to filter and print, and how often each result was
+    repeated by another bundle. Bundles that were changed are refused, and listed with the reason.
+
+    The page needs no server and no network. Exits with 1 where a file was refused.
+    """
+    from accel_bench.analysis.wording import count
+    from accel_bench.runner.site import write_site
+
+    page = output or folder / "index.html"
+    made = write_site(folder, page)
+    for name, reason in made.refused:
+        print_aside(plain(f"{name}: {reason}"))
+    typer.echo(plain(f"{page}: {count(made.bundles, 'bundle')}, {len(made.refused)} refused"))
+    raise typer.Exit(1 if made.refused else 0)

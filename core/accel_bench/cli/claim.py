@@ -1,4 +1,4 @@
-"""`accel-bench claim`: check what is claimed of stacks against stored runs."""
+"""`accel-bench results claims`: check what is claimed of stacks against stored runs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,7 @@ from accel_bench.cli.output import AnyFormat, print_report
 if TYPE_CHECKING:
     from accel_bench.documents.document import Document
 
-app = typer.Typer(no_args_is_help=True, help="Check statements about stacks against stored runs.")
 
-
-@app.callback()
-def _claims() -> None:
-    """Check statements about stacks, such as `at least 1.2 times as fast`, against stored runs."""
-
-
-@app.command("check")
 def check_claims(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of claims.")],
     results: options.Results = options.DEFAULT_RESULTS,

@@ -1,4 +1,4 @@
-"""`accel-bench convergence`: loss against tokens, seconds and dollars, and what a loss took."""
+"""`accel-bench results convergence`: loss against tokens, time and dollars."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def convergence(options: ConvergenceOptions) -> None:
     from accel_bench.report.views.convergence import convergence_report
 
     if options.for_tokens is not None:
-        raise AccelBenchError("--for-tokens belongs to `accel-bench cost`; --loss is for this one")
+        raise AccelBenchError(
+            "--for-tokens belongs to `accel-bench results cost`; --loss is for this one"
+        )
     rate = hourly_rate(options)
     results, baselines = options.read_with_baselines()
     document = converge(results, baselines, options.loss, rate, options.instances)

@@ -1,4 +1,4 @@
-"""`accel-bench count`: what one training step does, counted, and what has changed in it."""
+"""`accel-bench scenarios count`: what one training step does, and what has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One `accel-bench count` from its options to its exit code."""
+"""One `accel-bench scenarios count` from its options to its exit code."""
 
 from __future__ import annotations
 

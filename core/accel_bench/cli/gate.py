@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.options import MeasureOptions, former_option, takes
+from accel_bench.cli.options import MeasureOptions, takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,6 @@ class GateOptions(MeasureOptions):
         int | None,
         typer.Option(min=1, help="Add rounds until it is settled, but no more than this in all."),
     ] = None
-    max_pairs: Annotated[str | None, former_option("--max-pairs", "--max-rounds")] = None
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write JUnit XML for a CI system too.")
     ] = None

@@ -1,4 +1,4 @@
-"""`accel-bench hardware`: the table of peaks, and what a device's name means in it."""
+"""`accel-bench catalog devices`: the table of peaks, and what a device's name means in it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import typer
 
 from accel_bench.cli.output import Format, print_fields, print_rows
 
-app = typer.Typer(
-    no_args_is_help=True, help="Peak FLOP/s, memory and bandwidth of devices, with their sources."
-)
+app = typer.Typer(help="Peak FLOP/s, memory and bandwidth of devices, with their sources.")
 
 
 @app.command("list")
@@ -30,11 +28,14 @@ def list_devices(output: Format = "table") -> None:
 def show_device(
     device_name: Annotated[
         str,
-        typer.Argument(help="How torch or NVML names the device, or a name of `hardware list`."),
+        typer.Argument(help="How torch or NVML names the device, or a name of `catalog devices`."),
     ],
     output: Format = "table",
 ) -> None:
-    """Show which device a name means and what is known of it; exits with 2 when it is none."""
+    """Show which device a name means and what is known of it.
+
+    Exits with 2 when it is none.
+    """
     from accel_bench.catalog.hardware import named_hardware
     from accel_bench.report.views.catalog import PEAKS, figure_of_device
 

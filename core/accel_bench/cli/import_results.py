@@ -1,4 +1,4 @@
-"""`accel-bench import`: results of other programs and exports of our own, marked as such."""
+"""`accel-bench results import`: results of other programs, and our exports."""
 
 from __future__ import annotations
 

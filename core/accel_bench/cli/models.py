@@ -1,4 +1,4 @@
-"""`accel-bench models`: models of the catalog, and their figures."""
+"""`accel-bench catalog models`: models of the catalog, and their figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accel_bench.cli.output import Format, print_aside, print_fields, print_rows
 if TYPE_CHECKING:
     from accel_bench.catalog.models import ModelCard
 
-app = typer.Typer(no_args_is_help=True, help="Models of the catalog, with their published figures.")
+app = typer.Typer(help="Models of the catalog, with their published figures.")
 
 
 @app.command("list")
@@ -27,14 +27,17 @@ def list_models(output: Format = "table") -> None:
 
 @app.command("show")
 def show_model(
-    name: Annotated[str, typer.Argument(help="A name that `models list` prints.")],
+    name: Annotated[str, typer.Argument(help="A name that `catalog models` prints.")],
     sequence_length: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens in a sequence: adds what training computes for a token."),
     ] = None,
     output: Format = "table",
 ) -> None:
-    """Show all published figures of one model, and what is counted when all of it trains."""
+    """Show all published figures of one model.
+
+    Also what is counted when all of it trains.
+    """
     from accel_bench.catalog.models import read_card
 
     card = read_card(name)

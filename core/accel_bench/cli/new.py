@@ -1,4 +1,4 @@
-"""`accel-bench new`: write files to go on from."""
+"""`accel-bench plugins new`: write a plugin to go on from."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Write files to go on from.", no_args_is_help=True)
 
-
-@app.callback()
-def _group() -> None:
-    """Things that can be written; one today."""
-
-
-@app.command("plugin")
-def plugin(
+def new(
     name: Annotated[str, typer.Argument(help="What users will write after `use:`.")] = "",
     hooks: Annotated[
         list[str] | None,
@@ -44,7 +36,7 @@ def plugin(
             typer.echo(fill(f"{hook}: {summary}", width=79, subsequent_indent="    "))
         return
     if not name:
-        raise PluginError("name the plugin: accel-bench new plugin NAME")
+        raise PluginError("name the plugin: accel-bench plugins new NAME")
     written, chosen = write_plugin(name, hooks or (), folder)
     typer.echo(f"written: {written} with the hooks {', '.join(chosen)}")
     typer.echo(f"next: pip install -e '{written}[test]' and pytest {written}; README.md goes on")

@@ -27,21 +27,27 @@ __all__ = [
     "PlanOptions",
     "Results",
     "Where",
-    "former_option",
     "parse_fraction",
     "takes",
 ]
+
+WORK, LIMITS, OUTPUT = "Work", "Limits", "Output"
+"""Titles above options that many commands share."""
 
 Results: TypeAlias = Annotated[
     str,
     typer.Option(
         envvar=RESULTS,
         metavar="DIR",
-        help="Where results are kept: a folder, or postgresql+psycopg://USER@HOST/DATABASE.",
+        help="Folder or database of results (help formats).",
+        rich_help_panel=OUTPUT,
     ),
 ]
 TrustRemoteCode: TypeAlias = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Let models bring code of their own.", rich_help_panel=LIMITS
+    ),
 ]
 Names: TypeAlias = list[str] | None
 Where: TypeAlias = Annotated[
@@ -50,49 +56,63 @@ Where: TypeAlias = Annotated[
 ]
 
 
-def former_option(name: str, successor: str) -> Any:
-    """Return a hidden option whose error names its successor; click would suggest a namesake."""
-
-    def refuse(value: str | None) -> None:
-        if value is not None:
-            raise ScenarioError(f"there is no option {name}; did you mean {successor}?")
-
-    return typer.Option(name, hidden=True, callback=refuse)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """Options of all commands that run experiments; each adds its own."""
 
     plugin: Annotated[
-        Names, typer.Option(help="Add a stack with this plugin; A+B for both in that order.")
+        Names,
+        typer.Option(help="Add a stack with this plugin; A+B for both.", rich_help_panel=WORK),
     ] = None
     set_: Annotated[
-        Names, typer.Option("--set", metavar="KEY=VALUE", help="Change a dotted key.")
+        Names,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a dotted key.", rich_help_panel=WORK
+        ),
     ] = None
-    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for one run.")] = None
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds for one run.", rich_help_panel=LIMITS)
+    ] = None
     device: Annotated[
-        str | None, typer.Option(help="Where to run: auto, cpu, cuda, rocm, mps or another.")
+        str | None,
+        typer.Option(help="Where to run: auto, cpu, cuda, rocm, mps ...", rich_help_panel=WORK),
     ] = None
     results: Results = DEFAULT_RESULTS
-    retries: Annotated[int, typer.Option(min=0, help="Tries after a run that was lost.")] = 0
+    retries: Annotated[
+        int, typer.Option(min=0, help="Tries after a run that was lost.", rich_help_panel=LIMITS)
+    ] = 0
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=OUTPUT),
     ] = False
-    max_runs: Annotated[int, typer.Option(min=1, help="Refuse a plan with more runs.")] = 1000
+    max_runs: Annotated[
+        int, typer.Option(min=1, help="Refuse a plan with more runs.", rich_help_panel=LIMITS)
+    ] = 1000
     force: Annotated[
-        bool, typer.Option("--force", help="Run what needs more memory than there is.")
+        bool,
+        typer.Option(
+            "--force", help="Run what needs more memory than there is.", rich_help_panel=LIMITS
+        ),
     ] = False
     oversubscribe: Annotated[
-        bool, typer.Option("--oversubscribe", help="Allow more processes than cores.")
+        bool,
+        typer.Option(
+            "--oversubscribe", help="Allow more processes than cores.", rich_help_panel=LIMITS
+        ),
     ] = False
     allow_env: Annotated[
-        bool, typer.Option("--allow-env", help="Let scenarios set any environment variable.")
+        bool,
+        typer.Option(
+            "--allow-env",
+            help="Let scenarios set any environment variable.",
+            rich_help_panel=LIMITS,
+        ),
     ] = False
     trust_remote_code: TrustRemoteCode = False
     output: AnyFormat = "table"
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
-    repeats: Annotated[str | None, former_option("--repeats", "--rounds")] = None
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +120,10 @@ class MeasureOptions(PlanOptions):
     """Options of both `run` and `gate`."""
 
     resume: Annotated[
-        bool, typer.Option("--resume", help="Count complete rounds that are already stored.")
+        bool,
+        typer.Option(
+            "--resume", help="Count complete rounds that are stored.", rich_help_panel=WORK
+        ),
     ] = False
 
 
@@ -112,7 +135,7 @@ class PriceOptions:
         None
     )
     instance: Annotated[
-        str | None, typer.Option(help="Kind of machine in the table of prices (`prices list`).")
+        str | None, typer.Option(help="Kind of machine in the table of prices (`catalog prices`).")
     ] = None
     provider: Annotated[str | None, typer.Option(help="Its provider, where several have it.")] = (
         None

@@ -15,10 +15,12 @@ import typer
 from accel_bench.report.table import Column, Report, Section, Table, listed
 
 Format = Annotated[
-    Literal["table", "json"], typer.Option("--format", help="How to print: for people or programs.")
+    Literal["table", "json"],
+    typer.Option("--format", help="How to print.", rich_help_panel="Output"),
 ]
 AnyFormat = Annotated[
-    Literal["table", "json", "csv", "markdown"], typer.Option("--format", help="How to print.")
+    Literal["table", "json", "csv", "markdown"],
+    typer.Option("--format", help="How to print.", rich_help_panel="Output"),
 ]
 
 AT_ONCE = 1000
@@ -48,7 +50,7 @@ def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _wide.reset(before)
 
-    option = typer.Option("--wide", help="Print all columns of tables, whatever fits.")
+    option = typer.Option("--wide", help="Print all columns of tables.", rich_help_panel="Output")
     own = inspect.Parameter(
         "wide", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
     )

@@ -1,4 +1,4 @@
-"""`accel-bench pivot`: experiments whose settings differ, in one table."""
+"""`accel-bench results pivot`: experiments whose settings differ, in one table."""
 
 from __future__ import annotations
 

@@ -11,21 +11,12 @@ import typer
 from accel_bench.cli.output import Format, print_json, print_report, print_rows
 from accel_bench.documents.shown import plain
 
-app = typer.Typer(
-    help="Plugins: what they do and need, and which are installed.", invoke_without_command=True
-)
+app = typer.Typer(help="Plugins: what they do and need, and which are installed.")
 
 
-@app.callback()
-def list_plugins(context: typer.Context, output: Format = "table") -> None:
-    """List what each plugin does and needs, and which shipped ones are not installed."""
-    if context.invoked_subcommand is None:
-        print_installed(output)
-
-
-@app.command("list", hidden=True)
-def print_installed(output: Format = "table") -> None:
-    """List what each plugin does and needs, and which shipped ones are not installed."""
+@app.command("list")
+def list_plugins(output: Format = "table") -> None:
+    """List what each plugin does and needs, and which are not installed."""
     from accel_bench.plugins.registry import overview
     from accel_bench.report.views.plugins import plugins_report
 
@@ -37,7 +28,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A name that `accel-bench plugins` prints.")],
     output: Format = "table",
 ) -> None:
-    """Show a plugin's hooks, options and constraints. Imports it, under an alarm."""
+    """Show hooks, options and constraints of a plugin. Imports it, under an alarm."""
     from accel_bench.plugins.describe import describe
     from accel_bench.report.views.plugins import plugin_report
 
@@ -55,10 +46,11 @@ def check(
     ] = None,
     output: Format = "table",
 ) -> None:
-    """Check whether plugins can be used here, and what of a scenario would be skipped.
+    """Check which plugins can be used here.
 
-    Imports them, and proves that they fit the hooks. A plugin that is named and cannot be used ends
-    with exit code 2; a scenario of which nothing can run, with 3.
+    Imports them, and proves that they fit the hooks; --scenario lists what of one would be skipped.
+    A plugin that is named and cannot be used ends with exit code 2; a scenario of which nothing can
+    run, with 3.
     """
     from accel_bench.plugins.describe import check as check_plugin
     from accel_bench.plugins.describe import check_all

@@ -1,4 +1,4 @@
-"""`accel-bench prices`: the table of prices that `cost` reads, and how it is brought up to date."""
+"""`accel-bench catalog prices`: the prices of machines, and how they are brought up to date."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import typer
 from accel_bench.cli.options import Names, takes
 from accel_bench.cli.output import Format, print_rows
 
-app = typer.Typer(
-    no_args_is_help=True, help="Prices of machines by the hour, each with its date and source."
-)
+app = typer.Typer(help="Prices of machines by the hour, each with its date and source.")
 
 
 @app.command("list")
 def list_prices(output: Format = "table") -> None:
-    """List all prices: those that ship, replaced by your own where you have them."""
+    """List all prices, those that ship replaced by your own."""
     from datetime import date
 
     from accel_bench.catalog.prices import read_prices
@@ -38,7 +36,7 @@ def list_prices(output: Format = "table") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """Options of `prices import`."""
+    """Options of `catalog prices import`."""
 
     file: Annotated[
         Path, typer.Argument(help="A catalog: CSV with the columns of SkyPilot's vms.csv.")
@@ -61,7 +59,7 @@ class ImportOptions:
 @app.command("import")
 @takes(ImportOptions)
 def import_prices(options: ImportOptions) -> None:
-    """Write a catalog's prices of machines with accelerators into your own table.
+    """Write prices of a catalog into your own table.
 
     Your table is the file that ACCEL_BENCH_PRICES names, else accel-bench/prices.yaml in the
     configuration folder. Rows for the same provider, instance and region are replaced, others stay;

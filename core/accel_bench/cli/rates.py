@@ -18,7 +18,7 @@ def warn_if_stale(rate: HourlyRate | None) -> None:
     if rate is not None and rate.stale:
         print_aside(
             f"warning: the price is {count(rate.age_days or 0, 'day')} old ({rate.date}); "
-            "`accel-bench prices import` brings newer ones, --price gives one"
+            "`accel-bench catalog prices import` brings newer ones, --price gives one"
         )
 
 

@@ -15,7 +15,9 @@ from accel_bench.cli.options import MeasureOptions, takes
 class ReproduceOptions(MeasureOptions):
     """Options of `reproduce`."""
 
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `accel-bench bundle`.")]
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file of `accel-bench bundle new`.")
+    ]
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds; else as many as the bundle has.")
     ] = None

@@ -35,7 +35,7 @@ OWN_FORMATS = ("json", "csv", "parquet")
 
 WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
 
-app = typer.Typer(no_args_is_help=True, help="Results that were stored.")
+app = typer.Typer(help="Results that were stored.")
 
 
 def _formats() -> list[str]:
@@ -67,8 +67,10 @@ class ListOptions:
 @app.command("list")
 @options.takes(ListOptions)
 def list_results(asked: ListOptions) -> None:
-    """List all runs, a row each; a row that was damaged on the disk is shown as `corrupt`. Of more
-    than 1,000 such rows a table has the first 1,000 and the number of the others.
+    """List all runs, a row each.
+
+    A row that was damaged on the disk is shown as `corrupt`. Of more than 1,000 such rows a table
+    has the first 1,000 and the number of the others.
 
     What a kill of the program has cut off is `unfinished`, and has no columns to choose it by.
 
@@ -106,8 +108,10 @@ def _without_damaged(
 
     damaged = damaged_runs(store, conditions)
     if damaged is None:
-        line = f"more than {MOST_CHECKED:,} runs: none was checked; `accel-bench audit` does that"
-        print_aside(line)
+        print_aside(
+            f"more than {MOST_CHECKED:,} runs: none was checked; `accel-bench results check` does "
+            "that"
+        )
     elif damaged:
         print_aside(plain(f"left out as corrupt: {', '.join(damaged)}"))
         return [without(damaged)]
@@ -121,7 +125,10 @@ def tag_results(
     remove: Annotated[bool, typer.Option("--remove", help="Take them away instead.")] = False,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Give tags to a run, or to all runs of an experiment or a session: `--where "tags = TAG"`."""
+    """Give tags to a run, or to all of an experiment or session.
+
+    `--where "tags = TAG"` finds them.
+    """
     _label(results, identifier, "tag", tags, remove)
 
 
@@ -132,7 +139,10 @@ def note_results(
     remove: Annotated[bool, typer.Option("--remove", help="Take that note away.")] = False,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Write a note on a run, or on all runs of an experiment or a session; `show` prints it."""
+    """Write a note on a run, or on all of an experiment or session.
+
+    `show` prints it.
+    """
     _label(results, identifier, "note", [text], remove)
 
 
@@ -155,7 +165,7 @@ def show_results(
     results: options.Results = options.DEFAULT_RESULTS,
     output: Format = "table",
 ) -> None:
-    """Show everything about a run, or about all runs of an experiment or a session."""
+    """Show a run, or all runs of an experiment or a session."""
     from accel_bench.report.views.results import results_report
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.labels import labels_of
@@ -188,9 +198,11 @@ def export_results(
     ] = None,
     where: Annotated[str | None, typer.Option(metavar="CONDITION", help=WHERE)] = None,
 ) -> None:
-    """Write all runs, those that are named, or those of a condition, to a file or the terminal.
+    """Write runs to a file or to the terminal.
 
-    JSON and Parquet can be brought to another place with `accel-bench import`.
+    All of them, those that are named, or those of a condition.
+
+    JSON and Parquet can be brought to another place with `accel-bench results import`.
     """
     from accel_bench.errors import StoreError, did_you_mean
     from accel_bench.runner.unfinished import open_results

@@ -6,13 +6,10 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.import_scenarios import import_scenarios
 from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report
 from accel_bench.documents.shown import printable
 
-app = typer.Typer(no_args_is_help=True, help="Scenario files: list, show, validate.")
-
-app.command("import")(import_scenarios)
+app = typer.Typer(help="Scenario files: list, show, check, write.")
 
 
 @app.command("list")
@@ -42,18 +39,20 @@ def list_scenarios(output: Format = "table") -> None:
 
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A name that `scenarios list` prints.")]) -> None:
-    """Print the file of a shipped scenario, ready to be copied and changed."""
+    """Print the file of a shipped scenario."""
     from accel_bench.documents.presets import preset_path
 
     typer.echo(printable(preset_path("scenarios", name).read_text(encoding="utf8").rstrip()))
 
 
-@app.command("validate")
-def validate(
+@app.command("check")
+def check(
     files: Annotated[list[str], typer.Argument(help="Scenario files, folders, or names.")],
 ) -> None:
-    """Check files, their plugins' options included, without running anything; exit 2 if one is
-    wrong."""
+    """Check files and options of plugins, and run nothing.
+
+    Exits with 2 if one is wrong.
+    """
     from accel_bench.analysis.wording import count
     from accel_bench.cli.request import find_drafts
     from accel_bench.errors import AccelBenchError
@@ -92,7 +91,9 @@ def schema() -> None:
 
 @app.command("keys")
 def keys(output: AnyFormat = "table") -> None:
-    """List all keys of scenario files: what each may be, its default and its meaning.
+    """List all keys of scenario files.
+
+    What each may be, its default and its meaning.
 
     Options of plugins are keys beside `use`; `accel-bench plugins show NAME` lists them.
     """

@@ -1,4 +1,4 @@
-"""`accel-bench stacks`: named stacks, ours and those of plugins."""
+"""`accel-bench catalog stacks`: named stacks, ours and those of plugins."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from accel_bench.cli.output import Format, print_report
 from accel_bench.documents.shown import printable
 from accel_bench.errors import install_package
 
-app = typer.Typer(no_args_is_help=True, help="Named stacks that a scenario can refer to.")
+app = typer.Typer(help="Named stacks that a scenario can refer to.")
 
 
 @app.command("list")
 def list_stacks(output: Format = "table") -> None:
-    """List the named stacks: what each is, what it uses and sets, and what is not installed."""
+    """List named stacks: what each uses and sets.
+
+    Also what is not installed.
+    """
     from accel_bench.documents.presets import find_presets
     from accel_bench.report.table import Report, Section, Table, listed
     from accel_bench.report.views.catalog import STACKS
@@ -66,7 +69,7 @@ def _rows_of_extras() -> Iterator[dict[str, Any]]:
 
 
 @app.command("show")
-def show(name: Annotated[str, typer.Argument(help="A name that `stacks list` prints.")]) -> None:
+def show(name: Annotated[str, typer.Argument(help="A name that `catalog stacks` prints.")]) -> None:
     """Print the file of a named stack."""
     from accel_bench.documents.presets import preset_path
 

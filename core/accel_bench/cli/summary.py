@@ -1,4 +1,4 @@
-"""`accel-bench summary`: stored experiments by batch size, learning rate, hardware, ..."""
+"""`accel-bench results summary`: stored experiments by batch size, learning rate, hardware, ..."""
 
 from __future__ import annotations
 

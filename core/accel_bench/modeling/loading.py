@@ -244,7 +244,7 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
     else:
         way_out = (
             "without a network, name a local directory or, with `weights: random`, a model of "
-            "`accel-bench models list`"
+            "`accel-bench catalog models`"
         )
     return ScenarioError(f"the {part} of model.id {use.id!r} cannot be loaded: {reason}; {way_out}")
 

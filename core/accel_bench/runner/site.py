@@ -53,7 +53,7 @@ def write_site(folder: Path, output: Path) -> Site:
     """Write the page of all bundles below a folder. Raises BundleError where there is none."""
     found: dict[str, Verified] = {}
     refused: list[tuple[str, str]] = []
-    for path in _files(folder):
+    for path in bundle_files(folder):
         name = path.relative_to(folder).as_posix()
         try:
             one = _verified(path, output)
@@ -63,7 +63,9 @@ def write_site(folder: Path, output: Path) -> Site:
         except AccelBenchError as error:
             refused.append((name, str(error).removeprefix(f"{path}: ").removeprefix("refused, ")))
     if not found and not refused:
-        raise BundleError(f"{folder} holds no bundle (*{SUFFIX}); `accel-bench bundle` makes some")
+        raise BundleError(
+            f"{folder} holds no bundle (*{SUFFIX}); `accel-bench bundle new` makes some"
+        )
     bundles = [_with_repetitions(one, found, refused) for one in found.values()]
     bundles.sort(key=lambda one: (one.date, one.file), reverse=True)
     title = f"Results in {folder.resolve().name}"
@@ -71,7 +73,7 @@ def write_site(folder: Path, output: Path) -> Site:
     return Site(len(bundles), refused)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def bundle_files(folder: Path) -> Iterator[Path]:
     """Yield the files that may be bundles, in order; folders of links and hidden ones are left."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder")

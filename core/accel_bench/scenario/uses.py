@@ -146,7 +146,7 @@ class ModelUse(Use):
     """Plugin that loads the model."""
 
     id: str = "tiny-llama-cpu"
-    """A name of the catalog (`accel-bench models list`), a local directory, or a hub id."""
+    """A name of the catalog (`accel-bench catalog models`), a local directory, or a hub id."""
 
     weights: Literal["random", "pretrained"] = "random"
     """`random`: created on the device from the configuration with one seed; nothing is downloaded.

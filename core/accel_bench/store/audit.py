@@ -35,7 +35,7 @@ class BrokenInvariant(Broken):
 
 
 class AuditReport(Document):
-    """The document of `accel-bench audit`."""
+    """The document of `accel-bench results check`."""
 
     rows: int
     """Stored rows, whatever became of them."""

@@ -221,7 +221,7 @@ def _notes(
     damaged: Sequence[str] | None, lines: Sequence[RunLine], keys: Sequence[CommandKey]
 ) -> Iterator[str]:
     if damaged is None:
-        yield "of so many runs none was checked for damage; `accel-bench audit` does that"
+        yield "of so many runs none was checked for damage; `accel-bench results check` does that"
     elif damaged:
         yield f"left out as corrupt: {', '.join(damaged)}"
     others = {(line.command, line.scenario) for line in lines} - set(keys)

@@ -28,7 +28,7 @@ from accel_bench.store.schema import (
 )
 
 FIGURES_VERSION = 1
-"""Version of what is derived; `accel-bench audit` audits runs of another one anew."""
+"""Version of what is derived; `accel-bench results check` audits runs of another one anew."""
 
 MAXIMUM_INTEGER = 2**63 - 1
 """Largest integer of a column."""

@@ -1,4 +1,4 @@
-"""`accel-bench cost`: what stored throughput means in dollars."""
+"""`accel-bench results cost`: what stored throughput means in dollars."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class EstimateOptions(AnswerOptions):
         str, typer.Argument(metavar="SCENARIO", help="A scenario file, or a shipped scenario.")
     ] = "quickstart"
     gpu: Annotated[
-        str | None, typer.Option(help="Device of `hardware list`; else what this machine has.")
+        str | None, typer.Option(help="Device of `catalog devices`; else what this machine has.")
     ] = None
     fits: Annotated[
         str | None,

@@ -17,7 +17,9 @@ class RecommendOptions(AnswerOptions):
 
     model: Annotated[
         str | None,
-        typer.Option(help="Model, as scenarios name it (`models list`); else that of --scenario."),
+        typer.Option(
+            help="Model, as scenarios name it (`catalog models`); else that of --scenario."
+        ),
     ] = None
     family: Annotated[
         str | None,
@@ -32,7 +34,7 @@ class RecommendOptions(AnswerOptions):
     gpu: Annotated[
         str | None,
         typer.Option(
-            help="Device of `hardware list`; else all that have stored runs. Alone, or with "
+            help="Device of `catalog devices`; else all that have stored runs. Alone, or with "
             "--model all: which models of the catalog fit on it."
         ),
     ] = None

@@ -144,7 +144,7 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
         given["model"] = _model_of(given["scenario"])
     if "model" not in given:
         raise ScenarioError(
-            "name the model: --model NAME (`accel-bench models list`), or a --scenario that has "
+            "name the model: --model NAME (`accel-bench catalog models`), or a --scenario that has "
             "it; --gpu GPU alone, or with --model all, lists what fits there"
         )
 

@@ -1,4 +1,4 @@
-"""`accel-bench cost` turns stored throughput into dollars."""
+"""`accel-bench results cost` turns stored throughput into dollars."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def cost(*arguments: str) -> Done:
     """Call `cost`, which must succeed."""
-    done = call("cost", *arguments)
+    done = call("results", "cost", *arguments)
     assert done.code == 0, done.err
     return done
 
@@ -179,14 +179,14 @@ def test_a_machine_with_idle_devices_and_other_ones_is_noted() -> None:
 def test_a_question_without_an_answer_exits_with_2_and_the_way_out(
     arguments: tuple[str, ...], words: str
 ) -> None:
-    done = call("cost", *arguments)
+    done = call("results", "cost", *arguments)
     assert done.code == 2
     assert words in done.err
     assert done.out == ""
 
 
 def test_a_folder_without_results_is_an_error(folder: Path, tmp_path: Path) -> None:
-    done = call("cost", "--price", "1", "--results", str(tmp_path / "other"))
+    done = call("results", "cost", "--price", "1", "--results", str(tmp_path / "other"))
     assert done.code == 2
     assert "there are no results" in done.err
     assert folder.exists()

@@ -53,7 +53,7 @@ def test_torch_counts_the_products_of_a_packed_base(tmp_path: Path) -> None:
 
 def count(scenario: Path, *words: str) -> Done:
     options = ("--set", "launcher=forking", "--format", "json")
-    return call("count", str(scenario), *words, *options)
+    return call("scenarios", "count", str(scenario), *words, *options)
 
 
 @pytest.mark.release

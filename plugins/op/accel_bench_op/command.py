@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from accel_bench.analysis.schema import Summary
     from accel_bench_op.scenarios import Installed
 
-app = typer.Typer(
-    no_args_is_help=True, help="Operations, blocks and small models on their own: list, run, show."
-)
+app = typer.Typer(help="Operations, blocks and small models on their own: list, run, show.")
 
 Sizes = Annotated[
     Names,
@@ -51,7 +49,7 @@ def list_operations(
     ] = None,
     output: AnyFormat = "table",
 ) -> None:
-    """List benchmarks with their sizes, and the executors that can run them here or why not.
+    """List benchmarks and sizes, and what can run them here.
 
     Those of other distributions are listed too: they come by the entry points `accel_bench.micro`
     and `accel_bench.executors`.
@@ -87,7 +85,7 @@ class OpRunOptions(MeasureOptions):
 @app.command("run")
 @takes(OpRunOptions)
 def run(options: OpRunOptions) -> int:
-    """Measure operations under several executors and compare each with eager.
+    """Measure operations, and compare executors with eager.
 
     Each run is a fresh process, and the executors take turns. What a run computes is compared with
     eager in float64, output and gradients, and makes it `invalid` where it is wrong. Running out of
@@ -135,7 +133,10 @@ def show(
     ] = "inference",
     dtype: DTypes = "float32",
 ) -> None:
-    """Print the scenario file of one operation, for `run`, `gate` and changes of your own."""
+    """Print the scenario file of one operation.
+
+    For `run`, `gate` and changes of your own.
+    """
     import yaml
 
     from accel_bench.cli.output import print_text

@@ -386,7 +386,7 @@ def test_calls_are_no_tokens_in_any_table(tmp_path: Path) -> None:
         call("compare", first, second, *results),
         call("report", "--markdown", "-", *results),
         call("history", "nulls", *results),
-        call("pivot", "--rows", "stack", *results),
+        call("results", "pivot", "--rows", "stack", *results),
     ]
     for done in runs:
         assert "calls/s" in done.out or "calls per second" in done.out, done
@@ -395,12 +395,12 @@ def test_calls_are_no_tokens_in_any_table(tmp_path: Path) -> None:
     assert "samples/s" not in side_by_side and "steps/s" not in side_by_side
     assert "peak MiB of the process" in side_by_side
     assert "tokens per" not in runs[-1].out
-    made = json.loads(call("pivot", "--rows", "stack", "--format", "json", *results).out)
+    made = json.loads(call("results", "pivot", "--rows", "stack", "--format", "json", *results).out)
     units = {one["name"]: one["unit"] for one in made["values"]}
     assert units["tokens_per_second"] == "calls/s"
-    priced = call("cost", "--price", "1", *results).out
+    priced = call("results", "cost", "--price", "1", *results).out
     assert "no cost, since calls of an operation were counted" in priced
-    assert call("audit", str(tmp_path / "results")).code == 0
+    assert call("results", "check", str(tmp_path / "results")).code == 0
 
 
 def test_operations_on_more_devices_scale_in_calls(tmp_path: Path) -> None:

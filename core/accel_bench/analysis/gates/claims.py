@@ -102,7 +102,7 @@ class Claim(Frozen):
 
 
 class ClaimsFile(Frozen):
-    """The document that `claim check` reads."""
+    """The document that `results claims` reads."""
 
     claims: tuple[Claim, ...]
     """Claims in the order of checking."""
@@ -138,7 +138,7 @@ class CheckedClaim(Frozen):
 
 
 class ClaimsReport(Document):
-    """The document of `accel-bench claim check`."""
+    """The document of `accel-bench results claims`."""
 
     file: str
     claims: tuple[CheckedClaim, ...]

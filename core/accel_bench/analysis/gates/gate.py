@@ -299,7 +299,7 @@ def _failure(side: ExperimentRuns) -> str:
     if not failed and side.usable:
         return ""
     if not failed and side.disowned:
-        return f"{side.name} {side.how_it_ended}; `accel-bench audit` names the runs"
+        return f"{side.name} {side.how_it_ended}; `accel-bench results check` names the runs"
     status = failed[0].status if failed else side.ending.status
     why = "; ".join(failed[0].reasons if failed else side.ending.reasons)
     return f"a run of {side.name} ended as {status.value}: {why}"

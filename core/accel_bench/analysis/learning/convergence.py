@@ -1,4 +1,4 @@
-"""The document about how stored experiments learned: what `accel-bench convergence` prints."""
+"""The document of how stored experiments learned, which `results convergence` prints."""
 
 from __future__ import annotations
 

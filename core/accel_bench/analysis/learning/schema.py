@@ -1,4 +1,4 @@
-"""The document of `accel-bench convergence`: curves, what a loss took, the best rate, stability."""
+"""The document of `results convergence`: curves, what a loss took, the best rate, stability."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class BestLearningRate(Frozen):
 
 
 class ConvergenceDocument(Document):
-    """What `accel-bench convergence --format json` prints."""
+    """What `accel-bench results convergence --format json` prints."""
 
     tariff: HourlyRate | None
     loss: float | None

@@ -44,7 +44,7 @@ class Change(Frozen):
 
 
 class LedgerDifference(Document):
-    """What `accel-bench count --against` prints as JSON."""
+    """What `accel-bench scenarios count --against` prints as JSON."""
 
     before: Ledger
     """The reference, without its entries."""

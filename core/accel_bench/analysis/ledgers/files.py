@@ -36,5 +36,5 @@ def read_ledger(path: Path) -> Ledger:
         place = ".".join(map(str, first["loc"]))
         raise ScenarioError(
             f"{path} is no ledger of this version: {place or 'JSON'}: {first['msg']}; write it "
-            "with: accel-bench count SCENARIO --stack NAME --save FILE"
+            "with: accel-bench scenarios count SCENARIO --stack NAME --save FILE"
         ) from error

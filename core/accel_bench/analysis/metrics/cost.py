@@ -77,7 +77,7 @@ class ExperimentCost(ExperimentRow):
 
 
 class CostDocument(Document):
-    """What `accel-bench cost --format json` prints."""
+    """What `accel-bench results cost --format json` prints."""
 
     tariff: HourlyRate
     """The price."""

@@ -1,4 +1,4 @@
-"""The document of `accel-bench summary`: experiments by one setting after another."""
+"""The document of `accel-bench results summary`: experiments by one setting after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checked claims: what `claim check` prints."""
+"""Checked claims: what `results claims` prints."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import job_time
 from accel_bench_advise.recommendation.schema import Answer, Offer, RecommendRequest
 
-NO_PRICE = "no price of {device} is known (`accel-bench prices` takes your own)"
+NO_PRICE = "no price of {device} is known (`accel-bench catalog prices` takes your own)"
 UNLISTED = (
-    "no price of {device} is known: it is no device of `accel-bench hardware list`, which prices "
+    "no price of {device} is known: it is no device of `accel-bench catalog devices`, which prices "
     "are of; --deadline limits hours instead"
 )
 

@@ -48,7 +48,7 @@ class RecommendRequest(Described):
     """What the model is to do; of inference, stored runs alone are looked at."""
 
     gpu: str | None = None
-    """Device of `accel-bench hardware list`; null looks at all that have stored runs."""
+    """Device of `accel-bench catalog devices`; null looks at all that have stored runs."""
 
     budget_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
     """US dollars that the job may cost."""

@@ -1,0 +1,73 @@
+"""`accel-bench help`: a command, or what all commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from accel_bench.cli.commands import find_commands
+from accel_bench.cli.output import print_text
+from accel_bench.documents.presets import preset_roots
+from accel_bench.errors import ScenarioError, did_you_mean
+
+COMMANDS = "commands"
+"""Topic that is made from the commands themselves."""
+
+
+def explain(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC|COMMAND", help="A topic, or the words of a command."),
+    ] = None,
+) -> None:
+    """Explain a command, or what all commands share; alone, list the topics."""
+    topics, root = find_topics(), context.find_root()
+    program: Any = root.command
+    known = program.list_commands(root)
+    if not words:
+        lines = {COMMANDS: "All commands."}
+        lines |= {name: text.partition("\n")[0] for name, text in topics.items()}
+        _print_lists(root, {"Topics (accel-bench help TOPIC)": lines})
+    elif words == [COMMANDS]:
+        _print_lists(root, _all_commands())
+    elif words[0] in topics:
+        print_text(topics[words[0]])
+    elif words[0] in known:
+        program.invoke(program.make_context(root.info_name, [*words, "--help"]))
+    else:
+        near = did_you_mean(words[0], [COMMANDS, *topics, *known])
+        raise ScenarioError(f"no topic and no command is called {words[0]!r}{near}")
+
+
+def find_topics() -> dict[str, str]:
+    """Return the texts of all topics by name: the files in folders `help` of presets, ours first.
+
+    The first line of a text says what it is about.
+    """
+    found: dict[str, Path] = {}
+    for root in preset_roots():
+        for path in sorted((root / "help").glob("*.txt")):
+            found.setdefault(path.stem, path)
+    return {name: path.read_text(encoding="utf8").rstrip() for name, path in found.items()}
+
+
+def _all_commands() -> dict[str, dict[str, str]]:
+    """Return the lines of all commands by title; those of a noun stand under its name."""
+    titled: dict[str, dict[str, str]] = {}
+    for name, command in find_commands().items():
+        noun = name.rpartition(".")[0] if ":" not in name else ""
+        title = f"accel-bench {noun} COMMAND" if noun else command.title
+        titled.setdefault(title, {})[name.rpartition(".")[2] if noun else name] = command.line
+    return titled
+
+
+def _print_lists(context: Any, titled: dict[str, dict[str, str]]) -> None:
+    """Print names with their lines, as `--help` does."""
+    formatter = context.make_formatter()
+    for title, lines in titled.items():
+        with formatter.section(title):
+            formatter.write_dl([*lines.items()])
+    print_text(formatter.getvalue().strip())
