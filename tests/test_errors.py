@@ -28,9 +28,9 @@ def test_of_many_names_three_are_listed_and_the_others_are_counted() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("models", "show", "zzz"),
-        ("hardware", "show", "zzz"),
-        ("stacks", "show", "zzz"),
+        ("catalog", "models", "show", "zzz"),
+        ("catalog", "devices", "show", "zzz"),
+        ("catalog", "stacks", "show", "zzz"),
         ("plugins", "show", "zzz"),
         ("op", "list", "zzz"),
         ("run", "zzz"),

@@ -93,7 +93,7 @@ def imported(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plugins"], ["plugins", "--format", "json"], ["stacks", "list"], ["models", "list"]],
+    [["plugins"], ["plugins", "--format", "json"], ["catalog", "stacks"], ["catalog", "models"]],
 )
 def test_listing_imports_no_plugin(arguments: list[str], site: Path, tmp_path: Path) -> None:
     done = call(*arguments, PYTHONPATH=str(site))

@@ -67,10 +67,10 @@ def imported(site: Path) -> bool:
 def test_names_are_listed_and_ours_are_read_without_an_import(
     stranger: Path, tmp_path: Path
 ) -> None:
-    listed = " ".join(start("import", "--help", PYTHONPATH=str(stranger)).out.split())
+    listed = " ".join(start("results", "import", "--help", PYTHONPATH=str(stranger)).out.split())
     assert "trainer-state, a-stranger:mllog, broken, failing, number, written, xrowless." in listed
     path = write(tmp_path, "benchmarks.csv", CSV)
-    done = call("import", str(path), folder=tmp_path, PYTHONPATH=str(stranger))
+    done = call("results", "import", str(path), folder=tmp_path, PYTHONPATH=str(stranger))
     assert (done.code, "fms-csv" in done.out, done.err) == (0, True, "")
     wrong = call("results", "export", "--format", "mlog", PYTHONPATH=str(stranger))
     assert wrong.err == "error: --format: no format is called 'mlog'; did you mean 'mllog'?\n"
@@ -79,7 +79,7 @@ def test_names_are_listed_and_ours_are_read_without_an_import(
 
 def test_broken_formats_are_named_and_hide_no_other(stranger: Path, tmp_path: Path) -> None:
     path = write(tmp_path, "a.txt", "text of nobody")
-    done = call("import", str(path), folder=tmp_path, PYTHONPATH=str(stranger))
+    done = call("results", "import", str(path), folder=tmp_path, PYTHONPATH=str(stranger))
     assert done.code == 2 and imported(stranger)
     for name, reason in {
         "broken": "ModuleNotFoundError: No module named 'no_such_module'",
@@ -89,17 +89,23 @@ def test_broken_formats_are_named_and_hide_no_other(stranger: Path, tmp_path: Pa
         assert f"the format {name!r} of a-stranger 1.0 is broken: {reason}" in done.err
     assert "mllog (log of MLPerf)" in done.err and "xrowless (texts)" in done.err
     write(tmp_path, "a.txt", "rowless")
-    done = call("import", str(path), folder=tmp_path, PYTHONPATH=str(stranger))
+    done = call("results", "import", str(path), folder=tmp_path, PYTHONPATH=str(stranger))
     assert (done.code, f"{path}: begins as texts, but is not: " in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["import", "a.txt", "--format", "written"], "written (nothing) is written, and not read"),
-        (["import", "a.txt", "--format", "xrowless"], "a.txt: is no xrowless (texts)"),
-        (["import", "a.txt", "--format", "wrtten"], "did you mean 'written'?"),
-        (["import", "a.txt", "--format", "broken"], "the format 'broken' of a-stranger 1.0"),
+        (
+            ["results", "import", "a.txt", "--format", "written"],
+            "written (nothing) is written, and not read",
+        ),
+        (["results", "import", "a.txt", "--format", "xrowless"], "a.txt: is no xrowless (texts)"),
+        (["results", "import", "a.txt", "--format", "wrtten"], "did you mean 'written'?"),
+        (
+            ["results", "import", "a.txt", "--format", "broken"],
+            "the format 'broken' of a-stranger 1.0",
+        ),
     ],
 )
 def test_a_format_that_cannot_be_used_so_is_named(
@@ -122,7 +128,9 @@ def test_the_format_of_the_documentation_is_recognized_read_and_written(tmp_path
     text = call(*export, folder=tmp_path, PYTHONPATH=str(site)).out
     assert re.fullmatch(r"stack,tokens_per_second\n((baseline|other),\d+\.\d+\n){2}", text), text
     write(tmp_path, "speeds.csv", text)
-    read = call("import", "speeds.csv", "--results", "R", folder=tmp_path, PYTHONPATH=str(site))
+    read = call(
+        "results", "import", "speeds.csv", "--results", "R", folder=tmp_path, PYTHONPATH=str(site)
+    )
     assert (read.code, "acme-speeds" in read.out) == (0, True), read.err
     again = call(*export, "--results", "R", folder=tmp_path, PYTHONPATH=str(site))
     assert again.out == text
