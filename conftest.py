@@ -16,7 +16,7 @@ import hypothesis
 # configuration of ours.
 sys.path.insert(0, str(Path(__file__).with_name("tests")))
 
-pytest_plugins = ("suite",)
+pytest_plugins = ("suite", "shared_fixtures")
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("shared", deadline=None)
@@ -28,6 +28,8 @@ hypothesis.settings.load_profile("shared")
 # tests start inherit it.
 for name, value in {
     "ACCEL_BENCH_IMPORT_SECONDS": "100",
+    # No test asks the public hub: what looks a model up there is answered at once.
+    "HF_ENDPOINT": "http://127.0.0.1:9",
     "MKL_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "passive",

@@ -1,4 +1,4 @@
-"""A run to give to a plugin's hooks, as a worker would build it, without starting one."""
+"""Fixtures of all tests, those beside the plugins too."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from several_ranks.launcher import Forked
 
 from accel_bench import Run, testing
 from accel_bench.builtin.launchers.local import Local
-
-# No test asks the public hub; what looks a model up there is answered at once that it is not there.
-os.environ.setdefault("HF_ENDPOINT", "http://127.0.0.1:9")
 
 
 @pytest.fixture
