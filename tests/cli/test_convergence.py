@@ -131,6 +131,6 @@ def test_without_a_curve_it_says_so(tmp_path: Path) -> None:
 
 
 def test_options_of_other_commands_are_refused(results: Path) -> None:
-    done = call("results", "convergence", "--results", str(results), "--for-tokens", "1e6")
+    done = call("results", "convergence", "--results", str(results), "--tokens", "1e6")
     assert done.code == 2
     assert "belongs to `accel-bench results cost`" in done.err

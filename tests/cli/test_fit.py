@@ -109,7 +109,7 @@ def stored() -> list[Result]:
 
 
 def test_the_largest_odd_batch_is_found_and_a_second_search_runs_nothing() -> None:
-    document("--at-most", "8")
+    document("--max", "8")
     assert len(stored()) == 3
     found = document()
     assert [one["value"] for one in found["points"]] == [2, 4, 8, 16, 12, 14, 13]
@@ -131,15 +131,15 @@ def test_the_largest_odd_batch_is_found_and_a_second_search_runs_nothing() -> No
     measured = document("--rounds", "3")
     assert len(stored()) == len(runs) + 2
     assert measured["largest"]["tokens_per_second"]["low"] is not None
-    document("--at-most", "2", "--again")
+    document("--max", "2", "--again")
     assert len(stored()) == len(runs) + 3
 
 
 def test_a_length_is_found_with_a_global_batch_that_a_batch_would_not_divide() -> None:
     common = ("--set", "train.global_batch_size=2")
-    found = document("--over", "data.sequence_length", "--step", "16", "--from", "64", *common)
+    found = document("--vary", "data.sequence_length", "--step", "16", "--from", "64", *common)
     assert (found["largest"]["value"], found["refused"]["value"]) == (96, 112)
-    found = document("--set", "train.global_batch_size=4", "--from", "11", "--at-most", "11")
+    found = document("--set", "train.global_batch_size=4", "--from", "11", "--max", "11")
     assert found["largest"]["value"] == 11
     assert "train.gradient_accumulation=2" in found["notes"][0]
     used = stored()[-1].experiment.scenario.train
@@ -151,7 +151,7 @@ def test_a_search_takes_the_place_of_a_sweep_over_its_key(folder: Path) -> None:
         "train: {micro_batch_size: 2}", "sweep: {train.micro_batch_size: [3, 5]}"
     )
     (folder / "hungry.yaml").write_text(swept, encoding="utf8")
-    found = document("--at-most", "4")
+    found = document("--max", "4")
     assert [one["value"] for one in found["points"]] == [3, 4]
 
 
@@ -178,8 +178,8 @@ def test_another_failure_ends_the_search_with_its_reason() -> None:
 
 def test_what_cannot_be_searched_is_named_before_anything_runs() -> None:
     for arguments, problem in (
-        (("--over", "train.precision"), "--over train.precision: it is 'as-is' here"),
-        (("--over", "nothing.like_it"), "has no value here"),
+        (("--vary", "train.precision"), "--vary train.precision: it is 'as-is' here"),
+        (("--vary", "nothing.like_it"), "has no value here"),
         (("--stack", "sets", "--from", "4"), "has no effect: the stack sets it to 1"),
         (("--stack", "none"), "no stack is called 'none'"),
         (("--set", "sweep.data.sequence_length=[8, 16]"), "choose it with --set KEY=VALUE"),

@@ -21,7 +21,7 @@ measure: {warmup: 1, steps: 2, rounds: 1}
 
 
 def test_what_was_written_and_what_comes_next_is_said(tmp_path: Path) -> None:
-    done = call("plugins", "new", "mine", "--hook", "finish_metrics", "--folder", str(tmp_path))
+    done = call("plugins", "new", "mine", "--hook", "finish_metrics", "--output", str(tmp_path))
     assert done.code == 0, done.err
     first, second = done.out.splitlines()
     folder = tmp_path / "accel-bench-mine"
@@ -47,13 +47,13 @@ def test_the_hooks_that_can_be_written_are_listed_without_a_name() -> None:
 
 
 def test_a_name_that_is_taken_ends_with_code_2(tmp_path: Path) -> None:
-    done = call("plugins", "new", "lora", "--folder", str(tmp_path))
+    done = call("plugins", "new", "lora", "--output", str(tmp_path))
     assert done.code == 2
     assert "the plugin 'lora' is installed already, by accel-bench" in done.err
 
 
 def test_the_readme_tells_the_five_steps(tmp_path: Path) -> None:
-    call("plugins", "new", "mine", "--folder", str(tmp_path))
+    call("plugins", "new", "mine", "--output", str(tmp_path))
     text = (tmp_path / "accel-bench-mine" / "README.md").read_text()
     assert [f"{number}. " in text for number in range(1, 7)] == [True] * 5 + [False]
     assert "accel-bench run --plugin mine" in text
@@ -98,7 +98,7 @@ class Environment:
 def test_a_new_plugin_is_installed_listed_checked_run_tested_and_removed(tmp_path: Path) -> None:
     fresh = Environment(tmp_path / "venv")
     assert "afternoon" not in fresh.names()
-    fresh.program("plugins", "new", "afternoon", "--folder", str(tmp_path))
+    fresh.program("plugins", "new", "afternoon", "--output", str(tmp_path))
     project = tmp_path / "accel-bench-afternoon"
     install = ("install", "--quiet", "--no-deps", "--no-build-isolation")
     fresh.python("-m", "pip", *install, str(project))

@@ -72,7 +72,7 @@ def succeed(*arguments: str) -> Done:
 
 
 def test_a_grid_shows_oom_cells_ratios_and_money(folder: Path) -> None:
-    arguments = ["--rows", "stack", "--columns", "batch_size", "--for-tokens", "1e6"]
+    arguments = ["--rows", "stack", "--columns", "batch_size", "--tokens", "1e6"]
     text = succeed("results", "pivot", *arguments, "--price", "3.6").out
     assert "4 experiments (1 OOM, 3 measured)" in text
     assert "tokens per hour" in text and "samples per second" in text
@@ -131,8 +131,8 @@ def test_a_figure_has_one_name_in_tables_histories_and_claims(folder: Path) -> N
 
 def test_a_figure_that_lacks_an_option_says_which(folder: Path) -> None:
     text = succeed("results", "pivot", "--price", "0.1", "--values", "dollars").out
-    assert "dollars: not known without --for-tokens" in text and "--instance" not in text
-    text = succeed("results", "pivot", "--for-tokens", "1e6", "--values", "hours,dollars").out
+    assert "dollars: not known without --tokens" in text and "--instance" not in text
+    text = succeed("results", "pivot", "--tokens", "1e6", "--values", "hours,dollars").out
     assert "hours: for 1,000,000 tokens" in text and "hours and USD" not in text
     assert "dollars: not known without --price or --instance" in text
 

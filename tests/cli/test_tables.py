@@ -239,7 +239,7 @@ COMMANDS = (
     "results pivot",
     "results pivot --columns stack",
     "results summary",
-    "results cost --price 1.2345 --for-tokens 1e9",
+    "results cost --price 1.2345 --tokens 1e9",
     "history unnamed",
     "recommend --no-estimates --model tiny-llama-cpu --tokens 1e12",
     f"compare {experiment(STACKS[0], 1, learning_rate=1e-4).id} "

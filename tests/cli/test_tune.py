@@ -117,12 +117,12 @@ def stored() -> list[Result]:
         return store.results()
 
 
-RATE = ("--over", "train.learning_rate=1e-4..1:log", "--objective", "loss")
+RATE = ("--vary", "train.learning_rate=1e-4..1:log", "--objective", "loss")
 NO_PAUSE = ("--set", "stacks.baseline.learner.pause=0")
 
 
 def test_a_learning_rate_wins_and_the_study_goes_on_where_it_was_stopped() -> None:
-    at = ("--at", "tokens=640", *NO_PAUSE)
+    at = ("--until", "tokens=640", *NO_PAUSE)
     found = document(*RATE, *at, "--trials", "5")
     assert found["trials"][0]["parameters"] == {"train.learning_rate": 0.001}, "the scenario's own"
     assert found["baseline"]["value"] > found["best"]["value"]
@@ -154,7 +154,7 @@ def test_a_learning_rate_wins_and_the_study_goes_on_where_it_was_stopped() -> No
 
 def test_speed_counts_only_at_an_equivalent_loss_and_the_winner_meets_the_baseline() -> None:
     options = "stacks.baseline.learner"
-    axes = ("--over", f"{options}.pause=0.02,0.002", "--over", f"{options}.cheat=false,true")
+    axes = ("--vary", f"{options}.pause=0.02,0.002", "--vary", f"{options}.cheat=false,true")
     found = document(*axes, "--trials", "7")
     best = found["best"]["parameters"]
     assert best == {f"{options}.pause": 0.002, f"{options}.cheat": False}
@@ -172,8 +172,8 @@ def test_speed_counts_only_at_an_equivalent_loss_and_the_winner_meets_the_baseli
 
 @pytest.mark.release
 def test_memory_comes_first_and_nothing_larger_than_what_is_too_large_is_run() -> None:
-    axis = ("--over", "train.micro_batch_size=1..64", "--objective", "loss")
-    found = document(*axis, "--at", "tokens=200", *NO_PAUSE, "--trials", "6")
+    axis = ("--vary", "train.micro_batch_size=1..64", "--objective", "loss")
+    found = document(*axis, "--until", "tokens=200", *NO_PAUSE, "--trials", "6")
     sizes = {
         outcome: [
             one["parameters"]["train.micro_batch_size"]
@@ -196,8 +196,8 @@ def test_memory_comes_first_and_nothing_larger_than_what_is_too_large_is_run() -
 @pytest.mark.release
 def test_loss_at_a_time_is_read_from_runs_that_are_long_enough() -> None:
     # 8 steps of 20 ms do not fill 0.4 seconds: the pilot is followed by a longer run.
-    arguments = ("--over", "train.learning_rate=0.001,0.1", "--objective", "loss", "--trials", "2")
-    dollars = ("--at", "dollars=0.4", "--price", "3600")
+    arguments = ("--vary", "train.learning_rate=0.001,0.1", "--objective", "loss", "--trials", "2")
+    dollars = ("--until", "dollars=0.4", "--price", "3600")
     found = document(*arguments, *dollars)
     assert found["objective"]["amount"] == 0.4
     assert all(one["outcome"] == "ok" for one in (found["baseline"], *found["trials"]))
@@ -208,33 +208,35 @@ def test_loss_at_a_time_is_read_from_runs_that_are_long_enough() -> None:
 
 def test_a_rate_of_requests_is_no_setting_of_a_server_and_answers_have_no_loss() -> None:
     served = ("tune", "inference-cpu", "--set", "inference.rate=4")
-    error = call(*served, "--over", "inference.rate=1..8").err
+    error = call(*served, "--vary", "inference.rate=1..8").err
     assert "fewer requests are always answered sooner" in error
-    error = call(*served, "--over", "inference.batch_size=1,2", *RATE[2:], "--at", "tokens=9").err
+    error = call(
+        *served, "--vary", "inference.batch_size=1,2", *RATE[2:], "--until", "tokens=9"
+    ).err
     assert "a model that answers requests has no loss" in error
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "tune needs --over KEY=SPEC"),
-        (("--over", "train.learning_rate"), "expected KEY=SPEC"),
-        (("--over", "train.learning_rate=0..1:log"), "is no range above 0"),
-        (("--over", "train.learning_rate=a..b"), "'a' is no number"),
-        (("--over", "train.rate=1..2"), "rate"),
-        (("--over", "train.learning_rate=0.1,0.2", "--objective", "loss"), "--at seconds=60"),
-        (("--over", "train.learning_rate=0.1,0.2", "--at", "seconds=1"), "--objective loss"),
+        ((), "tune needs --vary KEY=SPEC"),
+        (("--vary", "train.learning_rate"), "expected KEY=SPEC"),
+        (("--vary", "train.learning_rate=0..1:log"), "is no range above 0"),
+        (("--vary", "train.learning_rate=a..b"), "'a' is no number"),
+        (("--vary", "train.rate=1..2"), "rate"),
+        (("--vary", "train.learning_rate=0.1,0.2", "--objective", "loss"), "--until seconds=60"),
+        (("--vary", "train.learning_rate=0.1,0.2", "--until", "seconds=1"), "--objective loss"),
         (
-            ("--over", "data.sequence_length=8,16", *RATE[2:], "--at", "tokens=9"),
-            "--over data.sequence_length with --objective loss: losses on other data, or of",
+            ("--vary", "data.sequence_length=8,16", *RATE[2:], "--until", "tokens=9"),
+            "--vary data.sequence_length with --objective loss: losses on other data, or of",
         ),
         (
-            ("--over", "model.id=a,b", *RATE[2:], "--at", "tokens=9"),
-            "--over model.id with --objective loss",
+            ("--vary", "model.id=a,b", *RATE[2:], "--until", "tokens=9"),
+            "--vary model.id with --objective loss",
         ),
-        ((*RATE, "--at", "dollars=1"), "--at dollars=N needs --price"),
-        ((*RATE, "--at", "tokens=9", "--memory-below", "much"), "write 16GiB"),
-        ((*RATE, "--at", "tokens=9", "--stack", "none"), "none"),
+        ((*RATE, "--until", "dollars=1"), "--until dollars=N needs --price"),
+        ((*RATE, "--until", "tokens=9", "--metric-below", "much"), "write peak_memory_bytes=16GiB"),
+        ((*RATE, "--until", "tokens=9", "--stack", "none"), "none"),
     ],
 )
 def test_what_cannot_be_tuned_is_named_before_anything_runs(
@@ -249,6 +251,6 @@ def test_without_optuna_the_command_that_installs_it_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    done = tune(*RATE, "--at", "tokens=9")
+    done = tune(*RATE, "--until", "tokens=9")
     assert done.code == 2
     assert "pip install 'accel-bench[tune]'" in done.err

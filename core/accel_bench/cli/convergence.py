@@ -38,9 +38,9 @@ def convergence(options: ConvergenceOptions) -> None:
     from accel_bench.errors import AccelBenchError
     from accel_bench.report.views.convergence import convergence_report
 
-    if options.for_tokens is not None:
+    if options.tokens is not None:
         raise AccelBenchError(
-            "--for-tokens belongs to `accel-bench results cost`; --loss is for this one"
+            "--tokens belongs to `accel-bench results cost`; --loss is for this one"
         )
     rate = hourly_rate(options)
     results, baselines = options.read_with_baselines()

@@ -17,7 +17,7 @@ class FitOptions(PlanOptions):
     scenario: Annotated[
         str, typer.Argument(help="A scenario file, or a shipped scenario's name.")
     ] = "quickstart"
-    over: Annotated[
+    vary: Annotated[
         str, typer.Option(metavar="KEY", help="The key, such as data.sequence_length.")
     ] = "train.micro_batch_size"
     stack: Annotated[str | None, typer.Option(help="The stack to run; else the baseline.")] = None
@@ -25,7 +25,9 @@ class FitOptions(PlanOptions):
         int | None,
         typer.Option("--from", min=1, help="The first value to try; else the scenario's own."),
     ] = None
-    at_most: Annotated[int | None, typer.Option(min=1, help="The largest value to try.")] = None
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, metavar="N", help="The largest value to try.")
+    ] = None
     step: Annotated[
         int, typer.Option(min=1, help="Distance of two values at which the search ends.")
     ] = 1

@@ -58,16 +58,16 @@ def _search(
         with redirect_stdout(sys.stderr):
             return make_plan(draft, machine, replace(request, overrides=overrides))
 
-    experiment = single(plan_with(first_swept(draft, options.over))).experiment
+    experiment = single(plan_with(first_swept(draft, options.vary))).experiment
     scenario = experiment.scenario
-    start = options.first or start_of(scenario, options.over)
-    start = min(start, options.at_most or start)
-    kept = dict(freed(request, draft, options.over, scenario))
+    start = options.first or start_of(scenario, options.vary)
+    start = min(start, options.most or start)
+    kept = dict(freed(request, draft, options.vary, scenario))
     if options.dry_run:
-        plan = plan_with({**kept, options.over: start})
+        plan = plan_with({**kept, options.vary: start})
         print_plan([plan], machine, options.results, options.output)
         return 0
-    where = SearchRange(start=start, most=options.at_most, step=options.step)
+    where = SearchRange(start=start, most=options.most, step=options.step)
     with open_results(options.results, write=True) as store:
         with new_sessions(options, store, machine, allocation) as new_session:
             report = FitSearch(
@@ -75,7 +75,7 @@ def _search(
                 lambda changes: plan_with({**kept, **changes}),
                 scenario.name,
                 experiment.stack.name,
-                options.over,
+                options.vary,
                 where,
                 options.rounds,
                 options.force,

@@ -20,8 +20,9 @@ def new(
             show_default=False,
         ),
     ] = None,
-    folder: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where to make the folder accel-bench-NAME.")
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Where to make accel-bench-NAME."),
     ] = Path(),
 ) -> None:
     """Write a plugin's distribution that works as it stands, with tests that pass.
@@ -37,6 +38,6 @@ def new(
         return
     if not name:
         raise PluginError("name the plugin: accel-bench plugins new NAME")
-    written, chosen = write_plugin(name, hooks or (), folder)
+    written, chosen = write_plugin(name, hooks or (), output)
     typer.echo(f"written: {written} with the hooks {', '.join(chosen)}")
     typer.echo(f"next: pip install -e '{written}[test]' and pytest {written}; README.md goes on")

@@ -146,7 +146,7 @@ class PriceOptions:
         int | None,
         typer.Option(min=1, help="Machines that were used; else as many as hold the devices."),
     ] = None
-    for_tokens: Annotated[
+    tokens: Annotated[
         float | None, typer.Option(help="Tokens of your own data, such as 1.2e9 for one epoch.")
     ] = None
 

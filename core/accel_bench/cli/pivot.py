@@ -40,7 +40,7 @@ def pivot(options: PivotOptions) -> None:
 
     Names are separated by commas. Without --rows they are what is swept and differs; where cells
     would mix experiments, further keys become rows. What ran out of memory is an OOM cell, and what
-    failed its word. With --price or --instance there is money, with --for-tokens the hours too.
+    failed its word. With --price or --instance there is money, with --tokens the hours too.
     """
     from accel_bench.analysis.metrics.rate import Terms
     from accel_bench.analysis.tables.pivot import Layout, pivot_experiments
@@ -49,7 +49,7 @@ def pivot(options: PivotOptions) -> None:
     from accel_bench.report.views.pivot import pivot_report
 
     rate = hourly_rate(options)
-    terms = Terms(rate=rate, tokens=options.for_tokens, instances=options.instances)
+    terms = Terms(rate=rate, tokens=options.tokens, instances=options.instances)
     experiments, baselines = options.read_experiments()
     layout = Layout(
         split_names(options.rows),

@@ -31,7 +31,7 @@ def hourly_rate(options: PriceOptions) -> HourlyRate | None:
     from accel_bench.catalog.prices import find_price, read_prices
     from accel_bench.errors import PriceError
 
-    for option, value in (("--price", options.price), ("--for-tokens", options.for_tokens)):
+    for option, value in (("--price", options.price), ("--tokens", options.tokens)):
         if value is not None and not 0 < value < float("inf"):
             raise PriceError(f"{option} must be a positive number, not {value}")
     if options.instance is None:

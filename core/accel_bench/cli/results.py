@@ -194,7 +194,7 @@ def export_results(
         ),
     ] = "json",
     output: Annotated[
-        Path | None, typer.Option("--output", help="File to write; else it is printed.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else it is printed.")
     ] = None,
     where: Annotated[str | None, typer.Option(metavar="CONDITION", help=WHERE)] = None,
 ) -> None:

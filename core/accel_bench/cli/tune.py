@@ -15,7 +15,7 @@ class TuneOptions(PlanOptions):
     """Options of `tune`."""
 
     scenario: Annotated[str, typer.Argument(help="A scenario file, or a shipped scenario's name.")]
-    over: Annotated[
+    vary: Annotated[
         Names,
         typer.Option(
             metavar="KEY=SPEC",
@@ -29,7 +29,7 @@ class TuneOptions(PlanOptions):
             "the median latency), or the loss."
         ),
     ] = "tokens_per_second"
-    at: Annotated[
+    until: Annotated[
         str | None,
         typer.Option(
             metavar="UNIT=N",
@@ -38,11 +38,13 @@ class TuneOptions(PlanOptions):
     ] = None
     price: Annotated[
         float | None,
-        typer.Option(help="US dollars for an hour of all machines, for --at dollars=N."),
+        typer.Option(help="US dollars for an hour of all machines, for --until dollars=N."),
     ] = None
-    memory_below: Annotated[
+    metric_below: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Peak memory of a device must be below it: 16GiB."),
+        typer.Option(
+            metavar="METRIC=V", help="Largest memory of a device: peak_memory_bytes=16GiB."
+        ),
     ] = None
     stack: Annotated[str | None, typer.Option(help="The stack to tune; else the baseline.")] = None
     trials: Annotated[int, typer.Option(min=1, help="Trials of the study in all.")] = 20

@@ -43,6 +43,9 @@ UNITS: tuple[Unit, ...] = ("seconds", "dollars", "tokens")
 RATE = "inference.rate"
 """Key of the load, which is no setting of a server."""
 
+MEMORY = "peak_memory_bytes"
+"""Metric that a search may limit."""
+
 SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -73,13 +76,13 @@ class _Task(NamedTuple):
 def run_tune(options: TuneOptions) -> int:
     """Search, check the winner, print all of it, and return the exit code."""
     require_optuna()
-    axes = [parse_axis(text) for text in options.over or ()]
+    axes = [parse_axis(text) for text in options.vary or ()]
     if not axes:
         raise ScenarioError(
-            "tune needs --over KEY=SPEC, such as train.learning_rate=1e-5..1e-2:log"
+            "tune needs --vary KEY=SPEC, such as train.learning_rate=1e-5..1e-2:log"
         )
     if len({axis.key for axis in axes}) < len(axes):
-        raise ScenarioError("--over names a key twice; give each key once")
+        raise ScenarioError("--vary names a key twice; give each key once")
     objective = parse_objective(options)
     if objective.goal == "loss":
         _refuse_tasks(axes)
@@ -102,21 +105,21 @@ def run_tune(options: TuneOptions) -> int:
 
 def parse_objective(options: TuneOptions) -> Objective:
     """Return what the options ask for. Raises ScenarioError."""
-    memory = parse_size(options.memory_below) if options.memory_below else None
+    memory = parse_memory(options.metric_below) if options.metric_below else None
     if options.objective != "loss":
-        if options.at or options.price is not None:
-            raise ScenarioError("--at and --price belong to --objective loss")
+        if options.until or options.price is not None:
+            raise ScenarioError("--until and --price belong to --objective loss")
         return Objective(goal=options.objective, memory_below_bytes=memory)
-    unit, _, text = (options.at or "").partition("=")
+    unit, _, text = (options.until or "").partition("=")
     kind = next((one for one in UNITS if one == unit.strip()), None)
     amount = _positive(text)
     if kind is None or amount is None:
         raise ScenarioError(
-            f"--at {options.at}: the loss is read at seconds=N, dollars=N or tokens=N, such as "
-            "--at seconds=60"
+            f"--until {options.until}: the loss is read at seconds=N, dollars=N or tokens=N, such as "
+            "--until seconds=60"
         )
     if (kind == "dollars") != (options.price is not None):
-        raise ScenarioError("--at dollars=N needs --price, dollars for an hour of all machines")
+        raise ScenarioError("--until dollars=N needs --price, dollars for an hour of all machines")
     if options.price is not None and not 0 < options.price < float("inf"):
         raise ScenarioError(f"--price must be a positive number, not {options.price}")
     return Objective(
@@ -132,7 +135,7 @@ def _refuse_tasks(axes: Sequence[Axis]) -> None:
     """Raise ScenarioError for a key whose values make losses that nothing can compare."""
     if key := next((axis.key for axis in axes if changes_task(axis.key)), None):
         raise ScenarioError(
-            f"--over {key} with --objective loss: losses on other data, or of another model, are "
+            f"--vary {key} with --objective loss: losses on other data, or of another model, are "
             "of other tasks; tune them for speed, or vary what only changes the training"
         )
 
@@ -149,17 +152,17 @@ def _at_the_rate(objective: Objective, planned: Planned, axes: Sequence[Axis]) -
         return objective
     if any(axis.key == RATE for axis in axes):
         raise ScenarioError(
-            f"--over {RATE}: fewer requests are always answered sooner; sweep the rate with `run`"
+            f"--vary {RATE}: fewer requests are always answered sooner; sweep the rate with `run`"
         )
     return objective.model_copy(update={"goal": "request_seconds"})
 
 
-def parse_size(text: str) -> int:
-    """Parse `16GiB`, `800 MiB` or a number of bytes. Raises ScenarioError."""
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]iB)?\s*", text)
+def parse_memory(text: str) -> int:
+    """Parse `peak_memory_bytes=16GiB`; a number alone is bytes. Raises ScenarioError."""
+    found = re.fullmatch(rf"\s*{MEMORY}\s*=\s*([0-9.]+)\s*([KMGT]iB)?\s*", text)
     number = _positive(found[1]) if found else None
     if found is None or number is None:
-        raise ScenarioError(f"--memory-below {text!r} is no size; write 16GiB or 800MiB")
+        raise ScenarioError(f"--metric-below {text}: tune limits memory; write {MEMORY}=16GiB")
     return int(number * SIZES[found[2] or ""])
 
 

@@ -112,7 +112,7 @@ def start_of(scenario: Scenario, key: str) -> int:
         return value
     what = f"is {value!r} here" if found and value is not None else "has no value here"
     raise ScenarioError(
-        f"--over {key}: it {what}, and a search needs a whole number above 0 to begin with; give "
+        f"--vary {key}: it {what}, and a search needs a whole number above 0 to begin with; give "
         "one with --from, or name a key such as train.micro_batch_size or data.sequence_length"
     )
 

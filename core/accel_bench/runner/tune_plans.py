@@ -62,8 +62,8 @@ class TunePlans:
         own = f"stacks.{self.stack}."
         for key, value in parameters.items():
             if key.startswith(own):
-                draft.set(f"stacks.{TUNED}.{key.removeprefix(own)}", value, f"--over {key}")
+                draft.set(f"stacks.{TUNED}.{key.removeprefix(own)}", value, f"--vary {key}")
             else:
                 stacks[TUNED].setdefault("set", {})[key] = value
-                draft.places["stacks", TUNED, "set", key] = f"--over {key}"
+                draft.places["stacks", TUNED, "set", key] = f"--vary {key}"
         return draft

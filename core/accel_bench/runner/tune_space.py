@@ -1,4 +1,4 @@
-"""What is tuned: a key with a range or a list of values, as `--over KEY=SPEC` gives it."""
+"""What is tuned: a key with a range or a list of values, as `--vary KEY=SPEC` gives it."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def parse_axis(text: str) -> Axis:
     key, equals, spec = (part.strip() for part in text.partition("="))
     if not key or not equals or not spec:
         raise ScenarioError(
-            f"--over {text}: expected KEY=SPEC, such as train.learning_rate=1e-5..1e-2:log, "
+            f"--vary {text}: expected KEY=SPEC, such as train.learning_rate=1e-5..1e-2:log, "
             "train.micro_batch_size=1..64 or model.attention=sdpa,eager"
         )
-    where = f"--over {key}"
+    where = f"--vary {key}"
     if ".." not in spec:
         values = tuple(parse_value(one.strip(), where) for one in spec.split(","))
         if not all(isinstance(one, str | int | float | bool) or one is None for one in values):

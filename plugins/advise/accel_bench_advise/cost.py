@@ -39,6 +39,6 @@ def cost(options: CostOptions) -> None:
     if rate is None:
         raise PriceError("a cost needs --price or --instance, and not both")
     experiments, _ = options.read_experiments()
-    document = cost_of_experiments(experiments, rate, options.for_tokens, options.instances)
+    document = cost_of_experiments(experiments, rate, options.tokens, options.instances)
     print_report(cost_report(document), options.output)
     warn_if_stale(rate)

@@ -32,7 +32,7 @@ class EstimateOptions(AnswerOptions):
         Path | None,
         typer.Option(help="File with the length of each sample: its 95th percentile is taken."),
     ] = None
-    for_tokens: Annotated[
+    tokens: Annotated[
         float | None,
         typer.Option(help="Tokens to train on, with padding, such as 1.2e9: adds hours."),
     ] = None

@@ -44,8 +44,8 @@ def run_estimate(options: EstimateOptions) -> int:
     """
     if options.gpu and options.fits:
         raise ScenarioError("--fits names the device already; leave --gpu out")
-    if options.for_tokens is not None and not 0 < options.for_tokens < float("inf"):
-        raise ScenarioError(f"--for-tokens must be a positive number, not {options.for_tokens}")
+    if options.tokens is not None and not 0 < options.tokens < float("inf"):
+        raise ScenarioError(f"--tokens must be a positive number, not {options.tokens}")
     (draft,) = _one(find_drafts([options.file]))
     lengths = _lengths(options, draft)
     document = _estimate(options, draft, lengths)
@@ -85,12 +85,12 @@ def _estimate(
             target_of(here, chosen),
             _stored(options.results),
             read_prices(),
-            options.for_tokens or lengths,
+            options.tokens or lengths,
             replan,
             limits=not options.no_limits,
         )
         estimates = tuple(_each(estimator, plan))
-    return EstimateDocument(for_tokens=options.for_tokens, lengths=lengths, estimates=estimates)
+    return EstimateDocument(for_tokens=options.tokens, lengths=lengths, estimates=estimates)
 
 
 def _each(estimator: Estimator, plan: Plan) -> list[Estimate]:

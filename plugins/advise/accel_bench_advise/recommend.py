@@ -59,7 +59,7 @@ class RecommendOptions(AnswerOptions):
         Names,
         typer.Option(help="Condition on stored runs, as `results list --where` takes it."),
     ] = None
-    at_most: Annotated[
+    metric_below: Annotated[
         Names,
         typer.Option(
             metavar="METRIC=VALUE",

@@ -83,7 +83,7 @@ def run_recommend(options: RecommendOptions) -> int:
 
 def _list_models(options: RecommendOptions, gpu: str) -> int:
     """Print which models of the catalog fit on a device; return the exit code."""
-    others = ("budget", "deadline", "tokens", "lengths", "where", "at_most", "no_estimates")
+    others = ("budget", "deadline", "tokens", "lengths", "where", "metric_below", "no_estimates")
     if given := [name for name in others if getattr(options, name)]:
         listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ScenarioError(f"{listed}: name the model too (--model NAME)")
@@ -155,8 +155,8 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
 
 
 def limits_of(options: RecommendOptions) -> dict[str, float]:
-    """Return the largest values of metrics (`--at-most`). Raises ScenarioError."""
-    return dict(map(_limit, options.at_most or ()))
+    """Return the largest values of metrics (`--metric-below`). Raises ScenarioError."""
+    return dict(map(_limit, options.metric_below or ()))
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -168,7 +168,7 @@ def _limit(text: str) -> tuple[str, float]:
         number = math.nan
     if not name.strip() or not math.isfinite(number):
         raise ScenarioError(
-            f"--at-most {text}: write METRIC=VALUE, such as request_latency_p99=500 (milliseconds)"
+            f"--metric-below {text}: write METRIC=VALUE, such as request_latency_p99=500 (milliseconds)"
         )
     return name.strip(), number
 

@@ -61,7 +61,7 @@ def speed() -> float:
 
 @pytest.mark.usefixtures("folder")
 def test_the_document_holds_the_formula_s_cost_its_scope_and_null_without_a_run() -> None:
-    done = cost("--price", "40.77", "--for-tokens", "1.2e9", "--format", "json")
+    done = cost("--price", "40.77", "--tokens", "1.2e9", "--format", "json")
     assert done.err == ""
     document = json.loads(done.out)
     lora, long = document["experiments"]
@@ -81,7 +81,7 @@ def test_the_document_holds_the_formula_s_cost_its_scope_and_null_without_a_run(
 
 @pytest.mark.usefixtures("folder")
 def test_the_table_says_price_scope_and_what_is_left_out() -> None:
-    printed = cost("--price", "40.77", "--for-tokens", "1.2e9").out
+    printed = cost("--price", "40.77", "--tokens", "1.2e9").out
     expected = 40.77 / (speed() * 3600 / 1e6)
     (line,) = (line for line in printed.splitlines() if LORA.id in line)
     assert f"{expected:.4g}" in line
@@ -166,8 +166,8 @@ def test_a_machine_with_idle_devices_and_other_ones_is_noted() -> None:
         (("--price", "0"), "--price must be a positive number"),
         (("--price", "nan"), "--price must be a positive number"),
         (("--price", "inf"), "--price must be a positive number"),
-        (("--price", "1", "--for-tokens", "-5"), "--for-tokens must be a positive number"),
-        (("--price", "1", "--for-tokens", "nan"), "--for-tokens must be a positive number"),
+        (("--price", "1", "--tokens", "-5"), "--tokens must be a positive number"),
+        (("--price", "1", "--tokens", "nan"), "--tokens must be a positive number"),
         (("--price", "1", "--region", "x"), "choose a price of --instance"),
         (("--instance", "p4d.24xlarg"), "did you mean 'p4d.24xlarge'"),
         (("--instance", "g5.xlarge", "--spot"), "no spot price"),

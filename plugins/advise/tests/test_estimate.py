@@ -101,7 +101,7 @@ def check_limits(small: dict[str, Any], large: dict[str, Any]) -> None:
     [
         (["--gpu", "t4", "--fits", "t4"], "--fits names the device already"),
         (["--gpu", "h1000"], "'h1000' fits no device of the table"),
-        (["--for-tokens", "0"], "--for-tokens must be a positive number"),
+        (["--tokens", "0"], "--tokens must be a positive number"),
         (["--lengths", "nowhere.txt"], "'nowhere.txt' cannot be read"),
         (
             ["--lengths", "some.txt", "--set", "data.sequence_length=64"],

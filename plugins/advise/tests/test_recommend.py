@@ -106,11 +106,11 @@ def test_conditions_choose_the_evidence(results: Path) -> None:
         ([*MODEL, "--budget", "-3", "--tokens", "5"], "budget_usd"),
         ([*MODEL, "--json", "nowhere.json"], "nowhere.json"),
         ([*MODEL, "--where", "nothing = 5"], "nothing"),
-        ([*MODEL, "--at-most", "request_latency_p99"], "write METRIC=VALUE"),
+        ([*MODEL, "--metric-below", "request_latency_p99"], "write METRIC=VALUE"),
         ([*MODEL, "--family", "vision"], "leave --model out, or name one model"),
         (["--family", "visions"], "did you mean 'vision'"),
         (["--family", "vision", "--mode", "sing"], "--mode sing: it is train or inference"),
-        ([*MODEL, "--at-most", "request_latency_p99=soon"], "write METRIC=VALUE"),
+        ([*MODEL, "--metric-below", "request_latency_p99=soon"], "write METRIC=VALUE"),
     ],
 )
 def test_bad_requests_name_the_culprit(results: Path, arguments: list[str], problem: str) -> None:

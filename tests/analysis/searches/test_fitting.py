@@ -84,7 +84,7 @@ def test_a_search_that_ends_at_its_bound_does_not_call_that_the_limit() -> None:
     report = search(SearchRange(start=3, most=7), lambda value: point(value, 100))
     assert [one.value for one in report.points] == [3, 6, 7]
     assert report.answer == (
-        "lora: train.micro_batch_size = 7 fits, and is the largest that was tried; --at-most sets "
+        "lora: train.micro_batch_size = 7 fits, and is the largest that was tried; --max sets "
         "a larger one."
     )
 

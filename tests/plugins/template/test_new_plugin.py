@@ -226,7 +226,7 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PluginError, match="file is a file; name a folder with --folder"):
+    with pytest.raises(PluginError, match="file is a file; name a folder with --output"):
         write_plugin("mine", (), tmp_path / "file")
 
 

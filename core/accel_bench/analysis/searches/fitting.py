@@ -235,9 +235,7 @@ def _limit(report: FitReport) -> str:
         assert high is not None
         return f"not even {key} = {high.value:,} fits: {high.reason}"
     if high is None:
-        return (
-            f"{key} = {fits} fits, and is the largest that was tried; --at-most sets a larger one"
-        )
+        return f"{key} = {fits} fits, and is the largest that was tried; --max sets a larger one"
     return f"the largest {key} that fits is {fits}; {high.value:,} does not: {high.reason}"
 
 

@@ -79,10 +79,10 @@ def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, l
     _check_name(name)
     chosen = _chosen(hooks)
     if parent.exists() and not parent.is_dir():
-        raise PluginError(f"{parent} is a file; name a folder with --folder")
+        raise PluginError(f"{parent} is a file; name a folder with --output")
     folder = parent / _distribution(name)
     if folder.exists():
-        raise PluginError(f"{folder} exists; remove it, or choose another name or --folder")
+        raise PluginError(f"{folder} exists; remove it, or choose another name or --output")
     for path, text in plugin_files(name, chosen).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf8")

@@ -106,7 +106,7 @@ def _missing_terms(made: Pivot) -> Iterator[str]:
     """Yield which figures are not known for want of an option."""
     names = [one.name for one in made.values]
     for option, given, figures in (
-        ("--for-tokens", made.terms.tokens, ("hours", "dollars")),
+        ("--tokens", made.terms.tokens, ("hours", "dollars")),
         ("--price or --instance", made.terms.rate, ("dollars_per_million_tokens", "dollars")),
     ):
         if not given and (empty := [name for name in figures if name in names]):
