@@ -115,8 +115,8 @@ def parse_objective(options: TuneOptions) -> Objective:
     amount = _positive(text)
     if kind is None or amount is None:
         raise ScenarioError(
-            f"--until {options.until}: the loss is read at seconds=N, dollars=N or tokens=N, such as "
-            "--until seconds=60"
+            f"--until {options.until}: the loss is read at seconds=N, dollars=N or tokens=N, such "
+            "as --until seconds=60"
         )
     if (kind == "dollars") != (options.price is not None):
         raise ScenarioError("--until dollars=N needs --price, dollars for an hour of all machines")

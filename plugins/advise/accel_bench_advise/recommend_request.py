@@ -168,7 +168,7 @@ def _limit(text: str) -> tuple[str, float]:
         number = math.nan
     if not name.strip() or not math.isfinite(number):
         raise ScenarioError(
-            f"--metric-below {text}: write METRIC=VALUE, such as request_latency_p99=500 (milliseconds)"
+            f"--metric-below {text}: write METRIC=VALUE, such as request_latency_p99=500 (in ms)"
         )
     return name.strip(), number
 
