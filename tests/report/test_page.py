@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds
-from interchange.bundles import make_runs
+from repeated_sessions import make_runs
 from report.page_factory import (
     HOSTILE,
     dressed,

@@ -35,6 +35,6 @@ def reproduce(options: ReproduceOptions) -> int:
 
     Exits with 0 reproduced, 1 a stack failed, 4 not reproduced, 5 cannot tell.
     """
-    from accel_bench.cli.reproduce_request import run_reproduction
+    from accel_bench_share.reproduce_request import run_reproduction
 
     return run_reproduction(options)

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from accel_bench.analysis.facts import device_models, plugins_of
 from accel_bench.analysis.reproduction import StackReproduction
-from accel_bench.analysis.reproduction_document import reproduce
 from accel_bench.errors import AccelBenchError, BundleError
-from accel_bench.interchange.bundle import Manifest, read_bundle
 from accel_bench.report.page_file import write_page
-from accel_bench.report.site import ShownBundle, point_key, render_site
 from accel_bench.result import Result
-from accel_bench.runner.reproducing import evaluated, naming_the_bundle
 from accel_bench.scenario.uses import slot_defaults
+from accel_bench_share.asked import evaluated, naming_the_bundle
+from accel_bench_share.bundle_file import Manifest, read_bundle
+from accel_bench_share.reproduction import reproduce
+from accel_bench_share.site_page import ShownBundle, point_key, render_site
 
 SUFFIX = ".zip"
 """Ending of the files that are read."""

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interchange.bundles import SCENARIO, make_runs, read
+from accel_bench_share.asked import OWN, TAKEN, draft_of, evaluated, repeats, request_of
+from accel_bench_share.bundle_file import Bundle
+from accel_bench_share.bundling import scenario_of_session
+from repeated_sessions import SCENARIO, make_runs
 
 from accel_bench.errors import BundleError, ScenarioError
-from accel_bench.interchange.bundle import Bundle
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.runner.bundling import scenario_of_session
-from accel_bench.runner.reproducing import OWN, TAKEN, draft_of, evaluated, repeats, request_of
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.sessions import SessionRecord
+
+from .bundles import read
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.reproduction import ReproductionVerdict, StackReproduction
-from accel_bench.analysis.reproduction_document import Reproduction
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
     count,
@@ -31,6 +30,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_share.reproduction import Reproduction
 
 
 def differences_section(differing: Sequence[Difference]) -> Section:

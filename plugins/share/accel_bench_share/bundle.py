@@ -26,9 +26,9 @@ def list_bundles(
     All of each is verified; what was changed is refused, and the reason is printed.
     """
     from accel_bench.errors import BundleError
-    from accel_bench.interchange.bundle import read_bundle
     from accel_bench.report.table import paths
-    from accel_bench.runner.site import bundle_files
+    from accel_bench_share.bundle_file import read_bundle
+    from accel_bench_share.site import bundle_files
 
     rows = []
     for path in bundle_files(folder):
@@ -45,7 +45,7 @@ def list_bundles(
 def show_bundle(file: File, output: Format = "table") -> None:
     """Verify a bundle, and show what it holds and concludes."""
     from accel_bench.cli.output import print_text
-    from accel_bench.interchange.bundle import read_bundle
+    from accel_bench_share.bundle_file import read_bundle
 
     bundle = read_bundle(file)
     document = {**bundle.manifest.model_dump(mode="json"), "conclusion": bundle.conclusion}
@@ -68,7 +68,7 @@ def check_bundles(
     Exits with 1 where one was changed.
     """
     from accel_bench.errors import BundleError
-    from accel_bench.interchange.bundle import read_bundle
+    from accel_bench_share.bundle_file import read_bundle
 
     refused = 0
     for file in files:
@@ -97,8 +97,8 @@ def new_bundle(
     folders. `accel-bench reproduce` runs it again; `bundle site` shows a folder of them.
     """
     from accel_bench.analysis.wording import count
-    from accel_bench.runner.bundling import bundle_sessions
     from accel_bench.runner.unfinished import open_results
+    from accel_bench_share.bundling import bundle_sessions
 
     with open_results(results) as store:
         made = bundle_sessions(store, identifiers, output)
@@ -123,7 +123,7 @@ def write_site_of_bundles(
     The page needs no server and no network. Exits with 1 where a file was refused.
     """
     from accel_bench.analysis.wording import count
-    from accel_bench.runner.site import write_site
+    from accel_bench_share.site import write_site
 
     page = output or folder / "index.html"
     made = write_site(folder, page)

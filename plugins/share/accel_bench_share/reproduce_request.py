@@ -9,26 +9,26 @@ from dataclasses import replace
 import typer
 
 from accel_bench.analysis.facts import differences, facts, plugins_of
-from accel_bench.analysis.reproduction_document import Reproduction, reproduce
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.reproduce import ReproduceOptions
 from accel_bench.cli.request import new_sessions, parse_overrides, plan_request, print_failures
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError
-from accel_bench.interchange.bundle import Bundle, read_bundle
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import Report
-from accel_bench.report.views.reproduction import differences_section, reproduction_report
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.reproducing import draft_of, evaluated, repeats, request_of
 from accel_bench.runner.session import Session
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store.database import Store
+from accel_bench_share.asked import draft_of, evaluated, repeats, request_of
+from accel_bench_share.bundle_file import Bundle, read_bundle
+from accel_bench_share.reproduce import ReproduceOptions
+from accel_bench_share.reproduction import Reproduction, reproduce
+from accel_bench_share.reproduction_view import differences_section, reproduction_report
 
 
 def run_reproduction(options: ReproduceOptions) -> int:

@@ -8,10 +8,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from accel_bench_share import archive
+from accel_bench_share.archive import MAXIMUM_MEMBERS, pack, unpack
 
 from accel_bench.errors import BundleError
-from accel_bench.interchange import archive
-from accel_bench.interchange.archive import MAXIMUM_MEMBERS, pack, unpack
 
 MEMBERS = {"a.json": b"[1, 2]", "b.gz": bytes(range(256)), "empty.md": b""}
 

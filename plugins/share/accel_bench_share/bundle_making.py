@@ -11,8 +11,11 @@ from pathlib import Path
 from accel_bench._version import __version__
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import BundleError
-from accel_bench.interchange.archive import pack
-from accel_bench.interchange.bundle import (
+from accel_bench.machine.measurer import pseudonym
+from accel_bench.result import Result
+from accel_bench.store.sessions import SessionRecord
+from accel_bench_share.archive import pack
+from accel_bench_share.bundle_file import (
     MANIFEST,
     RUNS,
     SESSIONS,
@@ -23,9 +26,6 @@ from accel_bench.interchange.bundle import (
     member_of,
     read_bundle,
 )
-from accel_bench.machine.measurer import pseudonym
-from accel_bench.result import Result
-from accel_bench.store.sessions import SessionRecord
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interchange.bundles import SCENARIO, make_record, make_runs, write
+from accel_bench_share import bundle_file as module
+from accel_bench_share.archive import pack, unpack
+from accel_bench_share.bundle_file import MANIFEST, RUNS, SESSIONS, read_bundle
+from accel_bench_share.bundling import bundle_sessions
+from repeated_sessions import SCENARIO, make_record, make_runs
 
 from accel_bench.documents.canonical import digest
 from accel_bench.errors import BundleError
-from accel_bench.interchange import bundle as module
-from accel_bench.interchange.archive import pack, unpack
-from accel_bench.interchange.bundle import MANIFEST, RUNS, SESSIONS, read_bundle
 from accel_bench.result import Node, Provenance
 from accel_bench.runner.anonymous import anonymous
-from accel_bench.runner.bundling import bundle_sessions
 from accel_bench.scenario.uses import LauncherUse
 from accel_bench.store.database import open_store
+
+from .bundles import write
 
 Members = dict[str, bytes]
 

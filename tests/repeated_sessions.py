@@ -1,18 +1,14 @@
-"""Bundles of made-up sessions."""
+"""Sessions of one scenario that are put into bundles, and repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from analysis_factory import STEADY, WEEK, make_experiment, make_rounds, scaled
 from store.store_factory import MACHINE
 
-from accel_bench.interchange.bundle import Bundle, read_bundle
 from accel_bench.result import Result
-from accel_bench.runner.bundling import bundle_sessions
-from accel_bench.store.database import SessionRecord, open_store
+from accel_bench.store.sessions import SessionRecord
 
 SCENARIO = {
     "name": "peft",
@@ -43,24 +39,3 @@ def make_record(session: str = "monday", **document: Any) -> SessionRecord:
         command=("accel-bench", "run", "peft.yaml"),
         document={"scenario": SCENARIO, "written": SCENARIO, **document},
     )
-
-
-def write(
-    folder: Path,
-    runs: Sequence[Result],
-    name: str = "bundle.zip",
-    document: Mapping[str, Any] | None = None,
-) -> Path:
-    """Store runs of one session, and write a bundle of it."""
-    session = runs[0].session
-    with open_store(folder / f"{name}.results", write=True) as store:
-        store.add_session(make_record(session, **(document or {})))
-        for run in runs:
-            store.add(run)
-        bundle_sessions(store, [session], folder / name)
-    return folder / name
-
-
-def read(folder: Path, runs: Sequence[Result], **changes: Any) -> Bundle:
-    """The bundle of runs, as it is read."""
-    return read_bundle(write(folder, runs, **changes))

@@ -19,13 +19,13 @@ from accel_bench.documents.canonical import digest
 from accel_bench.documents.load import MAXIMUM_BYTES, load_yaml
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, BundleError
-from accel_bench.interchange.archive import unpack
 from accel_bench.result import Result
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store.checksums import SHA256_DIGITS
 from accel_bench.store.records import parse_result
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 from accel_bench.store.sessions import SessionRecord
+from accel_bench_share.archive import unpack
 
 MANIFEST, SCENARIO, SESSIONS, RUNS = "manifest.json", "scenario.yaml", "sessions.json", "runs.gz"
 CONCLUSION, REPORT, SUMMARY = "conclusion.md", "report.html", "summary.json"

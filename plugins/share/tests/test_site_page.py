@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_share.site_page import ShownBundle, point_key, render_site
 from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
 from browser import Browser
 
 from accel_bench.analysis.reproduction import summarize_results
-from accel_bench.report.site import ShownBundle, point_key, render_site
 from accel_bench.result import Status
 
 HOSTILE = "<script>document.title='owned'</script><img src=http://evil.test/x onerror=alert(1)>\"'&"

@@ -14,7 +14,17 @@ from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
-from accel_bench.interchange.bundle import (
+from accel_bench.report.formats import render, render_json
+from accel_bench.report.render_html import render_html
+from accel_bench.report.views.page import page
+from accel_bench.result import Result
+from accel_bench.runner.anonymous import anonymous
+from accel_bench.runner.artifacts import scenario_text
+from accel_bench.scenario.models import ScenarioFile
+from accel_bench.store.database import SessionRecord, Store
+from accel_bench.store.schema import RUNS
+from accel_bench_share.asked import problem_of_scenario
+from accel_bench_share.bundle_file import (
     CONCLUSION,
     MACHINES,
     REPORT,
@@ -23,17 +33,7 @@ from accel_bench.interchange.bundle import (
     VERSIONS,
     Manifest,
 )
-from accel_bench.interchange.bundle_making import Content, write_bundle
-from accel_bench.report.formats import render, render_json
-from accel_bench.report.render_html import render_html
-from accel_bench.report.views.page import page
-from accel_bench.result import Result
-from accel_bench.runner.anonymous import anonymous
-from accel_bench.runner.artifacts import scenario_text
-from accel_bench.runner.reproducing import problem_of_scenario
-from accel_bench.scenario.models import ScenarioFile
-from accel_bench.store.database import SessionRecord, Store
-from accel_bench.store.schema import RUNS
+from accel_bench_share.bundle_making import Content, write_bundle
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:

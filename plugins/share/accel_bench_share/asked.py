@@ -17,7 +17,6 @@ from accel_bench.analysis.schema import Summary
 from accel_bench.documents.anonymity import FOLDER
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import AccelBenchError, BundleError, ScenarioError
-from accel_bench.interchange.bundle import Bundle
 from accel_bench.modeling.hosts import is_ip_address, is_loopback
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.planning.resolve import ResolvedFile, resolve
@@ -26,6 +25,7 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.layers import AXES
 from accel_bench.scenario.sweep import Point, swept_by
+from accel_bench_share.bundle_file import Bundle
 
 TAKEN = frozenset(
     """
