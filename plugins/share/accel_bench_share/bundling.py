@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import gzip
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accel_bench._version import __version__
 from accel_bench.analysis.facts import facts, plugins_of
 from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.reproduction import summarize_results
 from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.files import write_atomically
 from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
+from accel_bench.machine.measurer import pseudonym
 from accel_bench.report.formats import render, render_json
 from accel_bench.report.render_html import render_html
 from accel_bench.report.views.page import page
@@ -21,19 +26,39 @@ from accel_bench.result import Result
 from accel_bench.runner.anonymous import anonymous
 from accel_bench.runner.artifacts import scenario_text
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.store.database import SessionRecord, Store
-from accel_bench.store.schema import RUNS
+from accel_bench.store import schema
+from accel_bench.store.database import Store
+from accel_bench.store.sessions import SessionRecord
+from accel_bench_share.archive import pack
 from accel_bench_share.asked import problem_of_scenario
 from accel_bench_share.bundle_file import (
     CONCLUSION,
     MACHINES,
+    MANIFEST,
     REPORT,
+    RUNS,
     SCENARIO,
+    SESSIONS,
     SUMMARY,
     VERSIONS,
     Manifest,
+    checksum_of,
+    json_member,
+    manifest_value,
+    member_of,
+    read_bundle,
 )
-from accel_bench_share.bundle_making import Content, write_bundle
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is put into a bundle; it is anonymous already."""
+
+    sessions: Sequence[SessionRecord]
+    results: Sequence[Result]
+    baseline: str
+    texts: Mapping[str, str]
+    """Further members: `scenario.yaml`, `conclusion.md` and what only people read."""
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
@@ -111,7 +136,7 @@ def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionReco
 
 def _runs(store: Store, session: str) -> list[Result]:
     """Return all runs of a session; a bundle without a damaged one would show a choice of them."""
-    found = dict(store.each(RUNS.c.session == session))
+    found = dict(store.each(schema.RUNS.c.session == session))
     if damaged := [run_id for run_id, result in found.items() if result is None]:
         raise BundleError(f"the run {damaged[0]!r} is damaged, so that its session has a gap")
     return [result for result in found.values() if result is not None]
@@ -150,3 +175,38 @@ def _remove(data: dict[str, Any], parts: Sequence[str]) -> None:
             return
         data = inner
     data.pop(last, None)
+
+
+def write_bundle(path: Path, content: Content) -> Manifest:
+    """Write the file of a bundle, the same bytes for the same content; return its manifest."""
+    lines = [one.model_dump_json() for one in content.results]
+    members = {name: text.encode() for name, text in content.texts.items()}
+    members[SESSIONS] = json_member([one.model_dump(mode="json") for one in content.sessions])
+    members[RUNS] = gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0)
+    manifest = _manifest(content, members)
+    members[MANIFEST] = json_member(manifest_value(manifest))
+    write_atomically(path, pack(members))
+    try:
+        read_bundle(path)  # what cannot be read again is no bundle
+    except BundleError:
+        path.unlink()
+        raise
+    return manifest
+
+
+def _manifest(content: Content, members: Mapping[str, bytes]) -> Manifest:
+    first = min(content.sessions, key=lambda one: one.started_at)
+    repeats = str(first.document.get("repeats", ""))
+    identity = hashlib.sha256(members[SESSIONS] + gzip.decompress(members[RUNS])).hexdigest()
+    unsigned = Manifest(
+        written_by=__version__,
+        scenario=first.scenario,
+        started_at=first.started_at,
+        baseline=content.baseline,
+        sessions=tuple(one.id for one in content.sessions),
+        repeats=repeats,
+        measured_by=pseudonym(repeats or identity),
+        members=tuple(member_of(name, members[name]) for name in sorted(members)),
+        sha256="",
+    )
+    return unsigned.model_copy(update={"sha256": checksum_of(unsigned)})

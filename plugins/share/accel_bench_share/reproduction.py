@@ -59,7 +59,7 @@ class Reproduction(Document):
         return 1 if failed else {"reproduced": 0, "cannot tell": 5}[self.verdict]
 
 
-def reproduce(
+def judge_bundle(
     file: str, sha256: str, there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
 ) -> Reproduction:
     """Compare a bundle's runs (at least one) with the summary and the runs of their repetition."""

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from accel_bench.analysis.facts import device_models, plugins_of
-from accel_bench.analysis.reproduction import StackReproduction
+from accel_bench.analysis.reproduction import StackReproduction, reproduce_stacks
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.report.page_file import write_page
 from accel_bench.result import Result
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench_share.asked import evaluated, naming_the_bundle
 from accel_bench_share.bundle_file import Manifest, read_bundle
-from accel_bench_share.reproduction import reproduce
 from accel_bench_share.site_page import ShownBundle, point_key, render_site
 
 SUFFIX = ".zip"
@@ -148,8 +147,7 @@ def _judged(one: Verified, other: Verified) -> tuple[StackReproduction, ...]:
     """Compare a bundle with one that repeats it; both are read again. Raises BundleError."""
     there, here = (read_bundle(path).results for path in (one.path, other.path))
     with naming_the_bundle(str(other.path)):
-        made = one.manifest
-        return reproduce(one.shown.file, made.sha256, there, other.shown.summary, here).stacks
+        return reproduce_stacks(there, other.shown.summary, here)
 
 
 def _model(run: Result) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_share.reproduction import Reproduction, reproduce
+from accel_bench_share.reproduction import Reproduction, judge_bundle
 from analysis_factory import make_experiment, make_failures, make_rank, make_result, make_rounds
 from store.store_factory import MACHINE
 
@@ -31,7 +31,7 @@ def session(factor: float, seconds: Sequence[float] = QUIET, rounds: int = 5) ->
 
 
 def judged(there: list[Result], here: list[Result], **changes: Any) -> Reproduction:
-    return reproduce("a.zip", "0" * 64, there, summarize_results(here, "lora"), here, **changes)
+    return judge_bundle("a.zip", "0" * 64, there, summarize_results(here, "lora"), here, **changes)
 
 
 def fast(found: Reproduction) -> StackReproduction:
