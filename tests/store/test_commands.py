@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from store.store_factory import make_experiment, make_result, make_session
 
-from accel_bench.analysis.gates.history import series_of
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance
 from accel_bench.store import commands
@@ -52,7 +51,7 @@ def test_runs_of_an_export_are_marked_and_reproduce_nothing(store: Store) -> Non
         )
     selected = select_commands(store)
     assert [line.origin for line in selected.lines] == ["exported", "measured"]
-    assert {line.series for line in selected.lines} == {series_of(make_experiment())}
+    assert {line.series for line in selected.lines} == {make_experiment().series}
     found = [one["thursday"] for one in selected.elsewhere.values() if "thursday" in one]
     assert [len(speeds) for speeds in found] == [1]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import ColumnElement
 
 from accel_bench.analysis.gates.confirmation import Confirmation, confirm_step, other_series
-from accel_bench.analysis.gates.history import HistoryRun, histories, history_run, series_of
+from accel_bench.analysis.gates.history import HistoryRun, histories, history_run
 from accel_bench.analysis.gates.history_schema import History
 from accel_bench.analysis.gates.tracked_figures import TrackedFigure
 from accel_bench.analysis.metrics.offered_load import offered_rate
@@ -103,7 +103,7 @@ def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
     """Return the plan without sweep points at which none of its own series became worse."""
     concerned = {one.series for one in worse}
     own = (one.experiment for one in plan.planned)
-    points = {one.point for one in own if series_of(one) in concerned}
+    points = {one.point for one in own if one.series in concerned}
     if not points:
         raise ScenarioError("; ".join(other_series(one) for one in worse))
     return replace(plan, planned=tuple(p for p in plan.planned if p.experiment.point in points))
@@ -115,7 +115,7 @@ def _judged(
     """Judge the step of one series by new runs of the same series, and of its baseline's."""
     figure = TrackedFigure(one.figure, one.unit, one.better)
     own = _runs_of(one.series, fresh, figure)
-    planned = {series_of(p.experiment): p.experiment for p in plan.planned}
+    planned = {p.experiment.series: p.experiment for p in plan.planned}
     if one.series not in planned:
         return confirm_step(one, []).model_copy(update={"conclusion": other_series(one)})
     point, rate = planned[one.series].point, offered_rate(planned[one.series].scenario)
@@ -130,4 +130,4 @@ def _judged(
 
 
 def _runs_of(series: str, runs: Sequence[Result], figure: TrackedFigure) -> list[HistoryRun]:
-    return [history_run(run, figure) for run in runs if series_of(run.experiment) == series]
+    return [history_run(run, figure) for run in runs if run.experiment.series == series]

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.scenario.models import Scenario, Stack
 
 SCHEMA_VERSION = 2
@@ -60,6 +60,16 @@ class Experiment(Frozen):
     def point(self) -> str:
         """The sweep point as a canonical string: equal for the stacks that are compared."""
         return canonical_json(self.sweep)
+
+    @property
+    def series(self) -> str:
+        """Key of its work, stack, sweep point and kind of machine: everything but versions."""
+        identity = {key: part for key, part in self.identity.items() if key != "environment"}
+        environment = self.identity.get("environment")
+        facts = environment if isinstance(environment, dict) else {}
+        machine = [facts.get(key) for key in ("devices", "cores", "variables")]
+        names = [self.scenario.name, self.stack.name, self.sweep]
+        return digest([names, identity, machine])
 
 
 def _task_of(task: dict[str, Any]) -> JsonValue:

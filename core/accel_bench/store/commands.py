@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_, select
 
-from accel_bench.analysis.gates.history import series_of
 from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.repetitions import Repetition
 from accel_bench.analysis.tables.overview import RunLine
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
-from accel_bench.store.history import one_of_each
 from accel_bench.store.queries import condition_of, damaged_runs, without
 from accel_bench.store.repetitions import read_repetitions, repeating_sessions
 from accel_bench.store.rows import counted, is_exported
@@ -116,6 +114,14 @@ def origin_of(columns: Mapping[str, Any]) -> str:
     return EXPORTED if is_exported(columns["options"]) else "measured"
 
 
+def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
+    """Return a result of each experiment: what an id stands for does not differ between runs."""
+    # A completed run comes last, since it has the metrics too.
+    ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
+    ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
+    return {one.experiment.id: one for one in store.with_ids(ids)}
+
+
 def _keys_of(store: Store, word: str) -> list[CommandKey]:
     named = _keys(store, RUNS.c.scenario == word)
     if named:
@@ -159,7 +165,7 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
         known = {name: one.experiment for name, one in one_of_each(store, rows).items()}
     except StoreError:
         known = {}  # Of very many runs none was checked; then each experiment stands alone.
-    series = {name: series_of(one) for name, one in known.items()}
+    series = {name: one.series for name, one in known.items()}
     served = {name for name, one in known.items() if offered_rate(one.scenario) is not None}
     for row in rows:
         yield RunLine(

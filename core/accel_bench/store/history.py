@@ -18,9 +18,10 @@ from accel_bench.analysis.gates.tracked_figures import (
     figure_named,
 )
 from accel_bench.analysis.metrics.offered_load import offered_rate
-from accel_bench.result import Result, Status
+from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.checksums import intact
+from accel_bench.store.commands import one_of_each
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.names import COMPUTED, stored_part
 from accel_bench.store.schema import IMPORTED, RUNS, within_limits
@@ -52,14 +53,6 @@ def read_history(
     whole = [row["run_id"] for row in known if of_requests[row["experiment_id"]]]
     runs = [_run(row, experiments, tracked.name) for row in flat]
     return [*runs, *(history_run(one, tracked) for one in store.with_ids(whole))], tracked
-
-
-def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
-    """Return a result of each experiment: what an id stands for does not differ between runs."""
-    # A completed run comes last, since it has the metrics too.
-    ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
-    ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
-    return {one.experiment.id: one for one in store.with_ids(ids)}
 
 
 def _run(row: Mapping[str, Any], experiments: Mapping[str, Experiment], figure: str) -> HistoryRun:

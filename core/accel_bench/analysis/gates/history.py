@@ -31,7 +31,6 @@ from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import join_names, label_of, percent, plain_value
 from accel_bench.documents.base import JsonValue
-from accel_bench.documents.canonical import digest
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
@@ -87,7 +86,7 @@ def histories(
     """
     series: dict[str, list[HistoryRun]] = {}
     for run in sorted(runs, key=lambda run: (run.started_at, run.round, run.attempt)):
-        series.setdefault(series_of(run.experiment), []).append(run)
+        series.setdefault(run.experiment.series, []).append(run)
     newest = (PlannedSummary(experiment=group[-1].experiment) for group in series.values())
     named = tell_apart([ExperimentRuns(one, StopReason(Status.OK), {}, {}, {}) for one in newest])
     found = [
@@ -95,16 +94,6 @@ def histories(
         for group, one in zip(series.values(), named, strict=True)
     ]
     return sorted(found, key=lambda one: len(one.points), reverse=True)
-
-
-def series_of(experiment: Experiment) -> str:
-    """Return the key that runs of one series share, made of everything but versions."""
-    identity = {key: part for key, part in experiment.identity.items() if key != "environment"}
-    environment = experiment.identity.get("environment")
-    facts = environment if isinstance(environment, Mapping) else {}
-    machine = [facts.get(key) for key in ("devices", "cores", "variables")]
-    names = [experiment.scenario.name, experiment.stack.name, experiment.sweep]
-    return digest([names, identity, machine])
 
 
 def _history(
@@ -129,7 +118,7 @@ def _history(
         tag=newest.tag,
         apart=dict(apart),
         experiment_id=newest.id,
-        series=series_of(newest),
+        series=newest.series,
         devices=_devices(newest),
         figure=figure.name,
         unit=figure.unit.replace("tokens", newest.scenario.counts),
