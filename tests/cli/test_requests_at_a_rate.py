@@ -1,4 +1,4 @@
-"""`history` and `compare --reference` of requests that arrive at a rate: latencies are compared."""
+"""`history` and `results regressions` of requests that arrive at a rate: latencies are compared."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def document(done: Done) -> Any:
 def test_a_server_that_answers_later_looks_worse_than_the_reference(here: Path) -> None:
     store("before", "january", serving("base", 850))
     store("accel_bench_results", "june", serving("base", 4540, **SLOWER))
-    done = call("compare", "--format", "json", "--reference", "before")
+    done = call("results", "regressions", "--format", "json", "before")
     (row,) = document(done)["rows"]
     first = row["figures"][0]
     assert (done.code, first["name"], first["verdict"]) == (1, FIGURE, "worse")
@@ -67,30 +67,28 @@ def test_servers_under_other_loads_are_not_compared_with_the_reference(
 ) -> None:
     store("before", "january", serving("base", 850))
     store("accel_bench_results", "june", serving("base", 4540, **SLOWER, **changes))
-    done = call("compare", "--format", "json", "--reference", "before")
+    done = call("results", "regressions", "--format", "json", "before")
     first = document(done)["rows"][0]["figures"][0]
     assert (done.code, first["name"], first["verdict"]) == (0, FIGURE, "unknown")
     assert first["reason"].startswith(reason)
-    assert f"cannot tell: {reason}" in " ".join(
-        call("compare", "--reference", "before").out.split()
-    )
+    assert f"cannot tell: {reason}" in " ".join(call("results", "regressions", "before").out.split())
 
 
 def test_a_server_that_became_saturated_is_worse_than_the_reference(here: Path) -> None:
     store("before", "january", serving("base", 850))
     store("both", "march", serving("base", 900, saturated=True))
     store("accel_bench_results", "june", serving("base", 900, saturated=True, rounds=5))
-    done = call("compare", "--format", "json", "--reference", "before")
+    done = call("results", "regressions", "--format", "json", "before")
     (row,) = document(done)["rows"]
     first = row["figures"][0]
     assert (done.code, row["state"], first["verdict"]) == (1, "newly saturated", "worse")
     assert first["reason"].startswith("saturated: the current runs at 4 requests/s")
-    printed = " ".join(call("compare", "--reference", "before").out.split())
+    printed = " ".join(call("results", "regressions", "before").out.split())
     assert "1 of 1 rows look worse than the reference: 1 newly saturated" in printed
     assert "cannot tell" not in printed
-    memory = call("compare", "--reference", "before", "--figure", "peak_memory_bytes")
+    memory = call("results", "regressions", "before", "--figure", "peak_memory_bytes")
     assert memory.code == 1
-    done = call("compare", "--format", "json", "--reference", "both")
+    done = call("results", "regressions", "--format", "json", "both")
     (row,) = document(done)["rows"]
     assert (done.code, row["state"], row["figures"][0]["verdict"]) == (0, "compared", "unknown")
 

@@ -176,7 +176,7 @@ class PlainCommand(TyperCommand):
             known = {name for one in self.get_params(ctx) for name in one.opts}
             former = getattr(error, "option_name", None)
             named = _successors("options").get(str(former), ()) if former not in known else ()
-            if new := [name for name in named if name in known]:
+            if new := [name for name in named if name in known or "`" in name]:
                 raise ScenarioError(
                     f"there is no option {former}; did you mean {' or '.join(new)}?"
                 ) from None

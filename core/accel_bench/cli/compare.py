@@ -1,7 +1,8 @@
-"""`accel-bench compare`: two stored experiments side by side, or a set of runs and a reference."""
+"""`accel-bench compare`: two stored experiments side by side."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,41 +18,8 @@ WORD = "A stack's name, SESSION/STACK, or the beginning of an experiment's or a 
 class CompareOptions:
     """Options of `compare`."""
 
-    a: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="A",
-            help=f"What is compared with. {WORD} With --reference, the runs to compare: a "
-            "scenario's name or a --where condition too; else all.",
-        ),
-    ] = None
-    b: Annotated[str | None, typer.Argument(metavar="B", help=f"What is compared. {WORD}")] = None
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE_OR_SELECTION",
-            help="Compare a set of runs with this one: an export, a file that `import` reads, a "
-            "results folder, or a selection of the stored runs.",
-        ),
-    ] = None
-    alias: Annotated[
-        options.Names,
-        typer.Option(
-            metavar="OLD=NEW", help="Name in the reference and here, or a file of them; repeatable."
-        ),
-    ] = None
-    key: Annotated[
-        options.Names,
-        typer.Option(metavar="COLUMN", help="What tells rows apart; else scenario, stack, "
-                     "model.id, sweep, device, world_size."),
-    ] = None  # fmt: skip
-    figure: Annotated[
-        options.Names,
-        typer.Option(metavar="NAME", help="Figure to compare: a column, or metrics.NAME."),
-    ] = None
-    tolerance: Annotated[
-        str, typer.Option(metavar="FRACTION", help="Change that is allowed: 5% or 0.05.")
-    ] = "5%"
+    a: Annotated[str, typer.Argument(metavar="A", help=f"What is compared with. {WORD}")]
+    b: Annotated[str, typer.Argument(metavar="B", help=f"What is compared. {WORD}")]
     results: options.Results = options.DEFAULT_RESULTS
     results_b: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where B is kept, if that is elsewhere.")
@@ -61,18 +29,27 @@ class CompareOptions:
 
 @options.takes(CompareOptions)
 def compare(asked: CompareOptions) -> int:
-    """Compare stored results: B against A, or a set of runs with --reference.
+    """Compare stored results: B against A.
 
-    Runs of the same round of the same session are pairs, and pairs alone get a verdict: a stored
-    reference is history, not a gate. Where more differs than the stacks declare, the differing
-    fields are printed, the two are not comparable, and there is no verdict either.
+    Runs of the same round of the same session are pairs, and pairs alone get a verdict. Where more
+    differs than the stacks declare, the differing fields are printed, the two are not comparable,
+    and there is no verdict either.
 
-    A bare stack's name means the newest run of the program that measured both.
-
-    With --reference, rows with the same key are compared figure by figure: better, worse, newly
-    failing or passing, new, missing, standing out from the other rows. Exits with 1 where anything
-    looks worse or fails newly, else with 0.
+    A bare stack's name means the newest run of the program that measured both. A whole set of runs
+    is compared with an earlier one by `accel-bench results
+    regressions`.
     """
-    from accel_bench.cli.compare_request import compare_pairs, compare_reference
+    from accel_bench.analysis.compare import compare_stored
+    from accel_bench.cli.output import print_report
+    from accel_bench.report.views.compare import compare_report
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.selection import select_pairs
 
-    return compare_pairs(asked) if asked.reference is None else compare_reference(asked)
+    with ExitStack() as stack:
+        store = stack.enter_context(open_results(asked.results))
+        elsewhere = asked.results_b
+        other = stack.enter_context(open_results(elsewhere)) if elsewhere else None
+        selected = select_pairs(asked.a, asked.b, store, other)
+    compared = [compare_stored(left, right) for left, right in selected]
+    print_report(compare_report(compared), asked.output)
+    return 0

@@ -1,4 +1,4 @@
-"""What `compare --reference` returns: rows that two sets of runs have, figure by figure."""
+"""What `regressions` returns: rows that two sets of runs have, figure by figure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ReferenceRow(Frozen):
 
 
 class ReferenceComparison(Document):
-    """The document of `accel-bench compare --reference`."""
+    """The document of `accel-bench results regressions`."""
 
     reference: str
     """What was compared with."""

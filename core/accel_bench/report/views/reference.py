@@ -1,4 +1,4 @@
-"""A set of runs against a reference: what `compare --reference` prints."""
+"""A set of runs against a reference: what `regressions` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`accel-bench compare --reference`: a set of runs against an earlier one, row by row."""
+"""`accel-bench results regressions`: a set of runs against an earlier one, row by row."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def compare(*arguments: str) -> Done:
+def regressions(*arguments: str) -> Done:
     """Compare what is in `accel_bench_results`."""
-    return call("compare", *arguments)
+    return call("results", "regressions", *arguments)
 
 
 def document(*arguments: str) -> tuple[Any, Any]:
     """Exit code and JSON document."""
-    done = compare("--format", "json", *arguments)
+    done = regressions("--format", "json", *arguments)
     assert done.out, done.err
     return done.code, json.loads(done.out)
 
@@ -70,7 +70,7 @@ def verdicts(found: Any, figure: str = "tokens_per_second") -> list[str]:
 
 def test_what_is_as_before_exits_with_0(here: Path) -> None:
     store(here / "accel_bench_results", "june", rows(lambda place: scaled(1.01)))
-    done = compare("--reference", "before")
+    done = regressions("before")
     assert done.code == 0
     assert "nothing looks worse than the reference by more than 5 %: 7 compared." in done.out
 
@@ -81,7 +81,7 @@ def test_slower_faster_failed_new_and_missing_rows_are_told_apart(here: Path) ->
     kept = [run for run in made if run.experiment.sweep != POINTS[6]]
     other = make_experiment("other", scenario={"model": {"id": "llama"}})
     store(here / "accel_bench_results", "june", [*kept, *make_rounds(other, STEADY)])
-    code, found = document("--reference", "before")
+    code, found = document("before")
     assert code == 1
     assert verdicts(found) == [
         *("worse", "same", "newly failing", "same", "same", "same", "new", "missing"),
@@ -92,7 +92,7 @@ def test_slower_faster_failed_new_and_missing_rows_are_told_apart(here: Path) ->
     speed = found["rows"][0]["figures"][0]
     assert speed["ratio"]["high"] < 0.85
     assert speed["outlier"] is True
-    printed = compare("--reference", "before").out
+    printed = regressions("before").out
     assert "2 of 8 rows look worse than the reference" in printed
     assert "newly failing" in printed
     assert "looks worse, outlier" in printed
@@ -102,7 +102,7 @@ def test_slower_faster_failed_new_and_missing_rows_are_told_apart(here: Path) ->
 def test_what_failed_before_and_runs_now_is_newly_passing(here: Path) -> None:
     store(here / "accel_bench_results", "june", rows(lambda place: STEADY))
     store(here / "failed", "may", rows(lambda place: STEADY if place else None))
-    code, found = document("--reference", "failed")
+    code, found = document("failed")
     assert (code, verdicts(found)[0]) == (0, "newly passing")
 
 
@@ -125,26 +125,26 @@ def test_less_memory_is_better_and_more_is_worse(here: Path) -> None:
         for run in rows(lambda place: STEADY)
     ]
     store(here / "accel_bench_results", "june", more)
-    code, found = document("--reference", "before")
+    code, found = document("before")
     assert (code, set(verdicts(found, "peak_memory_bytes"))) == (1, {"worse"})
     assert not any(row["figures"][1]["outlier"] for row in found["rows"])
-    only = document("--reference", "before", "--figure", "tokens_per_second")
+    only = document("before", "--figure", "tokens_per_second")
     assert only[0] == 0
 
 
 def test_a_model_with_another_name_is_the_same_row_by_its_alias(here: Path) -> None:
     store(here / "accel_bench_results", "june", rows(lambda place: STEADY, model="llama-v2"))
-    refused = compare("--reference", "before")
+    refused = regressions("before")
     assert refused.code == 2
     assert "--alias OLD=NEW" in refused.err
-    code, found = document("--reference", "before", "--alias", "llama=llama-v2")
+    code, found = document("before", "--alias", "llama=llama-v2")
     assert (code, verdicts(found)) == (0, ["same"] * 7)
     assert [(d["key"], d["a"], d["b"]) for d in found["differing"]] == [
         ("work.model.id", "llama", "llama-v2")
     ]
     (here / "names.yaml").write_text("llama: llama-v2\n", encoding="utf8")
-    assert document("--reference", "before", "--alias", "names.yaml")[1]["rows"] == found["rows"]
-    assert compare("--reference", "before", "--alias", "llama").code == 2
+    assert document("before", "--alias", "names.yaml")[1]["rows"] == found["rows"]
+    assert regressions("before", "--alias", "llama").code == 2
 
 
 def test_an_export_an_earlier_session_and_an_imported_file_are_references(here: Path) -> None:
@@ -153,8 +153,8 @@ def test_an_export_an_earlier_session_and_an_imported_file_are_references(here: 
     store(folder, "june", rows(lambda place: scaled(1.2)))
     store(folder, "may", rows(lambda place: STEADY))
     by_file, by_session = (
-        document("june", "--reference", "before.json")[1],
-        document("june", "--reference", "may")[1],
+        document("before.json", "june")[1],
+        document("may", "june")[1],
     )
     assert verdicts(by_file) == verdicts(by_session) == ["worse"] * 7
     (here / "old.json").write_text(
@@ -162,7 +162,7 @@ def test_an_export_an_earlier_session_and_an_imported_file_are_references(here: 
         encoding="utf8",
     )
     # A reference that shares no key is refused with both keys.
-    done = compare("june", "--reference", "old.json")
+    done = regressions("old.json", "june")
     assert done.code == 2
     assert "june" not in done.out
 
@@ -184,14 +184,14 @@ def test_another_device_or_setting_is_another_row(here: Path) -> None:
     store(here / "h100", "may", before)
     slow = on("NVIDIA A100", make_rounds(one, scaled(2.0)))
     store(here / "accel_bench_results", "june", [*before, *slow])
-    code, found = document("june", "--reference", "h100")
+    code, found = document("h100", "june")
     assert (code, verdicts(found)) == (0, ["same", "new"])
     assert [row["key"]["device"] for row in found["rows"]] == ["NVIDIA H100", "NVIDIA A100"]
     # A setting of --set that two experiments of a key differ in splits it.
     other = on("NVIDIA H100", make_rounds(two, scaled(2.0)))
     other = [run.model_copy(update={"experiment": two}) for run in other]
     store(here / "accel_bench_results", "july", [*before, *other])
-    code, found = document("july", "--reference", "h100")
+    code, found = document("h100", "july")
     keys = [row["key"].get("train.seed") for row in found["rows"]]
     assert (code, keys, verdicts(found)) == (0, [1, 2], ["same", "new"])
 
@@ -200,7 +200,7 @@ def test_single_runs_and_what_chance_may_do_are_inconclusive(here: Path) -> None
     of = make_experiment()
     store(here / "one", "may", make_rounds(of, [0.1]))
     store(here / "accel_bench_results", "june", make_rounds(of, [0.15]))
-    code, found = document("june", "--reference", "one")
+    code, found = document("one", "june")
     assert (code, verdicts(found)) == (0, ["inconclusive"])
     # Alone this row would look worse at 95 %: among 18 figures that are tested it does not.
     points = [make_experiment(sweep={"train.seed": n}) for n in range(6)]
@@ -211,7 +211,7 @@ def test_single_runs_and_what_chance_may_do_are_inconclusive(here: Path) -> None
     changed = [[0.1 * one for one in wild], *still]
     runs = [make_rounds(one, seconds) for one, seconds in zip(points, changed, strict=True)]
     store(here / "accel_bench_results", "july", [run for own in runs for run in own])
-    code, found = document("july", "--reference", "many")
+    code, found = document("many", "july")
     assert (code, verdicts(found)) == (0, ["inconclusive", *["same"] * 5])
 
 
@@ -220,26 +220,23 @@ def test_a_row_that_fails_now_and_then_fails_newly(here: Path) -> None:
     store(here / "fine", "may", make_rounds(of, STEADY))
     oom = make_failures(of, Status.OOM)[3:]
     store(here / "accel_bench_results", "june", [*make_rounds(of, STEADY[:3]), *oom])
-    code, found = document("june", "--reference", "fine")
+    code, found = document("fine", "june")
     assert (code, found["rows"][0]["state"]) == (1, "newly failing")
     assert found["rows"][0]["current_status"] == "ok 3, oom 2"
 
 
 BAD = {
-    (): "takes two results, A and B, or --reference",
-    ("lora", "fast", "--key", "stack"): "--key: only with --reference",
-    ("lora", "fast", "--reference", "before"): "there is one selection",
-    ("--reference", "before", "--tolerance", "2"): "--tolerance '2' is no fraction",
-    ("--reference", "before", "--key", "modle"): "--key modle: no column of that name",
-    ("--reference", "before", "--figure", "speed"): "no run has a figure 'speed'",
-    ("--reference", "nowhere"): "no run, experiment or session",
-    ("--reference", "accel_bench_results"): "both sets are the same 14 runs",
+    ("before", "--tolerance", "2"): "--tolerance '2' is no fraction",
+    ("before", "--key", "modle"): "--key modle: no column of that name",
+    ("before", "--figure", "speed"): "no run has a figure 'speed'",
+    ("nowhere",): "no run, experiment or session",
+    ("accel_bench_results",): "both sets are the same 14 runs",
 }
 
 
 def test_bad_input_is_named(here: Path) -> None:
     store(here / "accel_bench_results", "june", rows(lambda place: STEADY))
     for arguments, said in BAD.items():
-        done = compare(*arguments)
+        done = regressions(*arguments)
         assert (done.code, done.out) == (2, "")
         assert said in done.err
