@@ -19,7 +19,7 @@ from analysis_factory import (
 )
 
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.summary import exit_code
+from accel_bench.analysis.summary import exit_code, judge_row
 from accel_bench.analysis.wording import differs
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Status
@@ -379,6 +379,22 @@ def test_a_stack_under_other_conditions_keeps_its_ratio_and_gets_no_verdict():
     assert (row.verdict, row.rounds, row.loss_verdict) == ("not tested", 5, "equivalent")
     assert row.ratio.median == pytest.approx(1.25, rel=1e-3)
     assert row.verdict_reason.startswith("not comparable: effective.threads (2 in the place of 4)")
+
+
+def test_a_row_is_slower_than_its_baseline_passes_or_is_open():
+    def judged(runs):
+        return judge_row(make_summary([LORA, FAST], [*base, *runs]).experiments[1], "lora", 0.01)
+
+    base = make_rounds(LORA, STEADY)
+    outcome, reason = judged(make_rounds(FAST, scaled(1.05)))
+    assert outcome == "regression"
+    assert reason.startswith("fast is slower than lora by more than 1 %: 0.952")
+    assert judged(make_rounds(FAST, STEADY))[0] == "passed"
+    outcome, reason = judged(with_threads(make_rounds(FAST, scaled(0.8)), 2))
+    assert (outcome, "not comparable" in reason) == ("inconclusive", True)
+    other = [make_rank(step_seconds=(0.05, 0.05), losses=[2.0, 2.1, 2.2])]
+    outcome, reason = judged([make_result(FAST, round=i, ranks=other) for i in range(5)])
+    assert (outcome, "fast is not the same as lora" in reason) == ("regression", True)
 
 
 def test_rounds_that_one_side_alone_completed_make_nothing_incomparable():

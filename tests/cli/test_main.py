@@ -145,7 +145,14 @@ def test_run_and_gate_share_their_options() -> None:
     shared = options("run") & options("gate")
     assert shared >= {"--plugin", "--set", "--timeout", "--resume", "--format", "--rounds"}
     own = {"--only", "--seeds", "--repeat-round", "--no-baseline", "--verbose", "--race"}
-    own |= {"--tag", "--reference-point", "--interleave", "--family"}
+    own |= {
+        "--tag",
+        "--reference-point",
+        "--interleave",
+        "--family",
+        "--section",
+        "--fail-if-slower",
+    }
     assert options("run") - shared == own
 
 

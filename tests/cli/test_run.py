@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cli.program import Done, call, write_nulls
 from fault_plugins.distribution import install
 
@@ -202,6 +203,24 @@ def test_a_round_is_measured_again_only_beside_those_that_are_stored(measured: P
     unnamed = show(measured, "table", "--repeat-round", "1")
     assert unnamed.code == 2
     assert "no round has one" in " ".join(unnamed.err.split())
+
+
+def test_a_slower_stack_ends_with_4_and_one_of_too_few_rounds_with_5(
+    measured: Path, folder: Path
+) -> None:
+    few = show(measured, "json", "--fail-if-slower", "1%")
+    assert (few.code, "1 of the 5 rounds" in few.err) == (5, True)
+    text = (folder / "nulls.yaml").read_text(encoding="utf8")
+    slow = yaml.safe_load(text) | {
+        "engine": {"use": "null", "step_seconds": 0.01},
+        "stacks": {"baseline": [], "slow": {"set": {"engine.step_seconds": 0.02}}},
+    }
+    (folder / "slow.json").write_text(json.dumps(slow), encoding="utf8")
+    done = call("run", "slow.json", "--rounds", "5", "--fail-if-slower", "1%", "--format", "json")
+    assert (done.code, json.loads(done.out)["experiments"][1]["verdict"]) == (4, "slower")
+    assert "slow is slower than baseline by more than 1 %" in done.err
+    alone = run("--no-baseline", "--fail-if-slower", "1%")
+    assert (alone.code, "needs the baseline" in alone.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", [("run",), ("gate", "--stack", "other")])

@@ -39,9 +39,11 @@ from accel_bench.analysis.searches.race_schema import RaceSummary
 from accel_bench.analysis.sections import with_sections
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
+from accel_bench.analysis.statistics.sequential import Settled, judge_comparison
 from accel_bench.analysis.statistics.slow_runs import slow_runs
 from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
 from accel_bench.analysis.tables.points import compare_points
+from accel_bench.analysis.wording import label, percent, ratio_interval
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
 
@@ -153,6 +155,21 @@ def exit_code(summaries: Sequence[Summary]) -> int:
     if not ran:
         return 3
     return 0 if all(row.status.completed and not row.failed_rounds for row in ran) else 1
+
+
+def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Settled, str]:
+    """Return whether a stack is no slower than its baseline by more than a floor, and why."""
+    name, allowed = label(row), percent(floor)
+    if row.not_the_same:
+        return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
+    outcome = "inconclusive" if row.update_missing else judge_comparison(row, floor)
+    found = f"{ratio_interval(row.ratio)} times as fast" if row.ratio else row.ratio_reason
+    if outcome == "regression":
+        return outcome, f"{name} is slower than {baseline} by more than {allowed}: {found}"
+    if outcome == "passed":
+        return outcome, f"{name} is slower than {baseline} by less than {allowed}, if at all"
+    reason = "; ".join(filter(None, (found, row.untested or row.verdict_reason)))
+    return outcome, f"it is open whether {name} is slower than {baseline} by {allowed}: {reason}"
 
 
 def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[ExperimentSummary]:

@@ -6,16 +6,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import typer
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.searches.race import race_looks
+from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.analysis.summary import exit_code
+from accel_bench.analysis.summary import exit_code, judge_row
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.options import MeasureOptions, PlanOptions
+from accel_bench.cli.options import MeasureOptions, PlanOptions, parse_fraction
 from accel_bench.cli.output import form_of_output, print_aside, print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.cli.run import RunOptions
@@ -60,6 +62,8 @@ def run_scenarios(options: RunOptions) -> int:
         raise ScenarioError(
             f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
         )
+    if options.fail_if_slower is not None and options.no_baseline:
+        raise ScenarioError("--fail-if-slower needs the baseline; leave --no-baseline out")
     machine = read_machine()
     request = run_request(options)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
@@ -109,7 +113,24 @@ def _plan_and_run(
     session: dict[str, Any] = {"interleave": options.interleave}
     if options.repeat_round:
         session["repeat_round"] = options.repeat_round - 1
-    return run_plans(plans, Command(options, machine, allocation, show, session))
+    command = Command(options, machine, allocation, show, session)
+    if options.fail_if_slower is not None:
+        floor = parse_fraction(options.fail_if_slower, "--fail-if-slower")
+        command = command._replace(exit_code=partial(_gated_code, floor=floor))
+    return run_plans(plans, command)
+
+
+def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
+    """Return the exit code with `--fail-if-slower`, and print why it is not 0."""
+    codes = set()
+    for summary in summaries:
+        for row in summary.experiments:
+            if row.stack != summary.baseline and row.status is not Status.SKIPPED:
+                outcome, reason = judge_row(row, summary.baseline, floor)
+                codes.add(GATE_CODES[outcome])
+                if outcome != "passed":
+                    print_aside(plain(reason))
+    return exit_code(summaries) or min(codes - {0}, default=0)
 
 
 def _refuse_idle_race(plans: Sequence[Plan]) -> None:

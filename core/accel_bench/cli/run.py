@@ -46,6 +46,10 @@ class RunOptions(MeasureOptions):
         bool,
         typer.Option("--race", help="Drop stacks that are surely not the best after 5, 10, 20 ..."),
     ] = False
+    fail_if_slower: Annotated[
+        str | None,
+        typer.Option(metavar="FRACTION", help="Exit with 4 for a stack slower by more, 5 if open."),
+    ] = None
     section: Annotated[
         Names, typer.Option(help="Show this section of another distribution as well.")
     ] = None
@@ -66,6 +70,9 @@ def run(options: RunOptions) -> int:
     Without a file it runs the shipped quickstart; with --plugin, only its baseline and that plugin.
 
     Unless --no-baseline is given, the baseline always runs too.
+
+    Exits with 1 where a run failed. With --fail-if-slower 1%, exits with 4 where a stack is slower
+    than the baseline by more, or trains otherwise, and with 5 where that is open.
     """
     from accel_bench.cli.request import run_scenarios
 

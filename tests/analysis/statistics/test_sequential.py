@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from accel_bench.analysis.statistics.estimators import one_sided_p
-from accel_bench.analysis.statistics.sequential import judge_rounds, look_sizes
-from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
+from accel_bench.analysis.statistics.sequential import judge_comparison, judge_rounds, look_sizes
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, compare_logs
 
 RUNS = 1000
 """Simulated gates."""
@@ -163,3 +163,14 @@ def test_more_rounds_settle_what_five_leave_open_on_a_noisier_machine():
 def test_a_machine_that_is_too_noisy_leaves_the_gate_open():
     outcomes, _ = simulate([5, 10], noise=0.10, slower=1.03)
     assert share(outcomes, "inconclusive") >= 0.95
+
+
+@pytest.mark.parametrize("look", [1, 3])
+@pytest.mark.parametrize("mean", [0.2, 0.0, -0.004, -0.008, -0.015, -0.05])
+def test_a_comparison_is_judged_as_its_rounds_are(mean, look):
+    rounds = spread_around(mean)
+    (compared,) = compare_logs({"fast": rounds}, {"fast": look}).values()
+    assert judge_comparison(compared, 0.01) == judge_rounds(rounds, 0.01, look).outcome
+    assert judge_comparison(compared, 0.3) == judge_rounds(rounds, 0.3, look).outcome
+    few = compare_logs({"fast": rounds[:4]}, {"fast": look})["fast"]
+    assert judge_comparison(few, 0.3) == "inconclusive"

@@ -13,7 +13,7 @@ from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison, training_not_compared
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
-from accel_bench.analysis.statistics.sequential import Judgement, judge_rounds
+from accel_bench.analysis.statistics.sequential import GATE_CODES, Judgement, judge_rounds
 from accel_bench.analysis.statistics.verdict import (
     MAXIMUM_ROUNDS,
     MINIMUM_ROUNDS,
@@ -28,11 +28,9 @@ Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "
 """Outcomes of the gate."""
 
 EXIT_CODES: Mapping[Outcome, int] = {
-    "passed": 0,
+    **GATE_CODES,
     "failed": 1,
     "skipped": 3,
-    "regression": 4,
-    "inconclusive": 5,
 }
 """Exit code of the program by outcome."""
 

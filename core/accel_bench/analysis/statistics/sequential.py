@@ -13,19 +13,24 @@ again until the answer pleases.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.statistics.estimators import t_quantile
 from accel_bench.analysis.statistics.verdict import (
     MAXIMUM_ROUNDS,
+    MINIMUM_ROUNDS,
     ONE_SIDED_ALPHA,
+    Comparison,
     fraction_of_look,
 )
 
 Settled: TypeAlias = Literal["passed", "regression", "inconclusive"]
 """Outcomes of a comparison of speeds."""
+
+GATE_CODES: Mapping[Settled, int] = {"passed": 0, "regression": 4, "inconclusive": 5}
+"""Exit code of the program for each outcome."""
 
 PASS_ALPHA = 0.05
 """How often a stack may pass that is slower by the floor: over all looks, and at each sweep point.
@@ -70,6 +75,22 @@ def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: in
         more = range(len(logs) + 1, MAXIMUM_ROUNDS + 1)
         needed = next((n for n in more if settle(n, looks + 1)[0] != "inconclusive"), None)
     return Judgement(outcome, math.expm1(slow), math.expm1(at_most), needed)
+
+
+def judge_comparison(found: Comparison, floor: float) -> Settled:
+    """Judge a comparison by the rules of `judge_rounds`; without a verdict it stays open.
+
+    Slower is what its verdict calls so, which is adjusted for all stacks that were compared.
+    """
+    ratio = found.ratio
+    if found.rounds < MINIMUM_ROUNDS or found.verdict == "not tested" or not (ratio and ratio.low):
+        return "inconclusive"
+    speed, allowed = math.log(ratio.median), -math.log1p(floor)
+    if found.verdict == "slower" and speed < allowed:
+        return "regression"
+    level, freedom = 1 - PASS_ALPHA * fraction_of_look(found.looks), found.rounds - 1
+    error = (speed - math.log(ratio.low)) / t_quantile(freedom, 0.975)
+    return "passed" if speed - t_quantile(freedom, level) * error > allowed else "inconclusive"
 
 
 def is_slower(logs: Sequence[float], floor: float, looks: int, points: int) -> bool:
