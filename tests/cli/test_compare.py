@@ -125,9 +125,3 @@ def test_sweep_points_are_compared_one_by_one(tmp_path: Path) -> None:
     title, table = text.split("\n\n")[:2]
     assert title == "lora and fast at 2 sweep points"
     assert [line.split()[0] for line in table.splitlines()[-2:]] == ["k=1", "k=2"]
-
-
-def test_the_former_option_for_a_set_of_runs_names_the_command() -> None:
-    done = call("compare", "--reference", "before")
-    assert done.code == 2
-    assert "`accel-bench results regressions`" in done.err

@@ -71,7 +71,9 @@ def test_servers_under_other_loads_are_not_compared_with_the_reference(
     first = document(done)["rows"][0]["figures"][0]
     assert (done.code, first["name"], first["verdict"]) == (0, FIGURE, "unknown")
     assert first["reason"].startswith(reason)
-    assert f"cannot tell: {reason}" in " ".join(call("results", "regressions", "before").out.split())
+    assert f"cannot tell: {reason}" in " ".join(
+        call("results", "regressions", "before").out.split()
+    )
 
 
 def test_a_server_that_became_saturated_is_worse_than_the_reference(here: Path) -> None:

@@ -27,8 +27,8 @@ class RegressionOptions:
         str,
         typer.Argument(
             metavar="REFERENCE",
-            help="An export, a file that `results import` reads, a results folder, or a selection of the "
-            "stored runs.",
+            help="An export, a file that `results import` reads, a results folder, or a selection "
+            "of the stored runs.",
         ),
     ]
     selection: Annotated[

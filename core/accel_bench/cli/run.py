@@ -70,9 +70,6 @@ def run(options: RunOptions) -> int:
     Without a file it runs the shipped quickstart; with --plugin, only its baseline and that plugin.
 
     Unless --no-baseline is given, the baseline always runs too.
-
-    Exits with 1 where a run failed. With --fail-if-slower 1%, exits with 4 where a stack is slower
-    than the baseline by more, or trains otherwise, and with 5 where that is open.
     """
     from accel_bench.cli.request import run_scenarios
 
