@@ -29,7 +29,7 @@ from accel_bench.analysis.statistics.verdict import (
 Settled: TypeAlias = Literal["passed", "regression", "inconclusive"]
 """Outcomes of a comparison of speeds."""
 
-GATE_CODES: Mapping[Settled, int] = {"passed": 0, "regression": 4, "inconclusive": 5}
+GATE_CODES: Mapping[str, int] = {"passed": 0, "regression": 4, "inconclusive": 5}
 """Exit code of the program for each outcome."""
 
 PASS_ALPHA = 0.05
