@@ -28,6 +28,7 @@ PROMISED = {
     "Summary",
     "open_store",
     "run",
+    "run_purpose",
     "Allocation",
     "Node",
     "Placement",

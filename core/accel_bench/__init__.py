@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from accel_bench.api.events import read_events
     from accel_bench.api.progress import RunProgress
     from accel_bench.api.results import Results
-    from accel_bench.api.run import run
+    from accel_bench.api.run import run, run_purpose
     from accel_bench.api.stored import StoredResults, open_store
     from accel_bench.catalog.models import (
         architecture_of,
@@ -173,6 +173,7 @@ __all__ = [
     "read_placement",
     "reset_compiler",
     "run",
+    "run_purpose",
     "unquantizable",
 ]
 
@@ -184,7 +185,7 @@ _HOMES = {
     "accel_bench.api.events": ("read_events",),
     "accel_bench.api.progress": ("RunProgress",),
     "accel_bench.api.results": ("Results",),
-    "accel_bench.api.run": ("run",),
+    "accel_bench.api.run": ("run", "run_purpose"),
     "accel_bench.api.stored": ("StoredResults", "open_store"),
     "accel_bench.catalog.models": (
         "architecture_of",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -14,10 +13,13 @@ from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 WRITES_RESULT = "write_result"
 """The phase in which a worker's core writes the result."""
 
+PURPOSES = "accel_bench.purposes"
+"""Group of the entry points of what a worker does beside measuring."""
+
 PHASES = (
     "start",
     "activation",
-    "sample_lengths",
+    "purpose",
     "prepare_experiment",
     "prepare_process",
     "load_data",
@@ -116,9 +118,12 @@ class Job(Frozen):
 
     schema_version: int = SCHEMA_VERSION
 
-    purpose: Literal["prepare", "lengths", "measure", "count"] = "measure"
-    """`prepare` fills caches and is not timed; `lengths` reads those of the samples; `measure` is a
-    run; `count` counts one step."""
+    purpose: str = "measure"
+    """`prepare` fills caches and is not timed; `measure` is a run; another one is the name of an
+    entry point of the group `PURPOSES`."""
+
+    one_process: bool = False
+    """Whether one process does it, whatever the number of ranks: nothing is built."""
 
     run_id: str
     """Unique name of this attempt."""
@@ -155,7 +160,8 @@ class Job(Frozen):
     @property
     def world_size(self) -> int:
         """Ranks to start."""
-        return 1 if self.purpose in ("prepare", "lengths") else self.experiment.scenario.world_size
+        alone = self.one_process or self.purpose == "prepare"
+        return 1 if alone else self.experiment.scenario.world_size
 
     def python_command(self, *arguments: str) -> list[str]:
         """Return a command of the Python that runs the ranks."""
@@ -169,13 +175,9 @@ class Job(Frozen):
         """Return the path of a rank's result."""
         return Path(self.folder) / f"rank{rank}.json"
 
-    def ledger_path(self, rank: int) -> Path:
-        """Return the path of what a rank has counted."""
-        return Path(self.folder) / f"rank{rank}.ledger.json"
-
-    def lengths_path(self) -> Path:
-        """Return the path of the samples' lengths, a JSON list."""
-        return Path(self.folder) / "lengths.json"
+    def answer_path(self, rank: int) -> Path:
+        """Return the path of what a purpose has returned on a rank, as JSON."""
+        return Path(self.folder) / f"rank{rank}.answer.json"
 
     def log_path(self, rank: int) -> Path:
         """Return the path of the log that gets everything a rank prints."""

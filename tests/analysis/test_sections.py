@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cli.program import call, write_nulls
+from documented import install_page
 
 from accel_bench.analysis.sections import GROUP, KIND
 from accel_bench.plugins.doors import find_entries
-
-PAGE = Path(__file__).parents[2] / "docs" / "sections.md"
-FILE = re.compile(r"^`([a-z_/]+\.(?:toml|py))`:\n\n```[a-z]+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The distribution of the documentation, installed, beside one whose sections are broken."""
     folder = tmp_path_factory.mktemp("sections")
-    for name, text in FILE.findall(PAGE.read_text(encoding="utf8")):
-        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "source" / name).write_text(text, encoding="utf8")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index"]
-    pip += ["--no-deps", "--no-build-isolation", "--target", str(folder / "site")]
-    subprocess.run([*pip, str(folder / "source")], check=True, capture_output=True)
+    install_page("sections.md", folder)
     info = folder / "site" / "a_stranger-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-stranger\nVersion: 1.0\n")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cli.program import call, start, write_nulls
+from documented import files_of, install_page
 
 from accel_bench.analysis.gates.gate import EXIT_CODES
 from accel_bench.catalog.prices import TABLE_VARIABLE
@@ -24,8 +25,6 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.machine.caches import VARIABLE
 
 CATALOG = ("models", "devices", "prices", "stacks")
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
-FILE = re.compile(r"^`([a-z_/]+\.(?:toml|py))`:\n\n```[a-z]+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 STRANGER = '''\
 import typer
@@ -104,15 +103,8 @@ def test_a_broken_command_is_named_with_its_distribution_and_harms_no_other(
 
 
 def test_the_command_of_the_documentation_takes_fifteen_lines_and_works(tmp_path: Path) -> None:
-    files = dict(FILE.findall(PAGE.read_text(encoding="utf8")))
-    assert len(files["acme_slowest/__init__.py"].splitlines()) <= 15
-    for name, text in files.items():
-        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "source" / name).write_text(text, encoding="utf8")
-    site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index"]
-    pip += ["--no-deps", "--no-build-isolation", "--target", str(site), str(tmp_path / "source")]
-    subprocess.run(pip, check=True, capture_output=True)
+    assert len(files_of("commands.md")["acme_slowest/__init__.py"].splitlines()) <= 15
+    site = install_page("commands.md", tmp_path)
     assert call("run", str(write_nulls(tmp_path)), "-q", folder=tmp_path).code == 0
     listed = call("--help", PYTHONPATH=str(site)).out
     assert "  slowest  Print the slowest stack that is stored.\n" in listed

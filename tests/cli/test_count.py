@@ -144,4 +144,4 @@ def test_a_file_that_is_no_ledger_is_refused_with_the_command_that_writes_one(
 def test_a_stack_that_fails_is_named_with_its_reason(scenario: Path) -> None:
     done = count(scenario, "--set", "model.overrides.num_attention_heads=7")
     assert done.code == 1
-    assert "stack 'baseline' was not counted" in done.err
+    assert "has failed with stack 'baseline'" in done.err

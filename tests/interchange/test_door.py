@@ -4,16 +4,12 @@ them, named when they are broken."""
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from cli.program import call, start, write_nulls
+from documented import install_page
 from interchange.files import CSV, write
-
-PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
-FILE = re.compile(r"^`([a-z_/]+\.(?:toml|py))`:\n\n```[a-z]+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 STRANGER = """\
 from pathlib import Path
@@ -117,12 +113,7 @@ def test_a_format_that_cannot_be_used_so_is_named(
 
 
 def test_the_format_of_the_documentation_is_recognized_read_and_written(tmp_path: Path) -> None:
-    for name, text in FILE.findall(PAGE.read_text(encoding="utf8")):
-        write(tmp_path / "source", name, text)
-    site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index"]
-    pip += ["--no-deps", "--no-build-isolation", "--target", str(site), str(tmp_path / "source")]
-    subprocess.run(pip, check=True, capture_output=True)
+    site = install_page("formats.md", tmp_path)
     assert call("run", str(write_nulls(tmp_path)), "-q", folder=tmp_path).code == 0
     export = ["results", "export", "--format", "acme-speeds"]
     text = call(*export, folder=tmp_path, PYTHONPATH=str(site)).out

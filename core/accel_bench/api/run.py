@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
 from typing_extensions import TypedDict, Unpack
 
 from accel_bench.api.progress import CallbackReporter, RunProgress
@@ -22,6 +23,7 @@ from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
+from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.runner.session import Reporter
 from accel_bench.scenario.find import Source, find_drafts, to_plain
 from accel_bench.store.columns import run_columns
@@ -137,6 +139,35 @@ def run(  # noqa: PLR0913 - the options that most calls need
             progress=lambda: nullcontext(reporter),
         )
         return _measure(plans, benchmark, reporter)
+
+
+def run_purpose(
+    purpose: str,
+    scenario: Source,
+    *,
+    stack: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    trust_remote_code: bool = False,
+) -> list[Any]:
+    """Let fresh processes do with one stack of a scenario what a purpose is for.
+
+    `purpose` is the name of an entry point of `accel_bench.purposes`. `stack` is the baseline
+    unless it is named; `overrides` changes dotted keys. Returns what the purpose has returned on
+    each rank. Nothing is measured or stored, and torch is not imported into this process.
+
+    Raises ScenarioError for what must be mended before anything starts, PluginError for an unknown
+    purpose, and WorkerError where a rank has failed.
+    """
+    machine, changes = read_machine(), to_plain(overrides or {}, "overrides")
+    (draft, *others) = find_drafts([scenario])
+    if others:
+        raise ScenarioError(f"a purpose takes one scenario, and {scenario!r} holds several")
+    request = PlanRequest(
+        overrides=tuple(changes.items()), trust_remote_code=trust_remote_code, notify=LOGGER.info
+    )
+    planned = plan_stack(draft, machine, request, stack)
+    found = ask_ranks(purpose, planned, machine, trust_remote_code=trust_remote_code)
+    return [from_json(one) for one in found]
 
 
 def _changes(

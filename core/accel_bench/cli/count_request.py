@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -12,17 +13,15 @@ from accel_bench.analysis.ledgers.difference import difference
 from accel_bench.analysis.ledgers.files import read_ledger, write_ledger
 from accel_bench.analysis.ledgers.schema import Ledger
 from accel_bench.cli.count import CountOptions
-from accel_bench.cli.fit_request import one_draft
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import parse_overrides
+from accel_bench.cli.request import one_draft, parse_overrides
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.report.views.count import difference_report, ledger_report
 from accel_bench.runner.count import count_planned
-from accel_bench.runner.trial import single
+from accel_bench.runner.purpose import plan_stack
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.uses import slot_defaults
 
 ROSE = 1
 """Exit code where anything rose."""
@@ -62,7 +61,9 @@ def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
 def _other(options: CountOptions, draft: Draft, machine: Machine) -> Planned:
     """Return the plan of the reference stack. Raises ScenarioError for what is neither."""
     assert options.against is not None
-    stacks = _make_plan(options, draft, machine, None).file.stacks
+    with redirect_stdout(sys.stderr):
+        request = replace(_request(options), build_environments=False)
+        stacks = make_plan(draft, machine, request).file.stacks
     if options.against not in stacks:
         hint = did_you_mean(options.against, stacks)
         raise ScenarioError(
@@ -73,27 +74,17 @@ def _other(options: CountOptions, draft: Draft, machine: Machine) -> Planned:
 
 def _plan(options: CountOptions, draft: Draft, machine: Machine, stack: str | None) -> Planned:
     """Return the one experiment of a stack; without a name, of the baseline."""
-    if stack is None:
-        stack = _make_plan(options, draft, machine, None).baseline
-    return single(_make_plan(options, draft, machine, stack))
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        return plan_stack(draft, machine, _request(options), stack)
 
 
-def _make_plan(options: CountOptions, draft: Draft, machine: Machine, stack: str | None) -> Plan:
-    """Return the plan of one stack alone, or of all; ranks are processes of this machine."""
+def _request(options: CountOptions) -> PlanRequest:
     short = {"measure.timeout_seconds": options.timeout, "resources.device": options.device}
-    request = PlanRequest(
+    return PlanRequest(
         plugins=tuple(options.plugin or ()),
-        only=(stack,) if stack is not None else (),
-        no_baseline=stack is not None,
-        overrides=(
-            ("launcher", slot_defaults().slots["launcher"]),
-            *parse_overrides(options.set_ or [], short),
-        ),
+        overrides=parse_overrides(options.set_ or [], short),
         allow_environment=options.allow_env,
         trust_remote_code=options.trust_remote_code,
         force=options.force,
         oversubscribe=options.oversubscribe,
-        build_environments=stack is not None,
     )
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        return make_plan(draft, machine, request)

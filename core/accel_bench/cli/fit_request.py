@@ -13,8 +13,7 @@ from accel_bench.analysis.wording import settings
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.fit import FitOptions
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import find_drafts, new_sessions, plan_request
-from accel_bench.errors import ScenarioError
+from accel_bench.cli.request import new_sessions, one_draft, plan_request
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
@@ -36,15 +35,6 @@ def run_fit(options: FitOptions) -> int:
             return allocation.exit_code
         machine = machine_of(allocation, machine)
         return _search(options, draft, machine, allocation)
-
-
-def one_draft(scenario: str, command: str) -> Draft:
-    """Return the draft of one scenario. Raises ScenarioError for a folder of several."""
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        drafts = find_drafts((scenario,))
-    if len(drafts) != 1:
-        raise ScenarioError(f"{command} takes one scenario, and {scenario!r} holds several")
-    return drafts[0]
 
 
 def _search(

@@ -12,11 +12,10 @@ from pathlib import Path
 from accel_bench.analysis.profiles.schema import ProfileReport
 from accel_bench.analysis.profiles.waterfall_schema import WaterfallReport
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.fit_request import one_draft
 from accel_bench.cli.options import split_names
 from accel_bench.cli.output import print_report
 from accel_bench.cli.profile import ProfileOptions
-from accel_bench.cli.request import new_sessions, plan_request, print_failures
+from accel_bench.cli.request import new_sessions, one_draft, plan_request, print_failures
 from accel_bench.documents.load import SUFFIXES
 from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.job import ProfileRequest

@@ -45,6 +45,7 @@ __all__ = [
     "Command",
     "find_drafts",
     "new_sessions",
+    "one_draft",
     "parse_overrides",
     "plan_request",
     "print_failures",
@@ -257,6 +258,15 @@ def new_sessions(
     benchmark = _benchmark(options, machine, allocation)
     with benchmark.progress() as reporter:
         yield session_maker(benchmark, store, reporter)
+
+
+def one_draft(scenario: str, command: str) -> Draft:
+    """Return the draft of one scenario. Raises ScenarioError for a folder of several."""
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        drafts = find_drafts((scenario,))
+    if len(drafts) != 1:
+        raise ScenarioError(f"{command} takes one scenario, and {scenario!r} holds several")
+    return drafts[0]
 
 
 def parse_overrides(

@@ -15,9 +15,8 @@ from accel_bench.analysis.searches.tuning import beats, best_of, with_answer
 from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, Unit
 from accel_bench.analysis.tables.experiment_keys import changes_task
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.fit_request import one_draft
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import new_sessions, plan_request
+from accel_bench.cli.request import new_sessions, one_draft, plan_request
 from accel_bench.cli.tune import TuneOptions
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest

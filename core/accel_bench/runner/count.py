@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from accel_bench.analysis.ledgers.schema import Entry, Ledger, RankLedger, merge
 from accel_bench.documents.base import JsonValue
-from accel_bench.errors import WorkerError
-from accel_bench.job import Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Planned
-from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.runner.log_end import log_end
+from accel_bench.runner.purpose import ask_ranks
 
 NOT_WORK = {"name", "description", "environment", "launcher", "measure", "metrics"}
 """Keys of a scenario that change nothing that a step does, or may be secret."""
@@ -31,20 +25,8 @@ def count_planned(planned: Planned, machine: Machine, trust_remote_code: bool = 
 
     Raises WorkerError where a rank has failed.
     """
-    with tempfile.TemporaryDirectory(prefix="accel-bench-count-") as folder:
-        fields = {
-            "machine": planned.machine(machine),
-            "experiment": planned.experiment,
-            "interpreter": planned.command,
-            "trust_remote_code": trust_remote_code,
-        }
-        if planned.active.implements("prepare_experiment"):
-            _attempt(planned, Path(folder), "prepare", fields)
-        job = _attempt(planned, Path(folder), "count", fields)
-        ranks = [
-            RankLedger.model_validate_json(job.ledger_path(rank).read_bytes())
-            for rank in range(job.world_size)
-        ]
+    found = ask_ranks("count", planned, machine, trust_remote_code=trust_remote_code)
+    ranks = [RankLedger.model_validate_json(one) for one in found]
     return make_ledger(planned, planned.machine(machine), ranks)
 
 
@@ -65,24 +47,6 @@ def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> 
         entries=merge(entries),
         left_out=tuple(dict.fromkeys((LEFT_OUT, *reasons))),
     )
-
-
-def _attempt(
-    planned: Planned, root: Path, purpose: Literal["prepare", "count"], fields: dict[str, Any]
-) -> Job:
-    """Run one process group to its end. Raises WorkerError with the reasons of a rank that failed,
-    and the end of its log where they do not say all."""
-    folder = root / purpose
-    folder.mkdir()
-    session = f"count-{secrets.token_hex(4)}"
-    attempt = make_attempt(root, folder, session, purpose=purpose, **fields)
-    result = run_attempt(attempt, planned.active, lambda progress: None, lambda result: result)
-    if not result.status.completed:
-        log = "\n".join(log_end(result))
-        reasons = "; ".join(result.reasons)
-        name = planned.experiment.stack.name
-        raise WorkerError(f"stack {name!r} was not counted: {reasons}\n{log}".rstrip())
-    return attempt.job
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:

@@ -6,18 +6,19 @@ This file is longer than others because it is read once, in the order in which t
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from accel_bench.documents.files import write_atomically
-from accel_bench.engine import Engine
-from accel_bench.errors import InvalidRunError, ScenarioError
-from accel_bench.job import HEARTBEAT_STEP, WRITES_RESULT, Job
+from pydantic_core import PydanticSerializationError, to_json
+
+from accel_bench.documents.files import PRIVATE, write_atomically
+from accel_bench.engine import Engine, Stopwatch
+from accel_bench.errors import InvalidRunError
+from accel_bench.job import HEARTBEAT_STEP, PURPOSES, WRITES_RESULT, Job
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Device
 from accel_bench.machine.scheduling import read_scheduling
@@ -30,6 +31,7 @@ from accel_bench.plugins.active import (
     wrong_answer,
 )
 from accel_bench.plugins.constraints import refuse_architecture
+from accel_bench.plugins.doors import find_entry
 from accel_bench.result import RankResult, Window
 from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
@@ -68,7 +70,7 @@ REHEARSAL_STEPS = 2
 def measure(
     job: Job, rank: int, local_rank: int, active: ActivePlugins, heartbeat: Heartbeat
 ) -> RankResult:
-    """Prepare or measure, as the job says, and return this rank's result, however that ends."""
+    """Do what the job is for, and return this rank's result, however that ends."""
     run = make_run(job, rank, local_rank)
     numbers = {id(plugin): number for number, plugin in enumerate(active.plugins, 1)}
     run.on_calling = lambda plugin: heartbeat.call(numbers.get(id(plugin), 0))
@@ -78,12 +80,10 @@ def measure(
     try:
         if job.purpose == "prepare":
             prepare(active, run, heartbeat)
-        elif job.purpose == "lengths":
-            write_lengths(job, active, run, heartbeat)
-        elif job.purpose == "count":
-            count(job, active, run, heartbeat)
-        else:
+        elif job.purpose == "measure":
             run_rank(job, active, run, heartbeat, record)
+        else:
+            pursue(job, Rank(run, active, heartbeat))
     except BaseException as caught:
         error, phase = caught, heartbeat.phase
         run.logger.exception("ended in %s", phase)
@@ -128,27 +128,40 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
         engine.run(stopwatch)
 
 
-def write_lengths(job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
-    """Write the tokens of every sample of the data."""
-    heartbeat.phase = "sample_lengths"
-    if active.answers("sample_lengths") is None:
-        use = run.scenario.data.use
-        raise ScenarioError(
-            f"data.sequence_length: auto: {use!r} does not say how long its samples are; give a "
-            "number"
-        )
-    lengths = [int(length) for length in active.require("sample_lengths", run=run)]
-    write_atomically(job.lengths_path(), json.dumps(lengths))
+@dataclass(frozen=True)
+class Rank:
+    """What a purpose of a distribution works with: this process's part of an experiment."""
+
+    run: Run
+    """What hooks share; its model, data and optimizer are there once they are built."""
+
+    active: ActivePlugins
+    heartbeat: Heartbeat
+
+    def ask(self, hook: str) -> Any:
+        """Call a hook that one plugin answers, and return its answer; None where none answers."""
+        return self.active.call_one(hook, run=self.run)
+
+    def build(self) -> Engine:
+        """Call all hooks up to `build_engine`, as for a measured run, and return the engine."""
+        return build(self.active, self.run, self.heartbeat)
+
+    def take_steps(self, engine: Engine, stopwatch: Stopwatch) -> None:
+        """Let the engine take steps as long as the stopwatch is running."""
+        self.heartbeat.phase = "warm-up"
+        with self.run.calling(self.active.answers("build_engine")):
+            engine.run(stopwatch)
 
 
-def count(job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
-    """Build, warm up, and write the ledger of one step, in which nothing is timed."""
-    engine = build(active, run, heartbeat)
-    heartbeat.phase = "warm-up"
-    from accel_bench.worker.count.rank import write_ledger
-
-    with run.calling(active.answers("build_engine")):
-        write_ledger(run, engine, job.ledger_path(run.rank))
+def pursue(job: Job, rank: Rank) -> None:
+    """Write what the purpose of a distribution returns; nothing is timed."""
+    rank.heartbeat.phase = "purpose"
+    purpose = find_entry(PURPOSES, "purpose", job.purpose)
+    found = purpose.load()(rank)
+    try:
+        write_atomically(job.answer_path(rank.run.rank), to_json(found), mode=PRIVATE)
+    except PydanticSerializationError as error:
+        raise purpose.broken(f"what it returned is no JSON: {error}") from error
 
 
 def run_rank(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,13 +23,13 @@ from accel_bench.catalog.models import model_config
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import write_atomically
-from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.job import Job
+from accel_bench.errors import AccelBenchError, ScenarioError, WorkerError
 from accel_bench.machine.caches import cache_folder
 from accel_bench.planning.plan import Planned, PlanRequest
 from accel_bench.planning.sizes import Settings, Sizing
 from accel_bench.result import Result, Status
 from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.runner.purpose import ask_ranks
 from accel_bench.scenario.automatic import LENGTH, MICRO_BATCH, Choice
 from accel_bench.scenario.models import Scenario
 from accel_bench_advise.estimates.answer import named_batch
@@ -103,11 +103,14 @@ class Chooser:
         if (kept := _kept(place, LengthSummary)) or not self.sizing.work_out:
             return kept
         self.request.notify(f"{LENGTH}: auto: reading the lengths of the data's samples")
-        with tempfile.TemporaryDirectory(prefix="accel-bench-lengths-") as folder:
-            result, job = self._attempt(planned, Path(folder), "lengths")
-            if not result.status.completed:
-                raise ScenarioError(f"{LENGTH}: auto: {'; '.join(result.reasons)}")
-            lengths = TypeAdapter(list[int]).validate_json(job.lengths_path().read_bytes())
+        try:
+            trusted = self.request.trust_remote_code
+            (found,) = ask_ranks(
+                "lengths", planned, self.sizing.machine, one_process=True, trust_remote_code=trusted
+            )
+        except WorkerError as error:
+            raise ScenarioError(f"{LENGTH}: auto: {error}") from error
+        lengths = TypeAdapter(list[int]).validate_json(found)
         if not lengths:
             raise ScenarioError(f"{LENGTH}: auto: the data has no samples")
         summary = summarize_lengths(lengths)
@@ -187,7 +190,7 @@ class Chooser:
             name = planned.experiment.stack.name
             self.request.notify(f"{MICRO_BATCH}: auto: trying {value:,} with {name}")
             with tempfile.TemporaryDirectory(prefix="accel-bench-trial-") as folder:
-                result, _ = self._attempt(planned, Path(folder), "measure")
+                result = self._trial(planned, Path(folder))
             problem = "; ".join(result.reasons) or result.status.value
             if result.status is Status.OOM:
                 return problem
@@ -201,22 +204,18 @@ class Chooser:
             return problem
         return None
 
-    def _attempt(
-        self, planned: Planned, folder: Path, purpose: Literal["lengths", "measure"]
-    ) -> tuple[Result, Job]:
+    def _trial(self, planned: Planned, folder: Path) -> Result:
         """Run one process group to its end; nothing of it is stored."""
         attempt = make_attempt(
             folder,
             folder,
             f"auto-{secrets.token_hex(4)}",
             planned.machine(self.sizing.machine),
-            purpose=purpose,
             experiment=planned.experiment,
             interpreter=planned.command,
             trust_remote_code=self.request.trust_remote_code,
         )
-        result = run_attempt(attempt, planned.active, lambda progress: None, lambda result: result)
-        return result, attempt.job
+        return run_attempt(attempt, planned.active, lambda progress: None, lambda result: result)
 
 
 def length_choice(summary: LengthSummary, scenario: Scenario) -> Choice:

@@ -137,13 +137,13 @@ class Planted(Chooser):
     def _estimated(self, stacks: Sequence[Planned], search: int) -> EstimatedBatch:
         return EstimatedBatch(value=min(16, search), because="planted", **self.needs)
 
-    def _attempt(self, planned: Planned, folder: Path, purpose: Any) -> tuple[Result, Any]:
+    def _trial(self, planned: Planned, folder: Path) -> Result:
         experiment = planned.experiment
         size = experiment.scenario.train.micro_batch_size
         type(self).tried = (*self.tried, (experiment.stack.name, size))
         type(self).evaluations = (*self.evaluations, experiment.scenario.evaluate)
         status = self.failure if size > self.fits else Status.OK
-        return make_result(experiment).model_copy(update={"status": status}), None
+        return make_result(experiment).model_copy(update={"status": status})
 
 
 def planted(path: Path, fits: int, monkeypatch: pytest.MonkeyPatch) -> Plan:

@@ -323,7 +323,7 @@ def ledger_of(
     run.batches = batches()
     Planted(PlantedOptions(regression=regression), "planted").accelerate_model(run)
     prepare(run)
-    found = count_step(run, TorchEngine(run))
+    found = count_step(run, TorchEngine(run).run)
     stack = regression or "baseline"
     return Ledger(
         scenario="tiny",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from accel_bench.analysis.ledgers.schema import Entry, RankLedger, merge
-from accel_bench.documents.files import write_atomically
-from accel_bench.engine import Batch, Engine, PhaseName
+from accel_bench.engine import Batch, PhaseName, Stopwatch
 from accel_bench.errors import InvalidRunError
 from accel_bench.run_context import Run
 from accel_bench.worker.count.compiled import (
@@ -20,6 +19,7 @@ from accel_bench.worker.count.compiled import (
 )
 from accel_bench.worker.count.counter import StepCounter
 from accel_bench.worker.count.sites import Sites
+from accel_bench.worker.measurement import Rank
 
 WARMUP_STEPS = 3
 """Steps before the one that is counted: optimizers make their state in the first, data-parallel
@@ -31,17 +31,17 @@ COMPILED = (
 )
 
 
-def write_ledger(run: Run, engine: Engine, path: Path) -> None:
-    """Count a step of a run that is built, and write its ledger."""
-    write_atomically(path, count_step(run, engine).model_dump_json())
+def count(rank: Rank) -> RankLedger:
+    """Return the ledger of a step of the run that a rank builds: a purpose of a worker."""
+    return count_step(rank.run, partial(rank.take_steps, rank.build()))
 
 
-def count_step(run: Run, engine: Engine) -> RankLedger:
+def count_step(run: Run, take_steps: Callable[[Stopwatch], None]) -> RankLedger:
     """Return the ledger of the step after the warm-up. Raises InvalidRunError without that step."""
-    keep_provenance()  # after `build`, before anything is compiled
+    keep_provenance()  # after the run is built, before anything is compiled
     steps = CountedSteps(run)
     try:
-        engine.run(steps)
+        take_steps(steps)
     finally:
         steps.close()
     if steps.counter is None or steps.running:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accel_bench.documents.files import read_text
 from accel_bench.errors import ScenarioError
 from accel_bench_advise.estimates.schema import LengthSummary
+
+if TYPE_CHECKING:
+    from accel_bench.worker.measurement import Rank
 
 MAXIMUM_BYTES = 64 * 2**20
 """Size of a file of lengths: some ten million samples."""
@@ -18,6 +22,18 @@ QUANTILE = 0.95
 
 MULTIPLE = 8
 """The chosen length is rounded up to a multiple of this, as kernels like it."""
+
+
+def sample_lengths(rank: Rank) -> list[int]:
+    """Return the tokens of every sample of the data: a purpose of a worker.
+
+    Raises ScenarioError for data of which the plugin does not say it.
+    """
+    found = rank.ask("sample_lengths")
+    if found is None:
+        use = rank.run.scenario.data.use
+        raise ScenarioError(f"{use!r} does not say how long its samples are; give a number")
+    return [int(length) for length in found]
 
 
 def read_lengths(path: Path) -> list[int]:

@@ -1,0 +1,82 @@
+"""Let workers do with one experiment what a purpose is for; nothing of it is stored."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from accel_bench.errors import WorkerError
+from accel_bench.job import PURPOSES, Job
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.plugins.doors import Entry, find_entry
+from accel_bench.runner.attempt import make_attempt, run_attempt
+from accel_bench.runner.log_end import log_end
+from accel_bench.runner.trial import single
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.uses import slot_defaults
+
+PREPARE = "prepare"
+"""The purpose that fills caches first."""
+
+
+def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> Planned:
+    """Return the one experiment of a stack, without a name that of the baseline.
+
+    Its ranks are processes of this machine. Raises ScenarioError where there are several.
+    """
+    launcher = ("launcher", slot_defaults().slots["launcher"])
+    request = replace(request, overrides=(launcher, *request.overrides))
+    if stack is None:
+        stack = make_plan(draft, machine, replace(request, build_environments=False)).baseline
+    return single(make_plan(draft, machine, replace(request, only=(stack,), no_baseline=True)))
+
+
+def ask_ranks(
+    purpose: str,
+    planned: Planned,
+    machine: Machine,
+    *,
+    trust_remote_code: bool = False,
+    one_process: bool = False,
+) -> list[bytes]:
+    """Return what a purpose returns on each rank of an experiment, as JSON, from fresh processes.
+
+    In `one_process` it builds nothing, and no caches are filled before. Raises PluginError for an
+    unknown purpose, and WorkerError where a rank has failed.
+    """
+    entry = find_entry(PURPOSES, "purpose", purpose)
+    fields = {
+        "machine": planned.machine(machine),
+        "experiment": planned.experiment,
+        "interpreter": planned.command,
+        "trust_remote_code": trust_remote_code,
+        "one_process": one_process,
+    }
+    with tempfile.TemporaryDirectory(prefix="accel-bench-purpose-") as folder:
+        if planned.active.implements("prepare_experiment") and not one_process:
+            _attempt(entry, planned, Path(folder), PREPARE, fields)
+        job = _attempt(entry, planned, Path(folder), purpose, fields)
+        return [job.answer_path(rank).read_bytes() for rank in range(job.world_size)]
+
+
+def _attempt(
+    entry: Entry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
+) -> Job:
+    """Run one process group to its end. Raises WorkerError with the reasons of a rank that failed,
+    and the end of its log where they do not say all."""
+    session = f"purpose-{secrets.token_hex(4)}"
+    folder = root / session
+    folder.mkdir()
+    attempt = make_attempt(root, folder, session, purpose=purpose, **fields)
+    result = run_attempt(attempt, planned.active, lambda progress: None, lambda result: result)
+    if not result.status.completed:
+        log = "\n".join(log_end(result))
+        reasons = "; ".join(result.reasons)
+        what = f"the purpose {entry.name!r} of {entry.brought_by}"
+        stack = planned.experiment.stack.name
+        raise WorkerError(f"{what} has failed with stack {stack!r}: {reasons}\n{log}".rstrip())
+    return attempt.job
