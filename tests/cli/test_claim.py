@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
 from cli.program import Done, call
-from store.store_factory import make_session
+from store.store_factory import make_rank, make_result, make_session
 
+from accel_bench.analysis.gates.claims import Claim, check_claim
 from accel_bench.result import Result, Status
 from accel_bench.store.database import open_store
 
@@ -145,3 +146,21 @@ def test_a_file_of_another_kind_is_refused() -> None:
     done = call("results", "claims", "claims.txt")
     assert (done.code, done.out) == (2, "")
     assert "claims.txt: a file of claims ends in .yaml, .yml, .toml, .json" in done.err
+
+
+def test_a_figure_has_one_name_in_histories_and_claims(here: Path) -> None:
+    with open_store("one", write=True) as store:
+        store.add_session(make_session())
+        run = make_result("run-0", experiment=BASE, ranks=(make_rank(tokens=100),))
+        store.add(run)
+    for figure, value in {
+        **dict.fromkeys(("peak_memory", "peak_memory_bytes"), 1000),
+        **dict.fromkeys(("step_seconds", "median_step_seconds"), 0.5),
+        **{"samples_per_second": 2.0, "tokens_per_hour": 720_000, "mfu": None},
+    }.items():
+        asked = ("history", "run_id = run-0", "--figure", figure, "--results", "one")
+        done = call(*asked, "--format", "json")
+        values = [one for point in json.loads(done.out)["points"] for one in point["values"]]
+        assert values == ([value] if value else [])
+        checked = check_claim(Claim(stack="lora", metric=figure, at_least=1), [run])
+        assert (checked.value and checked.value.median) == pytest.approx(value)

@@ -12,13 +12,12 @@ from serving_factory import serving
 from accel_bench.analysis.checks.offered_load import OTHER_LOAD
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.metrics.offered_load import is_saturated, largest_metric
 from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.stored_plan import stored_plan
-from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.summary import judge_row, summarize
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
 from accel_bench.scenario.models import LadderPlace
@@ -103,18 +102,11 @@ def test_a_latency_and_a_speed_are_not_compared() -> None:
     def ratio(own: float | None) -> tuple[Interval | None, str]:
         base, fast = serving("base", 100, rate=own), serving("fast", 50, declares=True)
         row = summary_of(base, fast).experiments[1]
+        assert judge_row(row, "base", 0.01)[0] == "inconclusive"
         return row.ratio, row.verdict_reason
 
     assert ratio(None) == (None, OTHER_LOAD)
     assert ratio(2.0) == (None, "requests arrive at 2 and at 4 a second")
-
-
-def test_a_server_that_is_asked_for_fewer_requests_passes_no_gate() -> None:
-    for base, reason in ((4.0, "requests arrive at 4 and at 1 a second"), (None, OTHER_LOAD)):
-        both = serving("base", 100, rate=base), serving("calm", 50, rate=1.0, declares=True)
-        plans = [PlannedSummary(experiment=runs[0].experiment) for runs in both]
-        report = judge_gate("calm", "base", 0.01, plans, [run for runs in both for run in runs])
-        assert (report.outcome, report.points[0].reason) == ("failed", reason)
 
 
 def test_an_item_that_is_asked_for_fewer_requests_has_no_ratio_on_its_ladder() -> None:

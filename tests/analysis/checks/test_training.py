@@ -25,9 +25,8 @@ from accel_bench.analysis.checks.training import (
 )
 from accel_bench.analysis.checks.training_verdict import of_same_training, training_obstacle
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.gates.gate import judge_gate
-from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.verdict import Comparison
+from accel_bench.analysis.summary import judge_row
 from accel_bench.analysis.wording import percent
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
 from accel_bench.plugins.active import MOST_BY_SENSITIVITY
@@ -425,10 +424,8 @@ def test_a_stack_whose_update_is_missing_is_not_faster():
         "not tested",
         "one of the two did not store its update",
     )
-    planned = [PlannedSummary(experiment=one) for one in (BASE, FAST)]
-    gate = judge_gate("fast", "lora", 0.01, planned, results(None))
-    assert gate.exit_code == 1
-    assert "nothing shows how fast trained" in gate.points[0].reason
+    outcome, reason = judge_row(rows[1], "lora", 0.01)
+    assert (outcome, "did not store its update" in reason) == ("inconclusive", True)
 
 
 def test_an_expert_that_got_no_tokens_need_not_move():
@@ -534,9 +531,7 @@ def test_what_only_a_declaration_allows_is_never_called_equivalent():
         "limit 30 %",
     )
     assert row.verdicts["update"][0] == word
-    planned = [PlannedSummary(experiment=one) for one in (BASE, half)]
-    gate = judge_gate("half", "lora", 0.01, planned, [*results(make_update())[:5], *stack])
-    assert (gate.exit_code, f"update {word}" in gate.points[0].reason) == (0, True)
+    assert judge_row(row, "lora", 0.01)[0] == "passed"
 
 
 def test_the_answer_says_first_that_the_training_is_different():
@@ -546,14 +541,13 @@ def test_the_answer_says_first_that_the_training_is_different():
     assert "is not for the same training" in text
 
 
-def test_the_gate_does_not_pass_another_training():
-    planned = [PlannedSummary(experiment=one) for one in (BASE, FAST)]
+def test_another_training_does_not_pass():
     outcomes = [
-        judge_gate("fast", "lora", 0.01, planned, results(update))
+        judge_row(make_summary([BASE, FAST], results(update)).experiments[1], "lora", 0.01)
         for update in (make_update(), make_update({"norm": 0.0}))
     ]
-    assert [one.exit_code for one in outcomes] == [0, 4]
-    assert "1 of 4 tensors did not move (norm)" in outcomes[1].points[0].reason
+    assert [outcome for outcome, _ in outcomes] == ["passed", "regression"]
+    assert "1 of 4 tensors did not move (norm)" in outcomes[1][1]
 
 
 @pytest.mark.parametrize(

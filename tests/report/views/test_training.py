@@ -9,7 +9,7 @@ import pytest
 from analysis_factory import FAST, LORA, STEADY, UPDATE, make_rank, make_result, make_summary
 
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
-from accel_bench.report.views import compare, gate, stack_comparison
+from accel_bench.report.views import compare, stack_comparison
 from accel_bench.report.views.results import results_report
 from accel_bench.report.views.stack_comparison import details
 from accel_bench.report.views.training import TrainingVerdict, verdict_parts
@@ -59,7 +59,7 @@ def test_seconds_and_bytes_of_the_update_stand_in_the_details_and_with_each_run(
     assert "seconds: 0.01\n    kept_bytes: 400" in shown
 
 
-@pytest.mark.parametrize("table", [compare.FLAT, gate.FLAT, stack_comparison.FLAT])
+@pytest.mark.parametrize("table", [compare.FLAT, stack_comparison.FLAT])
 def test_spreadsheets_have_every_field_of_a_comparison_of_trainings_once(table: Any) -> None:
     keys = [column.key for column in table]
     assert all(keys.count(field) == 1 for field in TrainingComparison.model_fields)
