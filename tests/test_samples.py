@@ -115,7 +115,7 @@ def test_no_sample_names_a_path_of_some_machine() -> None:
 
 def test_every_file_in_the_folder_is_a_sample_or_a_list() -> None:
     found = {path for path in presets_root().rglob("*") if path.is_file()}
-    known = {path for kind in (*KINDS, "imports") for path in find_presets(kind).values()}
+    known = {path for kind in KINDS for path in find_presets(kind).values()}
     assert {path.name for path in found - known} == {
         "defaults.yaml",
         "shipped.yaml",

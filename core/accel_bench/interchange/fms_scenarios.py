@@ -18,8 +18,9 @@ from accel_bench.interchange.mapping import (
     read_mapping,
     spelled,
 )
-from accel_bench.interchange.native import NativeScenario, put
+from accel_bench.interchange.native import NativeScenario
 from accel_bench.interchange.rows import short_name
+from accel_bench.scenario.layers import set_path
 
 TABLE = "fms-acceleration"
 
@@ -105,7 +106,7 @@ class _File:
         settings = apply_rules(arguments, rules, places.__getitem__, self.findings)
         data: dict[str, Any] = {}
         for key, value in {**self.table.settings, **settings}.items():
-            put(data, key, value)
+            set_path(data, key.split("."), value)
         return NativeScenario(
             name=short_name(str(entry.get("name") or f"scenario-{place}")),
             source=f"{where} ({TABLE})",

@@ -10,8 +10,9 @@ from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange.figures import positive_integer
 from accel_bench.interchange.mapping import Findings, Mapped, read_mapping, spelled
-from accel_bench.interchange.native import NativeScenario, put
+from accel_bench.interchange.native import NativeScenario
 from accel_bench.interchange.rows import short_name
+from accel_bench.scenario.layers import set_path
 
 SWEEPS = {
     "batch_sizes": "train.micro_batch_size",
@@ -110,12 +111,12 @@ def _scenario(
     sweep["resources.devices"] = _devices(config)
     data: dict[str, Any] = {}
     for key, value in settings.items():
-        put(data, key, value)
+        set_path(data, key.split("."), value)
     for their, key in SETTINGS.items():
         if config.get(their) is not None:
-            put(data, key, config[their])
+            set_path(data, key.split("."), config[their])
     if config.get("mixed_precision") is True:
-        put(data, "train.precision", MIXED)
+        set_path(data, ["train", "precision"], MIXED)
     return NativeScenario(
         name=short_name(f"{path.stem}-{name}-{device}"),
         source=f"{path} (IPFS framework, {name} on {device})",

@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.load import load_file
-from accel_bench.documents.presets import preset_path
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
+
+TABLES = Path(__file__).with_name("tables")
 
 CLOSE = 0.8
 """Likeness from which an unknown key is taken for a misspelt one."""
@@ -87,8 +89,8 @@ class Findings:
 
 
 def read_mapping(name: str) -> Mapped:
-    """Read a shipped table. Raises ScenarioError."""
-    document = load_file(preset_path("imports", name))
+    """Read a shipped table."""
+    document = load_file(TABLES / f"{name}.yaml")
     return validate(Mapped, document.data, document.where, ScenarioError)
 
 

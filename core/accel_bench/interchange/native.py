@@ -13,6 +13,7 @@ import yaml
 
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import ImportFileError
+from accel_bench.scenario.layers import set_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,21 +54,13 @@ class NativeScenario:
         for kind, columns in (("sweep", self.sweep), ("zip", self.zip)):
             for key, values in columns.items():
                 if len(values) == 1:
-                    put(body, key, values[0])
+                    set_path(body, key.split("."), values[0])
                 else:
                     axes[kind][key] = list(values)
         document |= {**body, "stacks": dict(self.stacks)}
         document |= {kind: found for kind, found in axes.items() if found}
         shown = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
         return f"# Imported from {_one_line(self.source)}.\n{shown}"
-
-
-def put(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested mappings."""
-    *above, last = key.split(".")
-    for part in above:
-        data = data.setdefault(part, {})
-    data[last] = value
 
 
 def stack_text(uses: list[Any], source: str) -> str:

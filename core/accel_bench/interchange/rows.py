@@ -17,9 +17,9 @@ from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import as_text, read_bytes, slug
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.native import put
 from accel_bench.result import Metric, Provenance, Result, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+from accel_bench.scenario.layers import set_path
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.settings import MAXIMUM_SAMPLES
 
@@ -177,7 +177,7 @@ def _experiment(row: ImportedRow, source: SourceFile, form: str) -> Experiment:
     """Return the experiment of a row; its identity holds the file, so it is that of no other."""
     nested: dict[str, Any] = {"name": short_name(row.scenario)}
     for key, value in row.settings.items():
-        put(nested, key, value)
+        set_path(nested, key.split("."), value)
     nested.setdefault("model", {}).setdefault("id", UNKNOWN)
     where = _where(source, row)
     scenario = validate(Scenario, nested, where, ImportFileError)
