@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
-from accel_bench.interchange.formats import export_lines
 from accel_bench.planning.duration import recent_results
 from accel_bench.report.views.results import export_lines as export_csv
 from accel_bench.result import Provenance, Result
@@ -109,7 +108,7 @@ def test_an_exported_run_is_marked_in_a_comparison_and_shown_with_its_file(tmp_p
 
 def test_an_export_names_what_is_corrupt_and_has_the_rest(source: Path, tmp_path: Path) -> None:
     change_payload(source, "a", '"loss":2.0', '"loss":1.0')
-    for form in ("json", "csv", "fms-csv", "mllog", "parquet"):
+    for form in ("json", "csv", "parquet"):
         arguments = ["--results", str(source), "--format", form, "--output", str(tmp_path / form)]
         done = CliRunner().invoke(app, ["results", "export", *arguments], catch_exceptions=False)
         assert done.stderr == "left out as corrupt: a\n"
@@ -280,7 +279,6 @@ def consume(pieces: Iterable[str]) -> None:
 WRITERS: dict[str, Callable[[Iterator[Result], Path], None]] = {
     "csv": lambda runs, folder: consume(export_csv(runs, folder)),
     "parquet": lambda runs, folder: write_parquet(runs, folder / "runs.parquet"),
-    "mllog": lambda runs, folder: consume(export_lines(runs, "mllog")),
 }
 
 

@@ -170,7 +170,8 @@ class _Formats:
 
     def listed(self) -> str:
         """Return all formats that are read, with what they are."""
-        return ", ".join(f"{name} ({form.description})" for name, form in self if form.read)
+        known = [f"{name} ({form.description})" for name, form in self if form.read]
+        return ", ".join(known) or "the formats that are installed: there are none"
 
 
 def _sources(folder: Path) -> Iterable[SourceFile]:

@@ -14,12 +14,12 @@ from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.export import ExportedRun
-from accel_bench.interchange.figures import figure, figures, number, one_line, positive_integer
 from accel_bench.interchange.formats import Format
 from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
-from accel_bench.interchange.trainer import peak_allocated
 from accel_bench.result import Metric, Result, Status
+from accel_bench_interop.exported import ExportedRun
+from accel_bench_interop.figures import figure, figures, number, one_line, positive_integer
+from accel_bench_interop.trainer import peak_allocated
 
 Cells = Mapping[str, str]
 

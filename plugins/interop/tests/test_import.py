@@ -9,10 +9,6 @@ from pathlib import Path
 
 import pytest
 from cli.program import NULLS, call
-from interchange.files import CSV, IPFS, MLLOG, OPTIMUM, PYTEST, STATE, TRAINER, write
-from interchange.fms_folder import SCENARIOS, write_folder
-from interchange.test_formats import imported
-from interchange.test_scenarios import CONFIG
 from sqlalchemy import Connection
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 
@@ -27,6 +23,11 @@ from accel_bench.store import database
 from accel_bench.store.database import open_store
 from accel_bench.store.records import RunRecord, insert_run
 from accel_bench.store.selection import select_pairs
+
+from .files import CSV, IPFS, MLLOG, OPTIMUM, PYTEST, STATE, TRAINER, write
+from .fms_folder import SCENARIOS, write_folder
+from .test_formats import imported
+from .test_scenarios import CONFIG
 
 
 @pytest.fixture
@@ -300,3 +301,18 @@ def test_the_guide_s_configuration_is_written_too(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     for family in ("embedding", "text_generation"):
         assert f"training_config-{family}-cpu.yaml: 720 experiments" in done.out
+
+
+def test_a_file_of_ours_is_recognized_before_a_stranger_s_format_is_imported(
+    files: Path, tmp_path: Path
+) -> None:
+    entry = "[accel_bench.formats]\nmllog = a_stranger:FORMAT\n"
+    write(tmp_path, "site/a_stranger.py", "raise ImportError('it was imported')")
+    write(tmp_path, "site/a_stranger-1.0.dist-info/METADATA", "Name: a-stranger\nVersion: 1.0\n")
+    write(tmp_path, "site/a_stranger-1.0.dist-info/entry_points.txt", entry)
+    ask = ["results", "import", str(files / "mlperf.log"), "--results", str(tmp_path / "R")]
+    done = call(*ask, PYTHONPATH=str(tmp_path / "site"))
+    assert (done.code, done.err, "import-mllog-" in done.out) == (0, "", True)
+    address = ["--format", "a-stranger:mllog"]
+    done = call(*ask, *address, PYTHONPATH=str(tmp_path / "site"))
+    assert (done.code, "'a-stranger:mllog' of a-stranger 1.0 is broken" in done.err) == (2, True)

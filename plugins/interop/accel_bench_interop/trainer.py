@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from accel_bench.interchange.figures import figure, figures, number, positive_integer, without_none
 from accel_bench.interchange.formats import Format
 from accel_bench.interchange.rows import ImportedRow, SourceFile
 from accel_bench.result import Metric
+from accel_bench_interop.figures import figure, figures, number, positive_integer, without_none
 
 STATE = "trainer_state.json"
 

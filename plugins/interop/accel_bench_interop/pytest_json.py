@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from accel_bench.interchange.figures import figures, number, one_line, raw_numbers, utc_time
 from accel_bench.interchange.formats import Format
 from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench_interop.figures import figures, number, one_line, raw_numbers, utc_time
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "median": ("median_seconds_per_call", "seconds", "global", "lower"),

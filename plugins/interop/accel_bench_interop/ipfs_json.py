@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from accel_bench.interchange.figures import (
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import ImportedRow, SourceFile
+from accel_bench.result import Metric, Status
+from accel_bench_interop.figures import (
     figure,
     number,
     one_line,
@@ -13,9 +16,6 @@ from accel_bench.interchange.figures import (
     utc_time,
     without_none,
 )
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import ImportedRow, SourceFile
-from accel_bench.result import Metric, Status
 
 STATISTICS = ("min", "max", "mean", "std")
 

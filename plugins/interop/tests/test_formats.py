@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interchange.files import CSV, IPFS, MLLOG, OPTIMUM, PYTEST, STATE, TRAINER, event, write
 
 from accel_bench.analysis.checks.audit import audit
 from accel_bench.errors import ImportFileError
@@ -25,6 +24,8 @@ from accel_bench.interchange.rows import (
 from accel_bench.plugins.doors import find_entries
 from accel_bench.result import Result, Status
 from accel_bench.scenario.settings import MAXIMUM_SAMPLES
+
+from .files import CSV, IPFS, MLLOG, OPTIMUM, PYTEST, STATE, TRAINER, event, write
 
 FILES: dict[str, tuple[str, str | dict[str, Any]]] = {
     "trainer-results": ("all_results.json", TRAINER),

@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
-from interchange.files import CSV, MLLOG, write
-from interchange.test_formats import figures, imported
 from store.store_factory import make_experiment, make_rank, make_result
 
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange.formats import export_lines
 from accel_bench.machine.info import Device
 from accel_bench.result import Metric, RankResult, Result, Status
+
+from .files import CSV, MLLOG, write
+from .test_formats import figures, imported
 
 TWO = make_experiment(
     "nf4",
@@ -154,3 +157,13 @@ def test_a_format_that_is_only_read_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "x", "")
     with pytest.raises(ImportFileError, match="'trainer-state' is not written; fms-csv, mllog are"):
         written([], "trainer-state")
+
+
+@pytest.mark.parametrize("form", ["fms-csv", "mllog"])
+def test_a_run_is_read_when_its_lines_are(form: str) -> None:
+    def runs() -> Iterator[Result]:
+        yield measured()
+        raise AssertionError("a second run was read")
+
+    found = export_lines(runs(), form)
+    assert "nf4" in "".join(islice(found, 2 if form == "fms-csv" else 5))

@@ -10,8 +10,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.export import ExportedRun
-from accel_bench.interchange.figures import (
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.result import Metric, Result, Status
+from accel_bench_interop.exported import ExportedRun
+from accel_bench_interop.figures import (
     Better,
     figure,
     number,
@@ -19,9 +22,6 @@ from accel_bench.interchange.figures import (
     positive_integer,
     without_none,
 )
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
-from accel_bench.result import Metric, Result, Status
 
 LINE = re.compile(r":::MLLOG\s+(\{.*\})\s*$")
 

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from accel_bench.interchange.figures import (
+from accel_bench.interchange.formats import Format
+from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.result import Metric
+from accel_bench_interop.figures import (
     Scope,
     figure,
     number,
@@ -15,9 +18,6 @@ from accel_bench.interchange.figures import (
     raw_numbers,
     without_none,
 )
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
-from accel_bench.result import Metric
 
 WHOLE, REPORT, CONFIG = "benchmark.json", "benchmark_report.json", "benchmark_config.json"
 

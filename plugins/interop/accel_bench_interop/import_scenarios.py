@@ -11,10 +11,10 @@ from accel_bench.cli.output import print_aside
 from accel_bench.documents.shown import plain
 
 if TYPE_CHECKING:
-    from accel_bench.interchange.fms_scenarios import Matrix
-    from accel_bench.interchange.fms_stacks import Uses
-    from accel_bench.interchange.mapping import Findings
-    from accel_bench.interchange.native import NativeScenario
+    from accel_bench_interop.fms_scenarios import Matrix
+    from accel_bench_interop.fms_stacks import Uses
+    from accel_bench_interop.mapping import Findings
+    from accel_bench_interop.native import NativeScenario
 
 WRONG = 2
 """Exit code where names are misspelt, or lead nowhere."""
@@ -46,8 +46,8 @@ def import_scenarios(
     with file and line, and so is what has no counterpart; the exit code is then 2.
     """
     from accel_bench.analysis.wording import count
-    from accel_bench.interchange.fms_scenarios import Matrix
-    from accel_bench.interchange.mapping import Findings
+    from accel_bench_interop.fms_scenarios import Matrix
+    from accel_bench_interop.mapping import Findings
 
     findings = Findings()
     matrix = Matrix(_numbers(batch_sizes), _numbers(devices), _numbers(lengths))
@@ -64,8 +64,8 @@ def _convert(
     source: Path, output: Path, matrix: Matrix, findings: Findings
 ) -> list[NativeScenario]:
     """Read and write everything; return the scenarios that were written."""
-    from accel_bench.interchange import fms_scenarios, ipfs_config
-    from accel_bench.interchange.native import stack_text, write_files
+    from accel_bench_interop import fms_scenarios, ipfs_config
+    from accel_bench_interop.native import stack_text, write_files
 
     stacks: dict[str, Uses] = {}
     if source.is_file():

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interchange.fms_folder import CONTENTS, DEFAULTS, GPTQ, SCENARIOS, write_folder
+from accel_bench_interop.fms_scenarios import Matrix, read_folder
+from accel_bench_interop.ipfs_config import read_config
+from accel_bench_interop.mapping import Findings, read_mapping
+from accel_bench_interop.native import NativeScenario, stack_text, write_files
 
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.fms_scenarios import Matrix, read_folder
-from accel_bench.interchange.ipfs_config import read_config
-from accel_bench.interchange.mapping import Findings, read_mapping
-from accel_bench.interchange.native import NativeScenario, stack_text, write_files
 from accel_bench.planning.resolve import resolve
 from accel_bench.scenario.draft import read_draft
 from accel_bench.scenario.sweep import Point
+
+from .fms_folder import CONTENTS, DEFAULTS, GPTQ, SCENARIOS, write_folder
 
 MODELS = (
     "mistralai/Mistral-7B-v0.1",
