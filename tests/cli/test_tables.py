@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from accel_bench_advise.estimates.schema import (
-    BatchShape,
-    CostEstimate,
-    Estimate,
-    EstimateDocument,
-    Limit,
-    MemoryEstimate,
-    Part,
-    Span,
-    SpeedEstimate,
-)
-from accel_bench_advise.estimates.view import estimate_report
 from analysis_factory import make_experiment, make_ranks, make_result, make_summary
 from cli.program import call
 from recommendation_factory import experiment, in_turn, runs
 from serving_factory import serving
 from typer.main import get_command
+from whole_tables import assert_whole
 
 from accel_bench.analysis.searches.fitting import FitPoint, SearchRange, fit_report
 from accel_bench.analysis.searches.tuning import with_answer
@@ -33,8 +20,7 @@ from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, T
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.cli.main import app
 from accel_bench.report.formats import FORMATS
-from accel_bench.report.render_terminal import BREAKS, render_terminal
-from accel_bench.report.table import Column, Report, Section, Table
+from accel_bench.report.table import Report, Table
 from accel_bench.report.views.catalog import PRICES
 from accel_bench.report.views.fit import fit_view
 from accel_bench.report.views.scaling import scaling_report
@@ -45,7 +31,6 @@ from accel_bench.store.database import open_store
 from accel_bench.store.sessions import SessionRecord
 
 STACKS = ("baseline", "activation-checkpointing-selective", "torch-compile-max-autotune")
-LEFT_OUT = "left out for want of room: "
 PEAK = 19_876_543_210
 SPEED = Interval(median=123_456.7, low=120_000.0, high=126_000.0)
 
@@ -78,48 +63,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for run in in_turn(*stacks):
                 store.add(with_peak(run, PEAK))
     return folder
-
-
-def estimated() -> Report:
-    """Estimates of two stacks, with money."""
-    shape = BatchShape(micro_batch_size=4, sequence_length=2048)
-    span = Span(low=19_876_543_210, high=23_456_789_012)
-    rows = [
-        Estimate(
-            scenario="some",
-            experiment_id="0123456789ab",
-            stack=stack,
-            sweep={},
-            gpu="h100-sxm",
-            devices=8,
-            shape=shape,
-            memory=MemoryEstimate(
-                parts=dict.fromkeys(get_args(Part), 1_234_567_890.0),
-                tensor_bytes=8_641_975_230,
-                phase="backward",
-                needed_bytes=span,
-                device_bytes=2**36,
-                fit="does not fit",
-            ),
-            largest_micro_batch_size=Limit(value=128, bounded_by="model"),
-            longest_sequence_length=Limit(value=131_072, bounded_by="search"),
-            speed=SpeedEstimate(
-                tokens_per_second=Span(low=123_456, high=234_567),
-                step_seconds=Span(low=0.1234, high=0.2345),
-                basis="the roofline",
-            ),
-            for_tokens=1e9,
-            hours=Span(low=1.234, high=2.345),
-            cost=CostEstimate(
-                usd_per_hour=55.04,
-                price="aws",
-                usd_per_million_tokens=Span(low=0.01234, high=0.02345),
-                usd=Span(low=1234.5, high=2345.6),
-            ),
-        )
-        for stack in ("baseline", "activation-checkpointing-selective")
-    ]
-    return estimate_report(EstimateDocument(for_tokens=1e9, lengths=None, estimates=tuple(rows)))
 
 
 def scaled() -> Report:
@@ -215,7 +158,6 @@ def tuned() -> Report:
 
 
 VIEWS: dict[str, Callable[[], Report]] = {
-    "estimate": estimated,
     "scaling": scaled,
     "run inference": answered,
     "fit": fitted,
@@ -253,16 +195,7 @@ def test_a_table_fits_80_and_120_columns_and_all_its_cells_are_whole(
 ) -> None:
     monkeypatch.setenv("ACCEL_BENCH_RESULTS", str(results))
     for table in tables(what, monkeypatch):
-        for width in (80, 120):
-            text = render_terminal([Section(tables=[replace(table, title="", notes=())])], width)
-            head, rest = text.split("──\n", 1)
-            body, _, note = rest.partition(LEFT_OUT)
-            assert max(map(len, head.splitlines() + body.splitlines())) <= width
-            lacking = " ".join(note.partition(";")[0].split()).split(", ") if note else ()
-            shown = [column for column in table.columns if column.header not in lacking]
-            assert pieces(body) == pieces(" ".join(cells(shown, table.rows)))
-            whole = [column for column in shown if column.kind in ("number", "word")]
-            assert set(" ".join(cells(whole, table.rows)).split()) <= set(body.split())
+        assert_whole(table)
 
 
 def tables(what: str, monkeypatch: pytest.MonkeyPatch) -> list[Table]:
@@ -281,16 +214,6 @@ def tables(what: str, monkeypatch: pytest.MonkeyPatch) -> list[Table]:
     found = [one for report in reports for section in report.sections for one in section.tables]
     assert found
     return found
-
-
-def cells(columns: Sequence[Column], rows: Sequence[Any]) -> Iterator[str]:
-    """The cells of a table as people read them."""
-    return (column.text(row) for row in rows for column in columns)
-
-
-def pieces(text: str) -> Counter[str]:
-    """What stands between blanks, and between places where long names may be broken."""
-    return Counter(piece for word in text.split() for piece in BREAKS.split(word) if piece)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from accel_bench_advise.estimates.target import target_of
 from analysis_factory import make_experiment
 from cli.program import start, surroundings, write_nulls
 from gpu_factory import Stream
@@ -346,14 +345,10 @@ def test_estimates_go_by_what_a_device_type_says_of_itself(monkeypatch: pytest.M
     monkeypatch.setattr(devices, "device_types", lambda: {"acme": AcmeHost(), "cpu": CPU()})
     assert devices.computes_on_host("acme")
     assert _rate(scenario, here, []).flops == FLOPS_OF_A_CORE * 2
-    assert target_of(here, None).kind == "cpu"
     monkeypatch.setattr(devices, "device_types", lambda: {"acme": AcmeGPU(), "cpu": CPU()})
     assert not devices.computes_on_host("acme")
     peak = peak_flops("NVIDIA H100 80GB HBM3", scenario.compute_dtype)
     assert _rate(scenario, here, []).flops == FRACTION_OF_PEAK * (peak or 0)
-    target = target_of(here, None)
-    assert (target.kind, target.memory_bytes) == ("cuda", 80 * 2**30)
-    assert target.peaks(scenario) is not None
 
 
 def test_the_driver_of_an_experiment_is_that_of_its_device() -> None:

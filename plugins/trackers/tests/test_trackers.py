@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_trackers.tensorboard import TensorBoard
 from analysis_factory import LORA, NF4, make_rounds, make_summary
 
-from accel_bench import Result, describe_run
+import accel_bench
+from accel_bench import Result, TimeSeries, describe_run
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.manager import activate_use
@@ -214,3 +216,35 @@ def note(record: Any, found: dict[str, Any]) -> None:
         )
     for one in record.summary.update:
         found["summary"][one.key or ".".join(one.nested_key)] = json.loads(one.value_json)
+
+
+USE = Metric(
+    name="use",
+    value=60.0,
+    unit="percent",
+    scope="device",
+    rank=0,
+    series=TimeSeries(times=(5.0, 5.25), values=(40.0, 80.0)),
+)
+
+
+def test_tracked_runs_are_read_as_a_frame_by_one_call(tmp_path: Path) -> None:
+    (result,) = make_rounds(LORA, [0.2])
+    tracker = TensorBoard(TensorBoard.Options(), "tensorboard")
+    tracker.record_result(result.model_copy(update={"metrics": (USE,)}), None, tmp_path)
+    frame = accel_bench.read_events(tmp_path / "trackers")
+    steps = frame[frame["Wall Time"].notna()]
+    window = result.ranks[0].window
+    assert window is not None
+    seconds = [sample.seconds for sample in window.samples]
+    assert list(steps["step"]) == [sample.step for sample in window.samples]
+    assert list(steps["Wall Time"]) == pytest.approx(seconds)
+    assert list(steps["Elapsed Time"]) == pytest.approx([seconds[0], sum(seconds)])
+    rates = [sample.real_tokens / sample.seconds for sample in window.samples]
+    assert list(steps["Elements per Second"]) == pytest.approx(rates)
+    assert len(steps) / steps["Wall Time"].sum() == pytest.approx(len(seconds) / sum(seconds))
+    series = frame[frame["run"].str.endswith("/series")].dropna(axis="columns", how="all")
+    (name,) = {*series} - {"run", "step", "wall_time"}
+    assert name == "use_percent_rank0"
+    assert list(series["step"]) == [0, 250]
+    assert list(series[name]) == [40, 80]

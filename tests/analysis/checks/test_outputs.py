@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from accel_bench_advise.recommendation.candidates import training_of
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
 
 from accel_bench.analysis.checks.training import compare_training
@@ -299,14 +298,6 @@ def test_training_is_not_judged_by_answers() -> None:
     assert Scenario().generates is False
     found = verdict(make_result(), make_result())
     assert (found.output_verdict, found.output_reason) == ("not tested", "")
-
-
-def test_caches_and_batches_stand_in_for_one_another_and_other_requests_do_not() -> None:
-    usual, static, batch, longer = (
-        training_of(make_experiment(scenario={"mode": "inference", "data": {}, "inference": one}))
-        for one in ({}, {"cache": "static"}, {"batch_size": 4}, {"new_tokens": 64})
-    )
-    assert usual == static == batch != longer
 
 
 def test_a_page_shows_latencies_and_the_output() -> None:

@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
-from accel_bench_advise.estimates.target import machine_with
 from builtin.tasks.catalogue_files import write_catalogue
 
 from accel_bench import Result, Status
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.catalog.hardware import named_hardware
 from accel_bench.documents.presets import find_presets
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
-from accel_bench.testing import run_scenario
+from accel_bench.testing import make_machine, run_scenario
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text(encoding="utf8")
 
@@ -34,6 +32,8 @@ TAGS = {
     "wav2vec2_base": ["ps_wav2vec2_base.ws_8.mal_100000.minal_1000.norm_true"],
 }
 """The tag of each point."""
+
+EIGHT = make_machine(*[(9, 0)] * 8).gpus
 
 FEW_STEPS = {
     "measure.warmup": 1,
@@ -60,7 +60,9 @@ def test_a_sweep_of_the_page_plans_on_eight_gpus_in_points_of_these_tags(
         written["data"] = {**written["data"], "path": str(tmp_path)}
     path = tmp_path / f"{name}.yaml"
     path.write_text(yaml.safe_dump(written, sort_keys=False))
-    machine = machine_with(read_machine(), named_hardware("h100-80gb"), 8)
+    here = read_machine()
+    gpus = [gpu.model_copy(update={"memory_bytes": 80 * 2**30}) for gpu in EIGHT]
+    machine = here.model_copy(update={"gpus": gpus, "versions": {**here.versions, "torch": "2.13"}})
     plan = make_plan(read_draft(path), machine, PlanRequest())
     assert [one.skipped for one in plan.planned] == [()] * len(TAGS[name])
     assert [one.experiment.tag for one in plan.planned] == TAGS[name]

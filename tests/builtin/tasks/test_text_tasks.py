@@ -15,8 +15,6 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from accel_bench_advise.estimates.schema import SimulationRequest
-from accel_bench_advise.simulation.simulate import SimulatedRun
 from builtin.tasks.catalogue_files import write_catalogue
 from torch.nn import functional
 from torch.utils.data import IterableDataset
@@ -418,14 +416,3 @@ def test_a_language_without_catalogues_is_skipped_with_the_way_out(locale: Path)
     results = run_scenario("translation-cpu", settings=settings)
     assert {result.status for result in results.values()} == {Status.SKIPPED}
     assert "no translation catalogues of ita" in results["baseline"].reasons[0]
-
-
-@pytest.mark.parametrize("task", ["embedding", "dpo", "image-text-to-text"])
-def test_a_batch_of_which_the_data_does_not_say_what_it_is_is_not_simulated(
-    task: str, tmp_path: Path
-) -> None:
-    model = {"id": "tiny-llama-cpu", "overrides": shrunk("tiny-llama-cpu")}
-    experiment = make_run(tmp_path, {"task": task, "model": model}).experiment
-    request = SimulationRequest(experiment=experiment, shapes=(), device="cpu")
-    with pytest.raises(ScenarioError, match=f"what a batch of task '{task}' is"):
-        SimulatedRun(request)

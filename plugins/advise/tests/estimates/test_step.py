@@ -13,6 +13,8 @@ from accel_bench_advise.estimates.step import SpeedEstimator
 from accel_bench_advise.estimates.target import target_of
 from analysis_factory import make_experiment, make_rank, make_result
 
+from accel_bench import DeviceType, Machine
+from accel_bench.machine import devices
 from accel_bench.machine.info import read_machine
 from accel_bench.result import Provenance, Result, Status
 from accel_bench.scenario.experiment import Experiment
@@ -99,3 +101,29 @@ def test_a_run_that_does_not_compare_calibrates_nothing(
     known: Known, changes: dict[str, Any]
 ) -> None:
     assert not speed_by(known, LORA, measured(**changes)).calibrated_by
+
+
+class AcmeGPU(DeviceType):
+    """An H100 by the name that the table of devices has."""
+
+    torch_type = "acme"
+    label = "Acme"
+    preference = 99
+
+    def find(self, machine: Machine) -> list[str]:
+        return ["NVIDIA H100 80GB HBM3"]
+
+
+class AcmeHost(AcmeGPU):
+    """Computes in the host's memory under another name."""
+
+    on_host = True
+
+
+def test_a_machine_is_what_its_device_type_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "device_types", lambda: {"acme": AcmeHost()})
+    assert target_of(MACHINE, None).kind == "cpu"
+    monkeypatch.setattr(devices, "device_types", lambda: {"acme": AcmeGPU()})
+    target = target_of(MACHINE, None)
+    assert (target.kind, target.memory_bytes) == ("cuda", 80 * 2**30)
+    assert target.peaks(LORA.scenario) is not None

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from accel_bench_advise.recommendation.answer import memory_words
+from accel_bench_advise.recommendation.candidates import training_of
 from accel_bench_advise.recommendation.schema import MemoryUse, Recommendation, RecommendRequest
 from accel_bench_advise.recommendation.stored import Recommender, Stored, check_request
 from accel_bench_advise.recommendation.view import recommend_report
+from analysis_factory import make_experiment
 from recommendation_factory import experiment, in_turn, runs
 from serving_factory import serving
 
@@ -273,3 +275,11 @@ def test_at_a_rate_the_device_that_answers_soonest_is_taken_and_a_job_has_no_hou
     limited = ask(found, mode="inference", gpu="l4", at_most={"request_latency_p99": 10.0})
     assert limited.offer is None
     assert [one.fate for one in limited.others] == ["over a limit"]
+
+
+def test_caches_and_batches_stand_in_for_one_another_and_other_requests_do_not() -> None:
+    usual, static, batch, longer = (
+        training_of(make_experiment(scenario={"mode": "inference", "data": {}, "inference": one}))
+        for one in ({}, {"cache": "static"}, {"batch_size": 4}, {"new_tokens": 64})
+    )
+    assert usual == static == batch != longer

@@ -10,7 +10,10 @@ from accel_bench_advise.estimates.schema import BatchShape, Footprint, Simulatio
 from accel_bench_advise.simulation.simulate import SimulatedRun
 from real_steps import experiment_of, first_batch, measured_peak
 
+from accel_bench.errors import ScenarioError
 from accel_bench.scenario.experiment import Experiment
+from accel_bench.testing import make_run
+from accel_bench.testing.tiny import shrunk
 
 CLOSE = 0.05
 """How far a simulated peak may be from the measured one; docs/estimate.md gives the largest."""
@@ -188,3 +191,14 @@ def test_the_reference_is_held_beside_the_policy() -> None:
         weights.append(found.parts["weights"])
     assert weights[1] == pytest.approx(2 * weights[0], rel=0.01)
     assert weights[2] < 1.2 * weights[0]
+
+
+@pytest.mark.parametrize("task", ["embedding", "dpo", "image-text-to-text"])
+def test_a_batch_of_which_the_data_does_not_say_what_it_is_is_not_simulated(
+    task: str, tmp_path: Path
+) -> None:
+    model = {"id": "tiny-llama-cpu", "overrides": shrunk("tiny-llama-cpu")}
+    experiment = make_run(tmp_path, {"task": task, "model": model}).experiment
+    request = SimulationRequest(experiment=experiment, shapes=(), device="cpu")
+    with pytest.raises(ScenarioError, match=f"what a batch of task '{task}' is"):
+        SimulatedRun(request)

@@ -1,0 +1,70 @@
+"""Environments with core and chosen folders of the box, and of our distributions nothing else.
+
+`python tests/alone.py trackers,op -m pytest plugins/op` runs a command in one of them; an empty
+name stands for core alone.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Collection, Iterator
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+OURS = "accel-bench"
+"""The distribution of core and of the box; those of other folders begin with its name."""
+
+
+def boxed_folders() -> dict[str, str]:
+    """Return the packages of the box by their folders in `plugins/`."""
+    folders = sorted(path.parent for path in (ROOT / "plugins").glob("*/accel_bench_*"))
+    boxed = [folder for folder in folders if not (folder / "pyproject.toml").exists()]
+    return {folder.name: "accel_bench_" + folder.name.replace("-", "_") for folder in boxed}
+
+
+def make_environment(place: Path, folders: Collection[str] = ()) -> Path:
+    """Make an environment with core and these folders of the box; return its Python."""
+    venv.create(place, symlinks=True)
+    (site,) = place.glob("lib/python*/site-packages")
+    # Folders that a .pth file names are not searched for further ones: ours in them are not read.
+    paths = [ROOT / "core", *(ROOT / "plugins" / folder for folder in folders)]
+    installed = [path for path in sys.path if Path(path).name == "site-packages"]
+    (site / "checkout.pth").write_text("".join(f"{path}\n" for path in [*paths, *installed]))
+    write_metadata(site, folders)
+    return place / "bin" / "python"
+
+
+def write_metadata(site: Path, folders: Collection[str]) -> None:
+    """Write what our distributions say of themselves, with the entry points of core and of these
+    folders alone. It hides what stands behind it on the path.
+    """
+    packages = {"accel_bench", *(boxed_folders()[folder] for folder in folders)}
+    for found in our_distributions():
+        info = site / f"{found.name.replace('-', '_')}-{found.version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(str(found.read_text("METADATA")), encoding="utf8")
+        lines: list[str] = []
+        for group in found.entry_points.groups if found.name == OURS else ():
+            entries = found.entry_points.select(group=group)
+            kept = [entry for entry in entries if entry.module.partition(".")[0] in packages]
+            lines += [f"[{group}]", *(f"{entry.name} = {entry.value}" for entry in kept)]
+        (info / "entry_points.txt").write_text("\n".join([*lines, ""]), encoding="utf8")
+
+
+def our_distributions() -> Iterator[metadata.Distribution]:
+    """Yield accel-bench and what its folders are installed as."""
+    found = {re.sub(r"[-_.]+", "-", one.name): one for one in metadata.distributions()}
+    yield from (one for name, one in found.items() if name.startswith(OURS))
+
+
+if __name__ == "__main__":
+    named, *arguments = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="alone-") as folder:
+        python = make_environment(Path(folder), [name for name in named.split(",") if name])
+        sys.exit(subprocess.run([python, *arguments], check=False).returncode)
