@@ -41,7 +41,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def forked_ranks() -> Iterator[None]:
     """Have the launcher of this machine fork the ranks, which then import nothing anew.
 
-    How it starts processes, and ends them, is tested in tests/faults and tests/builtin/launchers.
+    How it starts processes, and ends them, is tested in tests/faults and plugins/cluster/tests.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Local, "launch_ranks", Forked.launch_ranks)

@@ -6,7 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
@@ -163,8 +163,8 @@ def test_type_checkers_see_every_public_name(name: str) -> None:
     assert name in seen
 
 
-def imported_from_core(path: Path) -> set[tuple[str, str]]:
-    """Modules of accel_bench that a module imports, each with the name that it takes of it."""
+def imported_from(top: str, path: Path) -> set[tuple[str, str]]:
+    """Modules of a package that a module imports, each with the name that it takes of it."""
     tree = ast.parse(path.read_text(encoding="utf8"))
     nodes = list(ast.walk(tree))
     whole = {(a.name, "") for node in nodes if isinstance(node, ast.Import) for a in node.names}
@@ -174,13 +174,13 @@ def imported_from_core(path: Path) -> set[tuple[str, str]]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    return {one for one in whole | parts if one[0].split(".")[0] == "accel_bench"}
+    return {one for one in whole | parts if one[0].split(".")[0] == top}
 
 
 def is_public(module: str, name: str) -> bool:
     """Whether plugins may import a name of a module: what else there is changes without notice."""
     if module == "accel_bench":
-        return name in PROMISED
+        return name in {"", *PROMISED}
     rooms = ("accel_bench.errors.", "accel_bench.modeling.")
     return f"{module}.".startswith(rooms)
 
@@ -194,14 +194,25 @@ def programs_in_the_box() -> set[str]:
 
 def test_plugins_import_the_public_face_alone() -> None:
     """Those in the box have no privilege: a stranger's plugin can do all that they do."""
-    boxed = (ROOT / "core" / "accel_bench" / "builtin").rglob("*.py")
+    boxed = {*(ROOT / "core" / "accel_bench" / "builtin").rglob("*.py")}
     packages = {*(ROOT / "plugins").glob("*/accel_bench_*")}
     packages -= {one for one in packages if one.name in programs_in_the_box()}
     separate = [path for package in packages for path in package.rglob("*.py")]
     private = {
         f"{path.relative_to(ROOT)}: {module}: {name}"
         for path in (*boxed, *separate)
-        for module, name in imported_from_core(path)
-        if not is_public(module, name) and not module.startswith("accel_bench.builtin")
+        for module, name in imported_from("accel_bench", path)
+        if not is_public(module, name)
+        and not (path in boxed and module.startswith("accel_bench.builtin"))
     }
     assert not private
+
+
+@pytest.mark.parametrize("package", ["accel_bench_cluster", "accel_bench_op"])
+def test_distributions_import_what_a_package_in_the_box_promises_alone(package: str) -> None:
+    promised = {(package, name) for name in import_module(package).__all__}
+    others = [file.parent for file in (ROOT / "plugins").glob("*/pyproject.toml")]
+    paths = [path for folder in others for path in folder.glob("accel_bench_*/**/*.py")]
+    found = [(path.name, imported_from(package, path)) for path in paths]
+    assert any(names for _, names in found)
+    assert [(path, names - promised) for path, names in found if names - promised] == []

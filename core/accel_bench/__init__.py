@@ -16,11 +16,12 @@ def _drop_working_folder() -> None:
     """Take off the path what `python -m accel_bench` puts there first: the working folder.
 
     A `random.py` or `yaml.py` in it is not ours. Where PYTHONPATH names the folder too, that entry
-    stays. Other programs that import this package keep their path.
+    stays. Programs of plugins are named `accel_bench_*`; others that import this package keep
+    their path.
     """
     safe = getattr(sys.flags, "safe_path", sys.flags.isolated)
     written = dict(zip(sys.orig_argv, sys.orig_argv[1:], strict=False)).get("-m", "")
-    if sys.argv[:1] != ["-m"] or safe or written.partition(".")[0] != "accel_bench":
+    if sys.argv[:1] != ["-m"] or safe or not written.startswith("accel_bench"):
         return
     with contextlib.suppress(OSError):  # a folder that is gone
         if sys.path[:1] == [os.getcwd()]:

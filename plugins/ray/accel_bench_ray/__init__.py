@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from accel_bench_cluster import AgentLauncher, Ended, largest, type_of_device
 from pydantic import Field
 
 from accel_bench import (
@@ -19,8 +20,6 @@ from accel_bench import (
     python_command,
     read_machine,
 )
-from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
-from accel_bench.builtin.launchers.places import largest, type_of_device
 from accel_bench.errors import ScenarioError
 
 from .groups import RayGroups

@@ -16,7 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accel_bench.builtin.launchers.wire import SECRET
+from accel_bench_cluster import SECRET
+
 from accel_bench.errors import AccelBenchError
 
 from .host import Host

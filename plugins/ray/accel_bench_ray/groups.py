@@ -6,8 +6,9 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
+from accel_bench_cluster import StartedAgents, new_secret
+
 from accel_bench import Job, RankProcess
-from accel_bench.builtin.launchers.started import StartedAgents, new_secret
 from accel_bench.errors import AccelBenchError
 
 from .request import NOTICE

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from accel_bench.builtin.launchers.agent import end_on_signals, run_agent
+from accel_bench_cluster import end_on_signals, run_agent
+
 from accel_bench.errors import AccelBenchError
 
 SET_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "RAY_", "SPT_NOENV")

@@ -1,5 +1,1 @@
-"""Launcher plugins in the box, and the agents by which they start ranks on other machines.
-
-Launchers elsewhere may use `agents`, `started`, `places` and `agent.run_agent`; they may change
-before 1.0.
-"""
+"""Launcher plugins in the core."""

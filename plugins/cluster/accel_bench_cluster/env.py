@@ -17,11 +17,11 @@ from accel_bench import (
     hookimpl,
     read_placement,
 )
-from accel_bench.builtin.launchers.agent import end_on_signals, ranks_of, run_agent
-from accel_bench.builtin.launchers.agents import AgentLauncher, Agents, Ended
-from accel_bench.builtin.launchers.places import largest, wrong_size
-from accel_bench.builtin.launchers.wire import shared_secret
 from accel_bench.errors import ScenarioError
+from accel_bench_cluster.agent import end_on_signals, ranks_of, run_agent
+from accel_bench_cluster.agents import AgentLauncher, Agents, Ended
+from accel_bench_cluster.places import largest, wrong_size
+from accel_bench_cluster.wire import shared_secret
 
 
 class EnvOptions(Options):

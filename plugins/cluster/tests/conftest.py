@@ -6,8 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-
-from accel_bench.builtin.launchers.wire import Channel
+from accel_bench_cluster.wire import Channel
 
 
 @pytest.fixture

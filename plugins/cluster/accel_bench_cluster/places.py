@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from accel_bench import read_machine
-from accel_bench.builtin.launchers.remote import Agent
 from accel_bench.errors import ScenarioError
+from accel_bench_cluster.remote import Agent
 
 
 def largest(scenarios: Sequence[Any]) -> tuple[int, int]:

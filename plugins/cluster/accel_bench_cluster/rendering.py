@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from accel_bench import Options, Redactor, Scenario
-from accel_bench.builtin.launchers.agents import Ended
-from accel_bench.builtin.launchers.places import largest, memory_of_nodes
 from accel_bench.errors import ScenarioError
+from accel_bench_cluster.agents import Ended
+from accel_bench_cluster.places import largest, memory_of_nodes
 
 SCENARIOS = (".json", ".toml", ".yaml", ".yml")
 """Endings of files that the nodes read."""

@@ -20,28 +20,28 @@ from accel_bench import (
     hookimpl,
     rank_environment,
 )
-from accel_bench.builtin.launchers.agent import set_interface
-from accel_bench.builtin.launchers.listener import Listener, node_of
-from accel_bench.builtin.launchers.node import (
+from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench_cluster.agent import set_interface
+from accel_bench_cluster.listener import Listener, node_of
+from accel_bench_cluster.node import (
     describe_node,
     described_at,
     free_port,
 )
-from accel_bench.builtin.launchers.places import (
+from accel_bench_cluster.places import (
     cores_of,
     device_index,
     refuse_node,
     threads_of,
     wrong_size,
 )
-from accel_bench.builtin.launchers.remote import (
+from accel_bench_cluster.remote import (
     ANSWER_SECONDS,
     Agent,
     PreparedNodes,
     RemoteProcess,
 )
-from accel_bench.builtin.launchers.wire import Channel
-from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench_cluster.wire import Channel
 
 PUMP_SECONDS = 0.05
 """How often at most a handle that is asked for its exit code looks for messages."""

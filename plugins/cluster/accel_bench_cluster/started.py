@@ -11,15 +11,21 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from accel_bench import Allocation, python_command
-from accel_bench.builtin.launchers.agent import LOST, PARENT, UNSET
-from accel_bench.builtin.launchers.agents import Agents, Ended
-from accel_bench.builtin.launchers.wire import SECRET, shared_secret
 from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench_cluster.agents import Agents, Ended
+from accel_bench_cluster.wire import SECRET, shared_secret
 
-AGENT = "accel_bench.builtin.launchers.agent"
+PARENT = "ACCEL_BENCH_AGENTS"
+"""Variable with the parent's `HOST:PORT`; without a host, srun says from where it was started."""
+
+LOST = "ACCEL_BENCH_LOST"
+"""Variable with a file that an agent makes when the parent is lost."""
+
+UNSET = "ACCEL_BENCH_UNSET"
+"""Variable with names of variables to remove: the launcher sets them, the parent does not."""
 
 END_SECONDS = 15.0
 """How long a launcher's program may take to end once its agents have."""
@@ -76,7 +82,7 @@ class StartedAgents(Agents):
 
 
 def start_program(
-    command: Sequence[str], environment: Mapping[str, str], output: object
+    command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None
 ) -> subprocess.Popen[bytes]:
     """Start a launcher's program in a session of its own: Ctrl-C is the parent's to handle."""
     try:
@@ -84,7 +90,7 @@ def start_program(
             command,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
-            stdout=output,  # type: ignore[call-overload]
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -123,7 +129,7 @@ def follow(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def agent_command() -> list[str]:
     """Return the command of an agent."""
-    return python_command("-m", AGENT)
+    return python_command("-m", "accel_bench_cluster")
 
 
 def agent_environment(host: str, port: int, secret: bytes) -> dict[str, str]:

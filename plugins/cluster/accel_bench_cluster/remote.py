@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from accel_bench import Job, Node, RankProcess, RankResult, Status
-from accel_bench.builtin.launchers.wire import Channel
+from accel_bench_cluster.wire import Channel
 
 LOST_CODE = 255
 """Exit code of a rank whose agent is lost, as `ssh` has it."""

@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 from accel_bench import Node
-from accel_bench.builtin.launchers.agent import contract
-from accel_bench.builtin.launchers.wire import Channel, prove_as_parent
 from accel_bench.errors import AccelBenchError
+from accel_bench_cluster.agent import contract
+from accel_bench_cluster.wire import Channel, prove_as_parent
 
 ANSWER_SECONDS = 30.0
 """How long an agent may take to say hello."""

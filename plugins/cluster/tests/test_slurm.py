@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from accel_bench_cluster import places, slurm
 from cli.program import call
 from faults.program import wait_for
 from launched import PROGRAM, Launched
-from slurm_cluster import ADDRESS, Cluster, running_cluster
 from store.store_factory import make_experiment
 
 from accel_bench import Scenario, Status, read_machine
-from accel_bench.builtin.launchers import places, slurm
 from accel_bench.errors import AccelBenchError, ScenarioError
+
+from .slurm_cluster import ADDRESS, Cluster, running_cluster
 
 SLURM = ("--set", "launcher.use=slurm", "-q", "--oversubscribe")
 ON_TWO_NODES = {"device": "cpu", "nodes": 2, "devices": 1}

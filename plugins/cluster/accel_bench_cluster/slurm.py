@@ -19,15 +19,15 @@ from accel_bench import (
     hookimpl,
     python_command,
 )
-from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
-from accel_bench.builtin.launchers.places import device_of_nodes, largest, memory_of_nodes
-from accel_bench.builtin.launchers.rendering import refuse_secrets
-from accel_bench.builtin.launchers.started import (
+from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench_cluster.agents import AgentLauncher, Ended
+from accel_bench_cluster.places import device_of_nodes, largest, memory_of_nodes
+from accel_bench_cluster.rendering import refuse_secrets
+from accel_bench_cluster.started import (
     StartedAgents,
     agent_command,
     new_secret,
 )
-from accel_bench.errors import AccelBenchError, ScenarioError
 
 POLL_SECONDS = 1.0
 """How often the state of a submitted job is asked for."""

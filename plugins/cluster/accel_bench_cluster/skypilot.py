@@ -8,9 +8,10 @@ from typing import Any
 from pydantic import Field
 
 from accel_bench import Allocation, Scenario, hookimpl
-from accel_bench.builtin.launchers.agents import AgentLauncher
-from accel_bench.builtin.launchers.places import device_of_nodes
-from accel_bench.builtin.launchers.rendering import (
+from accel_bench.errors import ScenarioError
+from accel_bench_cluster.agents import AgentLauncher
+from accel_bench_cluster.places import device_of_nodes
+from accel_bench_cluster.rendering import (
     RenderOptions,
     command_on_nodes,
     equal_nodes,
@@ -19,8 +20,7 @@ from accel_bench.builtin.launchers.rendering import (
     to_yaml,
     without_empty,
 )
-from accel_bench.builtin.launchers.wire import SECRET
-from accel_bench.errors import ScenarioError
+from accel_bench_cluster.wire import SECRET
 
 NAME_JOB = 'ACCEL_BENCH_JOB="skypilot-$SKYPILOT_TASK_ID"'
 """Names the job, so that one that is recovered continues its own sessions."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-
-from accel_bench.builtin.launchers.places import (
+from accel_bench_cluster.places import (
     cores_of,
     device_index,
     refuse_devices,
     refuse_node,
     threads_of,
 )
-from accel_bench.builtin.launchers.remote import Agent
+from accel_bench_cluster.remote import Agent
+
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.settings import Resources
 

@@ -19,15 +19,15 @@ from accel_bench import (
     hookimpl,
     python_command,
 )
-from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
-from accel_bench.builtin.launchers.node import free_port
-from accel_bench.builtin.launchers.places import largest
-from accel_bench.builtin.launchers.started import (
+from accel_bench.errors import ScenarioError
+from accel_bench_cluster.agents import AgentLauncher, Ended
+from accel_bench_cluster.node import free_port
+from accel_bench_cluster.places import largest
+from accel_bench_cluster.started import (
     agent_command,
     meeting_point,
     start_agents,
 )
-from accel_bench.errors import ScenarioError
 
 ONE_PROCESS = (
     "; with `use_cpu` accelerate starts one process, whatever num_processes says, unless MPI "

@@ -1,16 +1,12 @@
 """The agent: starts ranks where a launcher has put it, and relays what they do to the parent.
 
-    python -m accel_bench.builtin.launchers.agent
-
-`ACCEL_BENCH_AGENTS` names the parent's host and port, `ACCEL_BENCH_SECRET` holds the secret. It
-imports no torch, lives as long as its connection, and leaves nothing behind.
+It imports no torch, lives as long as its connection, and leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
@@ -30,20 +26,10 @@ from accel_bench import (
     Placement,
     cache_folder,
     rank_environment,
-    read_placement,
 )
-from accel_bench.builtin.launchers.node import describe_node, free_port, interface_of
-from accel_bench.builtin.launchers.wire import Channel, prove_as_agent, shared_secret
 from accel_bench.errors import AccelBenchError
-
-PARENT = "ACCEL_BENCH_AGENTS"
-"""Variable with the parent's `HOST:PORT`; without a host, srun says from where it was started."""
-
-LOST = "ACCEL_BENCH_LOST"
-"""Variable with a file that an agent makes when the parent is lost."""
-
-UNSET = "ACCEL_BENCH_UNSET"
-"""Variable with names of variables to remove: the launcher sets them, the parent does not."""
+from accel_bench_cluster.node import describe_node, free_port, interface_of
+from accel_bench_cluster.wire import Channel, prove_as_agent
 
 TICK_SECONDS = 0.25
 """How often what a rank has written is relayed."""
@@ -278,25 +264,3 @@ def end_on_signals() -> None:
         signal.signal(number, stop)
     # A terminal sends it to all: the parent acts on it.
     signal.signal(signal.SIGINT, lambda number, frame: None)
-
-
-def main() -> int:
-    """Run the agent that the variables describe."""
-    end_on_signals()
-    host, _, port = os.environ[PARENT].rpartition(":")
-    host = host or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
-    for name in os.environ.pop(UNSET, "").split():
-        os.environ.pop(name, None)
-    try:
-        return run_agent(
-            (host, int(port)), shared_secret(), ranks_of(read_placement(os.environ)), 60.0
-        )
-    except AccelBenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        if path := os.environ.get(LOST):
-            Path(path).touch()
-        return error.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,9 +15,9 @@ from accel_bench import (
     hookimpl,
     python_command,
 )
-from accel_bench.builtin.launchers.agents import AgentLauncher, Ended
-from accel_bench.builtin.launchers.places import largest
-from accel_bench.builtin.launchers.started import (
+from accel_bench_cluster.agents import AgentLauncher, Ended
+from accel_bench_cluster.places import largest
+from accel_bench_cluster.started import (
     agent_command,
     meeting_point,
     start_agents,

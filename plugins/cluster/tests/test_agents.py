@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_cluster import agent, started
+from accel_bench_cluster.accelerate import ONE_PROCESS
+from accel_bench_cluster.agent import contract, serve
+from accel_bench_cluster.agents import Agents
+from accel_bench_cluster.listener import Listener
+from accel_bench_cluster.node import describe_node
+from accel_bench_cluster.wire import Channel, prove_as_agent
 from store.store_factory import make_experiment
 
 from accel_bench import Job
-from accel_bench.builtin.launchers import agent, started
-from accel_bench.builtin.launchers.accelerate import ONE_PROCESS
-from accel_bench.builtin.launchers.agent import contract, serve
-from accel_bench.builtin.launchers.agents import Agents
-from accel_bench.builtin.launchers.listener import Listener
-from accel_bench.builtin.launchers.node import describe_node
-from accel_bench.builtin.launchers.wire import Channel, prove_as_agent
 from accel_bench.errors import AccelBenchError
 
 

@@ -94,7 +94,7 @@ def test_a_dry_run_prints_what_would_be_started(program: Launched) -> None:
     assert '"num_processes": 2' in accelerate.err
     assert '"mixed_precision": "no"' in accelerate.err
     for done in (torchrun, accelerate):
-        assert "accel_bench.builtin.launchers.agent" in done.err
+        assert "-m accel_bench_cluster" in done.err
 
 
 @pytest.mark.parametrize(

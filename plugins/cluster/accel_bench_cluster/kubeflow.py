@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import Field
 
 from accel_bench import Allocation, Scenario, hookimpl
-from accel_bench.builtin.launchers.agents import AgentLauncher
-from accel_bench.builtin.launchers.places import device_of_nodes
-from accel_bench.builtin.launchers.rendering import (
+from accel_bench.errors import ScenarioError
+from accel_bench_cluster.agents import AgentLauncher
+from accel_bench_cluster.places import device_of_nodes
+from accel_bench_cluster.rendering import (
     RenderOptions,
     command_on_nodes,
     equal_nodes,
@@ -20,8 +21,7 @@ from accel_bench.builtin.launchers.rendering import (
     to_yaml,
     without_empty,
 )
-from accel_bench.builtin.launchers.wire import SECRET
-from accel_bench.errors import ScenarioError
+from accel_bench_cluster.wire import SECRET
 
 API = "trainer.kubeflow.org/v1alpha1"
 

@@ -9,14 +9,14 @@ import threading
 from pathlib import Path
 
 import pytest
-
-from accel_bench.builtin.launchers.agents import Agents
-from accel_bench.builtin.launchers.wire import (
+from accel_bench_cluster.agents import Agents
+from accel_bench_cluster.wire import (
     Channel,
     prove_as_agent,
     prove_as_parent,
     shared_secret,
 )
+
 from accel_bench.errors import AccelBenchError
 
 

@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from accel_bench_cluster.rendering import command_on_nodes
 from cli.program import call
 from launched import Launched, free_port
 
 from accel_bench import Status
-from accel_bench.builtin.launchers.rendering import command_on_nodes
 
 ON_TWO_NODES = {"device": "cpu", "nodes": 2, "devices": 1}
 

@@ -1,0 +1,26 @@
+"""Launchers that start ranks on several machines, and the agents by which they do.
+
+What `__all__` names is promised to launchers elsewhere, as docs/launchers.md says; the modules
+change without notice.
+"""
+
+# First: on Python 3.10 it takes the working folder off the path of an agent.
+import accel_bench as accel_bench
+from accel_bench_cluster.agent import end_on_signals, run_agent
+from accel_bench_cluster.agents import AgentLauncher, Ended
+from accel_bench_cluster.places import largest, type_of_device
+from accel_bench_cluster.started import StartedAgents, agent_command, new_secret
+from accel_bench_cluster.wire import SECRET
+
+__all__ = [
+    "SECRET",
+    "AgentLauncher",
+    "Ended",
+    "StartedAgents",
+    "agent_command",
+    "end_on_signals",
+    "largest",
+    "new_secret",
+    "run_agent",
+    "type_of_device",
+]
