@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
-RELEASED = False
-"""True once an index has a release of accel-bench and its plugins."""
+PLUGINS = Path(__file__).parents[2] / "plugins"
+"""Folder of our plugins in a checkout; there is none where a wheel was installed."""
 
 
 class AccelBenchError(Exception):
@@ -110,16 +111,14 @@ def install_command(extra: str) -> str:
 
 
 def install_package(extra: str) -> str:
-    """Return what pip installs for an extra of accel-bench: the folder of a plugin of ours, or the
-    extra itself where it brings libraries alone.
-
-    No index has the distributions of plugins before there is a release.
+    """Return what pip installs for an extra of accel-bench: in a checkout the folder of a plugin of
+    ours, elsewhere, and where it brings libraries alone, the extra itself.
     """
     from importlib import metadata
 
     from packaging.requirements import Requirement
 
-    required = () if RELEASED else map(Requirement, metadata.requires("accel-bench") or ())
+    required = map(Requirement, metadata.requires("accel-bench") or () if PLUGINS.is_dir() else ())
     ours = (one for one in required if one.name.startswith("accel-bench-") and one.marker)
     names = [one.name for one in ours if one.marker and one.marker.evaluate({"extra": extra})]
     folders = [f"./plugins/{name.removeprefix('accel-bench-')}" for name in names]

@@ -104,7 +104,7 @@ def test_csv_has_a_row_for_each_point_of_each_curve(results: Path) -> None:
 def test_results_show_the_stages_and_a_report_has_the_section(results: Path) -> None:
     with open_store(results, write=False) as store:
         run = next(one for one in store.results() if one.experiment.stack.name == "baseline")
-    shown = call("results", "show", run.run_id, "--results", str(results)).out
+    shown = call("results", "show", run.run_id, "--all", "--results", str(results)).out
     for stage in ("evaluate", "learn", "predict"):
         assert f"name: {stage}" in shown
     done = call("report", "--results", str(results), "--markdown", "-")

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from accel_bench.cli.results import app
 from accel_bench.errors import StoreError
 from accel_bench.machine.process_memory import Stage
+from accel_bench.report.views.results import MORE
 from accel_bench.result import RankResult, Result, Status
 from accel_bench.store.database import open_store
 
@@ -132,7 +133,7 @@ def test_a_shown_run_says_what_was_run_how_it_ended_and_how_to_repeat_it(folder:
 
 @pytest.mark.usefixtures("folder")
 def test_a_shown_run_prints_its_scenario_evidence_machine_and_samples_of_each_rank() -> None:
-    printed = call("show", "run-a")
+    printed = call("show", "run-a", "--all")
     what = yaml.safe_load(printed.split("\n\n")[0])
     assert what["scenario"] == LORA.scenario.model_dump(mode="json")
     assert what["plugins"] == [{"name": "lora", "distribution": "accel-bench", "version": "0.1.0"}]
@@ -142,6 +143,17 @@ def test_a_shown_run_prints_its_scenario_evidence_machine_and_samples_of_each_ra
     assert len([line for line in printed.splitlines() if " measured " in line]) == 4
     assert "1.000000" in printed
     assert "tokens_per_second: 200.0" in printed
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_is_shown_in_brief_with_what_was_set_and_the_figures_that_are_known() -> None:
+    printed, whole = call("show", "run-a"), call("show", "run-a", "--all")
+    assert len(printed.splitlines()) < min(60, len(whole.splitlines()) / 2)
+    assert {*printed.splitlines()} - {*whole.splitlines()} == {MORE}
+    what = yaml.safe_load(printed.split("\n\n")[0])
+    assert what["scenario"] == LORA.scenario.model_dump(mode="json", exclude_defaults=True)
+    assert "tokens_per_second: 200.0" in printed and "repeat with: " in printed
+    assert ": null" not in printed and " measured " not in printed
 
 
 def test_a_shown_run_says_what_each_stage_did_to_memory_and_why_it_ended(tmp_path: Path) -> None:

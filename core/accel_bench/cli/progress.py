@@ -91,7 +91,9 @@ class LineReporter(Reporter):
         return self._seconds / self._ended * max(0, self._runs - self._ended)
 
     def _print(self, line: str) -> None:
-        self._console.print(Text(plain(line)), soft_wrap=True)
+        whole = not self._console.is_terminal  # else it ends at blanks, and no path is broken
+        text = Text(plain(line), overflow="ignore")
+        self._console.print(text, soft_wrap=whole, crop=False)
 
 
 class LiveReporter(LineReporter):

@@ -199,7 +199,7 @@ def _run(plans: Sequence[Plan], command: Command) -> int:
             print_failures(measured.store, measured.sessions)
             place = Redactor.of_this_process().redact(options.results)
             listing = f"accel-bench results list --results {place}"
-            print_text(f"\nResults: {measured.store.folder} ({listing})")
+            print_text(f"\nResults: {measured.store.folder}\n  {listing}")
 
     benchmark = _benchmark(options, command.machine, command.allocation)
     run_plans_in_sessions(plans, replace(benchmark, session=command.session), show)

@@ -141,7 +141,7 @@ def note_results(
 ) -> None:
     """Write a note on a run, or on all of an experiment or session.
 
-    `show` prints it.
+    `results show` prints it.
     """
     _label(results, identifier, "note", [text], remove)
 
@@ -162,6 +162,9 @@ def _label(results: str, identifier: str, kind: str, texts: list[str], remove: b
 @app.command("show")
 def show_results(
     identifier: Identifier,
+    whole: Annotated[
+        bool, typer.Option("--all", help="All keys, plugins, machine, evidence and steps.")
+    ] = False,
     results: options.Results = options.DEFAULT_RESULTS,
     output: Format = "table",
 ) -> None:
@@ -173,7 +176,7 @@ def show_results(
     with open_results(results) as store:
         found = store.find(identifier)
         labels = labels_of(store, [result.run_id for result in found])
-    print_report(results_report(found, store.folder, labels), output)
+    print_report(results_report(found, store.folder, labels, whole), output)
 
 
 @app.command("export")

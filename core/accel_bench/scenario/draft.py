@@ -21,8 +21,12 @@ MAXIMUM_EXTENDS = 16
 SET = "set"
 """Part of a stack with the settings that it changes."""
 
-SHORT = {"resources.device": "--device", "measure.timeout_seconds": "--timeout"}
-"""Options of the command line that set a key, where they are not written with `--set`."""
+SHORT = {
+    "resources.device": "--device",
+    "measure.timeout_seconds": "--timeout",
+    "baseline": "the baseline",
+}
+"""How errors call a key that the command line sets, where that is not only by `--set`."""
 
 
 @dataclass

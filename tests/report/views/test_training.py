@@ -55,7 +55,8 @@ def test_seconds_and_bytes_of_the_update_stand_in_the_details_and_with_each_run(
     assert f"{read}, no file of the whole change ({above})" in third
     assert third.endswith("its distance is estimated from sketches, to about 25 %")
 
-    shown = "".join(section.text or "" for section in results_report(base[:1], tmp_path).sections)
+    report = results_report(base[:1], tmp_path, whole=True)
+    shown = "".join(section.text or "" for section in report.sections)
     assert "seconds: 0.01\n    kept_bytes: 400" in shown
 
 

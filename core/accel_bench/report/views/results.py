@@ -48,6 +48,9 @@ KINDS: dict[str, Literal["word", "name"]] = {
 }
 """Kinds of the columns of a list of runs that are neither text nor numbers."""
 
+MORE = "--all adds all keys, plugins, the machine, evidence, and every step"
+"""Note below what is shown of runs in brief."""
+
 MOST_CORRUPT = 1000
 """Corrupt runs that a list for people shows; programs get all."""
 
@@ -116,11 +119,15 @@ def export_lines(results: Iterable[Result], folder: Path | None = None) -> Itera
 
 
 def results_report(
-    results: Sequence[Result], folder: Path, labels: Mapping[str, Mapping[str, Any]] | None = None
+    results: Sequence[Result],
+    folder: Path,
+    labels: Mapping[str, Mapping[str, Any]] | None = None,
+    whole: bool = False,
 ) -> Report:
     """Return each experiment and its runs; `folder` is the results folder, where their logs are.
 
-    `labels` are tags and notes of runs by their ids.
+    `labels` are tags and notes of runs by their ids. Unless the report is `whole`, it has what is
+    asked for most: what was set, how it ended, and the figures that are known.
     """
     sections: list[Section] = []
     machine = None
@@ -129,31 +136,39 @@ def results_report(
         if runs[0].imported:
             sections += map(_imported, runs)
             continue
-        sections.append(_experiment(runs))
+        sections.append(_experiment(runs, whole))
         for result in runs:
-            if result.machine != machine:
+            if whole and result.machine != machine:
                 machine = result.machine
                 document = machine and machine.model_dump(mode="json")
                 sections.append(Section(text=_yaml({"machine": document})))
-            sections += _run(result, folder, (labels or {}).get(result.run_id, {}))
+            sections += _run(result, folder, (labels or {}).get(result.run_id, {}), whole)
+    if not whole and not all(result.imported for result in results):
+        sections.append(Section(notes=[MORE]))
     return Report(sections, results)
 
 
-def _experiment(runs: Sequence[Result]) -> Section:
+def _experiment(runs: Sequence[Result], whole: bool) -> Section:
     """Return what was run, so that it can be run again, and where the time of its steps goes."""
     result, experiment = runs[0], runs[0].experiment
     planned = [PlannedSummary(experiment=experiment)]
     summary = summarize(experiment.scenario.name, experiment.stack.name, planned, runs, rounds=0)
+    plugins = [plugin.model_dump() for plugin in result.plugins]
     document = {
         "details": details(summary),
         "experiment": experiment.id,
         "sweep": experiment.sweep,
-        "stack": experiment.stack.model_dump(mode="json"),
-        "plugins": [plugin.model_dump() for plugin in result.plugins],
+        "stack": experiment.stack.model_dump(mode="json", exclude_defaults=not whole),
+        "plugins": plugins if whole else [],
         "notices": list(experiment.notices),
-        "scenario": experiment.scenario.model_dump(mode="json"),
+        "scenario": experiment.scenario.model_dump(mode="json", exclude_defaults=not whole),
     }
-    return Section(text=_yaml(document))
+    return Section(text=_yaml(document if whole else _known(document)))
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that say something."""
+    return {key: value for key, value in values.items() if value not in (None, "", [], {})}
 
 
 def _imported(result: Result) -> Section:
@@ -177,26 +192,28 @@ def _imported(result: Result) -> Section:
     return Section(text=_yaml(document))
 
 
-def _run(result: Result, folder: Path, labels: Mapping[str, Any]) -> Iterator[Section]:
+def _run(result: Result, folder: Path, labels: Mapping[str, Any], whole: bool) -> Iterator[Section]:
     """Yield how one attempt ended and what it measured."""
     speed = run_throughput(result)
     ranks = max(len(result.ranks), len(result.exits), 1)  # also where none left a result
+    run = {
+        **result.model_dump(mode="json", include=set(RUN_KEYS.split())),
+        **{key: getattr(result, key) + 1 for key in ("round", "position", "attempt")},
+    }
+    figures = flat_figures(result)
     document = {
-        "run": {
-            **result.model_dump(mode="json", include=set(RUN_KEYS.split())),
-            **{key: getattr(result, key) + 1 for key in ("round", "position", "attempt")},
-        },
+        "run": run if whole else _known(run),
         **_origin(result),
         **{f"{kind}s": list(texts) for kind, texts in labels.items()},
         "tokens_per_second": speed.tokens_per_second if speed else None,
-        "figures": flat_figures(result),
+        "figures": figures if whole else _known(figures),
         "logs": [str(folder / result.folder / f"rank{rank}.log") for rank in range(ranks)],
-        "ranks": [_rank(rank) for rank in result.ranks],
+        "ranks": [_rank(rank) for rank in result.ranks if whole or not rank.status.completed],
     }
-    yield Section(text=_yaml(document))
+    yield Section(text=_yaml(document if whole else _known(document)))
     if result.log_tail:
         yield Section(text=_yaml({"log_tail": result.log_tail.splitlines()}))
-    if samples := list(_samples(result)):
+    if whole and (samples := list(_samples(result))):
         columns = ("rank", "step", "part", "seconds", "real_tokens", "loss")
         yield Section(tables=[listed(columns, samples)])
     yield Section(text=f"repeat with: {shlex.join(result.command)}")

@@ -31,7 +31,7 @@ def estimate_report(document: EstimateDocument) -> Report:
     tables.append(Table(_speed_columns(known), known, title="limits, speed and money"))
     section = Section(
         title="ESTIMATED",
-        text="\n".join(row.answer for row in known),
+        answer=" ".join(row.answer for row in known),
         tables=tables if known else [],
         notes=list(_notes(document)),
     )
