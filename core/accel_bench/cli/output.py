@@ -19,7 +19,7 @@ Format = Annotated[
     typer.Option("--format", help="How to print.", rich_help_panel="Output"),
 ]
 AnyFormat = Annotated[
-    Literal["table", "json", "csv", "markdown"],
+    Literal["table", "json", "csv", "markdown", "html"],
     typer.Option("--format", help="How to print.", rich_help_panel="Output"),
 ]
 

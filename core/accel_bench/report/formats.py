@@ -9,6 +9,7 @@ from typing import Any
 from accel_bench.analysis.schema import Summary
 from accel_bench.documents.shown import printable_json
 from accel_bench.errors import AccelBenchError, did_you_mean
+from accel_bench.report.plain_html import render_plain_html
 from accel_bench.report.render_csv import render_csv
 from accel_bench.report.render_markdown import render_markdown
 from accel_bench.report.render_terminal import render_terminal
@@ -39,6 +40,7 @@ FORMATS: dict[str, Callable[[Report], str]] = {
     "json": lambda report: render_json(report.document),
     "csv": lambda report: render_csv(report.flat),
     "markdown": lambda report: render_markdown(report.sections),
+    "html": lambda report: render_plain_html(report.sections),
 }
 """Renderers by name."""
 
@@ -46,11 +48,12 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> str:
     """Return the comparison of the stacks of each scenario as text.
 
-    Markdown has all columns and notes, a wide table all columns, the terminal more of both with
-    `verbose`. Raises AccelBenchError for an unknown format.
+    Markdown and HTML have all columns and notes, a wide table all columns, the terminal more of
+    both with `verbose`. Raises AccelBenchError for an unknown format.
     """
-    wide = form in ("markdown", "wide")
-    return render_report(stacks_report(summaries, verbose or form == "markdown", wide), form)
+    whole = form in ("markdown", "html")
+    wide = whole or form == "wide"
+    return render_report(stacks_report(summaries, verbose or whole, wide), form)
 
 
 def render_report(report: Report, form: str) -> str:

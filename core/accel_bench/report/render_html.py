@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from accel_bench.analysis.page import scenario_page
+from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.documents.shown import plain, printable
 from accel_bench.report.html import html_environment, inline_files
+from accel_bench.report.views.page import page
 from accel_bench.report.views.page_model import Page
+from accel_bench.result import Result
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -38,3 +44,13 @@ def render_html(page: Page) -> str:
     environment.filters["options"] = _options
     inline = inline_files(TEMPLATES / "style.css", TEMPLATES / "page.js")
     return environment.get_template("page.html").render(page=page, **inline)
+
+
+def session_page(session: str, document: Mapping[str, Any], results: Sequence[Result]) -> str:
+    """Return the page of a session, dated by its newest run: the same bytes each time.
+
+    It has plots if matplotlib is installed.
+    """
+    one = scenario_page(session, (), stored_plan(document, results), results, {})
+    newest = max(run.started_at for run in results)
+    return render_html(replace(page([one], ()), written=newest))

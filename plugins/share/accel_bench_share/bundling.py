@@ -5,23 +5,21 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from accel_bench._version import __version__
 from accel_bench.analysis.facts import facts, plugins_of
-from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.reproduction import summarize_results
-from accel_bench.analysis.stored_plan import stored_plan
+from accel_bench.analysis.schema import Summary
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.files import write_atomically
 from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
 from accel_bench.machine.measurer import pseudonym
+from accel_bench.plugins.doors import find_entries
 from accel_bench.report.formats import render, render_json
-from accel_bench.report.render_html import render_html
-from accel_bench.report.views.page import page
 from accel_bench.result import Result
 from accel_bench.runner.anonymous import anonymous
 from accel_bench.runner.artifacts import scenario_text
@@ -61,6 +59,10 @@ class Content:
     """Further members: `scenario.yaml`, `conclusion.md` and what only people read."""
 
 
+PAGES = "accel_bench.pages"
+"""Group of the entry point that makes the page of a session."""
+
+
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
     """Write a bundle of all sessions to which ids lead. Raises BundleError, StoreError."""
     if path.exists():
@@ -81,19 +83,20 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
         SUMMARY: render_json(summary),
         MACHINES: render_json(list(machines.values())),
         VERSIONS: render_json(versions),
-        REPORT: _report(sessions[-1], results),
+        REPORT: _report(sessions[-1], results, summary),
     }
     return write_bundle(path, Content(sessions, results, baseline, texts))
 
 
-def _report(session: SessionRecord, results: Sequence[Result]) -> str:
-    """Return the page of `accel-bench report`, dated by the newest run: the same bytes each time.
+def _report(session: SessionRecord, results: Sequence[Result], summary: Summary) -> str:
+    """Return the page that an entry point of the group `accel_bench.pages` makes of a session.
 
-    It has plots where matplotlib is installed.
+    Without any it is the plain page of the comparison.
     """
-    one = scenario_page(session.id, (), stored_plan(session.document, results), results, {})
-    newest = max(run.started_at for run in results)
-    return render_html(replace(page([one], ()), written=newest))
+    for entry in find_entries(PAGES, "page").values():
+        if entry.is_ours:
+            return str(entry.load()(session.id, session.document, results))
+    return render([summary], "html")
 
 
 def scenario_of_session(session: SessionRecord) -> dict[str, Any]:

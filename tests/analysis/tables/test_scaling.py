@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from analysis_factory import make_experiment, make_ranks, make_result, make_rounds, make_summary
 
-from accel_bench.analysis.tables.point_schema import Scaling
 from accel_bench.analysis.tables.scaling import project
+from accel_bench.analysis.tables.scaling_schema import Scaling
 from accel_bench.report.views.sweep import scaling_of
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment

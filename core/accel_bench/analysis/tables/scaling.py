@@ -13,14 +13,14 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, t_bound
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.tables.point_schema import (
+from accel_bench.analysis.tables.points import against, ratio_of, shares_rounds
+from accel_bench.analysis.tables.scaling_schema import (
     Projection,
     Scaling,
     ScalingKind,
     ScalingPoint,
     SerialShare,
 )
-from accel_bench.analysis.tables.points import against, ratio_of, shares_rounds
 from accel_bench.documents.canonical import canonical_json
 
 Law: TypeAlias = Literal["Amdahl", "Gustafson"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.tables.point_schema import Projection, Scaling, ScalingPoint
+from accel_bench.analysis.tables.scaling_schema import Projection, Scaling, ScalingPoint
 from accel_bench.analysis.wording import (
     group_label,
     interval_text,

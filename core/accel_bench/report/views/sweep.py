@@ -8,8 +8,8 @@ from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.tables.pivot import Layout, pivot_experiments
 from accel_bench.analysis.tables.pivot_schema import Pivot
-from accel_bench.analysis.tables.point_schema import Scaling
 from accel_bench.analysis.tables.scaling import scalings
+from accel_bench.analysis.tables.scaling_schema import Scaling
 from accel_bench.documents.base import Frozen
 from accel_bench.report.table import Table
 from accel_bench.report.views.points import point_figures, point_tables
