@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_report.sweep import scaling_of
+from accel_bench_report.tables.scaling_view import scaling_report
 from analysis_factory import make_experiment, make_ranks, make_result, make_summary
 from cli.program import call
 from recommendation_factory import experiment, in_turn, runs
@@ -23,7 +25,6 @@ from accel_bench.report.formats import FORMATS
 from accel_bench.report.table import Report, Table
 from accel_bench.report.views.catalog import PRICES
 from accel_bench.report.views.fit import fit_view
-from accel_bench.report.views.scaling import scaling_report
 from accel_bench.report.views.stack_comparison import stacks_report
 from accel_bench.report.views.tune import tune_view
 from accel_bench.result import Metric, Result
@@ -79,7 +80,8 @@ def scaled() -> Report:
         for place, point in enumerate(points)
         for number, noise in enumerate((1.0, 1.004, 0.997, 1.002, 0.998))
     ]
-    return scaling_report([make_summary(points, found)])
+    made = make_summary(points, found)
+    return scaling_report([(made, scaling_of(made))])
 
 
 def answered() -> Report:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from report.page_factory import page_of_endings
+from accel_bench_report.page.render_html import render_html
+from page_factory import page_of_endings
 
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.page_file import write_markdown, write_page
-from accel_bench.report.render_html import render_html
 
 
 def test_a_page_of_ours_is_replaced(tmp_path: Path) -> None:

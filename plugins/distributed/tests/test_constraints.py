@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from accel_bench_distributed import Mesh, MeshOptions
+from accel_bench_report.scaling import ScalingOptions
+from accel_bench_report.scaling_request import scaling_request
 from pydantic import ValidationError
 
-from accel_bench.cli.scaling import ScalingOptions
-from accel_bench.cli.scaling_request import scaling_request
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan

@@ -146,7 +146,7 @@ def test_a_time_that_is_none_is_refused(made: Path, tmp_path: Path, time: str) -
 def test_plots_change_no_identity(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accel_bench.report.views.page.plots_available", lambda: False)
+    monkeypatch.setattr("accel_bench_report.page.page.plots_available", lambda: False)
     plain = write(tmp_path, make_runs())
     assert b"<svg" not in unpack(plain)["report.html"]
     one, other = read_bundle(made), read_bundle(plain)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from accel_bench_report.page.scenario import scenario_page
 from analysis_factory import make_failures, make_rank
 from serving_factory import serving
 
@@ -13,7 +14,6 @@ from accel_bench.analysis.checks.offered_load import OTHER_LOAD
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.metrics.offered_load import is_saturated, largest_metric
-from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.stored_plan import stored_plan

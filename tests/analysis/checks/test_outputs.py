@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from accel_bench_report.page.page import SHOWN_COLUMNS
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
 
 from accel_bench.analysis.checks.training import compare_training
@@ -14,7 +15,6 @@ from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.summary import summarize
-from accel_bench.report.views.page import SHOWN_COLUMNS
 from accel_bench.report.views.stack_comparison import stack_columns, stacks_report
 from accel_bench.result import Answers, Result
 from accel_bench.scenario.models import Scenario

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from analysis.learning.learning_factory import evaluation, learned
 from analysis_factory import make_rank, make_result
 from hypothesis import given
 from hypothesis import strategies as st
+from learning_factory import evaluation, learned
 
 from accel_bench.analysis.learning.curves import (
     Amounts,

@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accel_bench_report.page.scenario import scenario_page
 from analysis_factory import FAST, LORA, NF4, STEADY, make_rank, make_result, make_rounds, scaled
 from serving_factory import serving
 
-from accel_bench.analysis.page import scenario_page
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.searches.race import race_looks, run_race
 from accel_bench.analysis.statistics.verdict import RoundKey

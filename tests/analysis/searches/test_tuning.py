@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from analysis.learning.learning_factory import learned
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
+from learning_factory import learned
 from serving_factory import serving
 
 from accel_bench.analysis.learning.curves import training_curve

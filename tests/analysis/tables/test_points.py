@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from accel_bench_report.sweep import NAME, scaling_of
+from accel_bench_report.tables.points_view import point_tables
 from analysis_factory import STEADY, make_experiment, make_ranks, make_result, make_rounds, scaled
 
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.point_schema import PointFigure
 from accel_bench.report.formats import render
-from accel_bench.report.views.points import point_tables
-from accel_bench.report.views.sweep import NAME, scaling_of
 from accel_bench.result import Node, Result, Status
 from accel_bench.scenario.experiment import Experiment
 

@@ -341,7 +341,7 @@ def test_compiled_blocks_answer_the_same_and_compile_nothing_in_the_window(
 
 
 def test_a_sweep_of_batches_and_lengths_is_one_pivot(results: dict[str, Result]) -> None:
-    from accel_bench.analysis.tables.pivot import pivot
+    from accel_bench_report.tables.pivot import pivot
 
     values = ["time_to_first_token_p50", "inter_token_latency_p99", "kv_cache_bytes"]
     found = pivot([results["baseline"], results["static"]], values=values)

@@ -1,0 +1,1 @@
+"""Pages, pivots, summaries, scaling and convergence of stored results."""

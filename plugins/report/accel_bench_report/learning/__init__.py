@@ -1,0 +1,1 @@
+"""How stacks learned: loss against steps, tokens, seconds and money."""

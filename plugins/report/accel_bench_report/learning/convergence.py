@@ -1,0 +1,237 @@
+"""The document of how stored experiments learned, which `results convergence` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median, stdev
+
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
+from accel_bench.analysis.learning.curves import Reached, reached_after
+from accel_bench.analysis.metrics.cost import machines_paid
+from accel_bench.analysis.metrics.rate import HourlyRate
+from accel_bench.analysis.statistics.bootstrap import bootstrap_ends
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.result import Evaluation, Result
+from accel_bench_report.learning.groups import LearningGroup, lasts, learning_groups
+from accel_bench_report.learning.growth import memory_growth
+from accel_bench_report.learning.rates import best_learning_rates
+from accel_bench_report.learning.schema import (
+    ConvergenceDocument,
+    CurvePoint,
+    EvaluationSpeed,
+    ExperimentLearning,
+    Stability,
+    ToLoss,
+)
+from accel_bench_report.learning.to_loss import Found, Race, amounts_of, race, to_loss
+
+MOST_POINTS = 40
+"""Points of a curve that are shown: the first, the last, and evenly chosen ones between."""
+
+MINIMUM_SEEDS = 3
+"""Seeds from which a spread is given."""
+
+
+def convergence(
+    results: Sequence[Result],
+    baselines: Mapping[str, str],
+    loss: float | None = None,
+    tariff: HourlyRate | None = None,
+    instances: int | None = None,
+) -> ConvergenceDocument:
+    """Return how the experiments among results learned.
+
+    `baselines` are the stacks with which those of a session are compared, by session.
+    """
+    return converge(collect_experiments(results), baselines, loss, tariff, instances)
+
+
+def converge(
+    experiments: Sequence[ExperimentRuns],
+    baselines: Mapping[str, str],
+    loss: float | None = None,
+    tariff: HourlyRate | None = None,
+    instances: int | None = None,
+) -> ConvergenceDocument:
+    """Return how experiments learned, as `convergence` does."""
+    groups = learning_groups(experiments)
+    usd = [_usd_per_hour(group, tariff, instances) for group in groups]
+    reached: Sequence[ToLoss | None] = [None] * len(groups)
+    if loss is not None:
+        found = [amounts_of(group, loss) for group in groups]
+        races = _races(groups, found, baselines)
+        reached = [
+            to_loss(own, loss, price, raced)
+            for own, price, raced in zip(found, usd, races, strict=True)
+        ]
+    rows = [_row(*each) for each in zip(groups, usd, reached, strict=True)]
+    return ConvergenceDocument(
+        tariff=tariff,
+        loss=loss,
+        experiments=tuple(rows),
+        learning_rates=best_learning_rates(groups),
+    )
+
+
+def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoint, ...]:
+    """Return the curve of all runs of a group, as far as all of them go.
+
+    Its steps are those of the points of the run that ends first; others are interpolated there.
+    """
+    curves = [curve for cluster in group.clusters for curve in cluster]
+    first = max((curve[0].steps for curve in curves), default=0)
+    shortest = min(curves, key=lambda curve: curve[-1].steps, default=[])
+    steps = [one.steps for one in shortest if one.steps >= first]
+    if len(steps) > MOST_POINTS:
+        last = len(steps) - 1
+        steps = [steps[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+    return tuple(_point(_reached(group, count), usd_per_hour) for count in steps)
+
+
+def _reached(group: LearningGroup, steps: int) -> list[list[Reached]]:
+    """Return all curves after so many steps, by seed."""
+    clusters = [[reached_after(curve, steps) for curve in cluster] for cluster in group.clusters]
+    return [[one for one in cluster if one is not None] for cluster in clusters]
+
+
+def _point(clusters: Sequence[Sequence[Reached]], usd_per_hour: float | None) -> CurvePoint:
+    every = [one for cluster in clusters for one in cluster]
+    seconds = median(one.seconds for one in every)
+    known = [[one.loss for one in cluster if one.loss is not None] for cluster in clusters]
+    whole = sum(map(len, known)) == len(every)
+    ends = bootstrap_ends(known, fmean) if whole and len(known) > 1 else None
+    low, high = ends or (None, None)
+    return CurvePoint(
+        steps=every[0].steps,
+        tokens=median(one.tokens for one in every),
+        seconds=seconds,
+        usd=None if usd_per_hour is None else seconds * usd_per_hour / 3600,
+        loss=fmean(loss for cluster in known for loss in cluster) if whole else None,
+        low=low,
+        high=high,
+    )
+
+
+def _row(group: LearningGroup, usd: float | None, reached: ToLoss | None) -> ExperimentLearning:
+    return ExperimentLearning(
+        scenario=group.scenario,
+        stack=group.stack,
+        sweep=group.sweep,
+        tag=group.tag,
+        apart=group.apart,
+        experiments=tuple(one.row.planned.experiment.id for one in group.seeds),
+        runs=len(group.runs),
+        loss_kind=group.loss_kind,
+        usd_per_hour=usd,
+        curve=curve_of(group, usd),
+        to_loss=reached,
+        stability=stability_of(group),
+        memory_growth=memory_growth(group),
+        evaluation=evaluation_speed(group.runs),
+        notes=tuple(_notes(group)),
+    )
+
+
+def _notes(group: LearningGroup) -> list[str]:
+    rows = (one.row for one in group.seeds)
+    return list(dict.fromkeys(f"{row.name} {row.how_it_ended}" for row in rows if not row.usable))
+
+
+def _races(
+    groups: Sequence[LearningGroup], found: Sequence[Found], baselines: Mapping[str, str]
+) -> list[Race]:
+    """Return how each group compares with its baseline, those of one baseline together."""
+    bases = [_baseline_of(group, groups, baselines) for group in groups]
+    races = [Race(None, "could not tell" if base is None else "baseline") for base in bases]
+    for place, base in enumerate(groups):
+        stacks = {
+            str(number): found[number]
+            for number, group in enumerate(groups)
+            if bases[number] is base and group is not base
+        }
+        for number, raced in race(found[place], stacks).items():
+            races[int(number)] = raced
+    return races
+
+
+def _baseline_of(
+    group: LearningGroup, groups: Sequence[LearningGroup], baselines: Mapping[str, str]
+) -> LearningGroup | None:
+    """Return the group of the baseline at the same point, in one of the same sessions."""
+    sessions = {session for one in group.seeds for session, _ in one.row.counted}
+    names = {baselines.get(session) for session in sessions}
+    alike = (one for one in groups if one.point == group.point and one.stack in names)
+    return next(
+        (
+            one
+            for one in alike
+            if sessions & {session for seed in one.seeds for session, _ in seed.row.counted}
+        ),
+        None,
+    )
+
+
+def _usd_per_hour(
+    group: LearningGroup, tariff: HourlyRate | None, instances: int | None
+) -> float | None:
+    if tariff is None:
+        return None
+    return tariff.usd_per_hour * machines_paid(group.seeds[0].row, tariff, instances)
+
+
+def evaluation_speed(runs: Sequence[Result]) -> EvaluationSpeed | None:
+    """Return how fast runs evaluated; None where they did not."""
+    evaluated = [found for run in runs if (found := _evaluations(run))]
+    if not evaluated:
+        return None
+    first, last = ([one[place] for one in evaluated] for place in (0, -1))
+    return EvaluationSpeed(
+        samples=max(samples for samples, _, _ in last),
+        samples_per_second=geometric_interval([samples / s for samples, _, s in last]),
+        tokens_per_second=geometric_interval([tokens / s for _, tokens, s in last]),
+        first_samples_per_second=geometric_interval([samples / s for samples, _, s in first]),
+    )
+
+
+def _evaluations(run: Result) -> list[tuple[int, int, float]]:
+    """Return samples, real tokens and seconds of each evaluation, the slowest rank's seconds."""
+    ranks = [rank.learning.evaluations for rank in run.ranks if rank.learning]
+    data = [rank.learning.evaluations for rank in run.data_ranks if rank.learning]
+    if len(ranks) < len(run.ranks):
+        return []
+
+    def summed(place: int) -> tuple[int, int, float]:
+        every: list[Evaluation] = [one[place] for one in data]
+        seconds = max(one[place].seconds for one in ranks)
+        samples = sum(one.sequences for one in every)
+        return samples, sum(one.real_tokens for one in every), max(seconds, 1e-9)
+
+    return [summed(place) for place in range(min(map(len, ranks), default=0))]
+
+
+def stability_of(group: LearningGroup) -> Stability:
+    """Return the spread of the losses at the end, and how many seeds diverged."""
+    ends = [loss for _, loss in lasts(group)]
+    return Stability(
+        seeds=len(group.seeds),
+        diverged=sum(one.diverged for one in group.seeds),
+        mean=fmean(ends) if ends else None,
+        lowest=min(ends, default=None),
+        highest=max(ends, default=None),
+        standard_deviation=_spread(ends),
+    )
+
+
+def _spread(ends: Sequence[float]) -> Interval | None:
+    """Return the standard deviation with its 95 % chi-squared interval.
+
+    A bootstrap of few values draws the same one again and again, and would begin at 0.
+    """
+    from scipy.special import chdtri
+
+    if len(ends) < MINIMUM_SEEDS:
+        return None
+    found, freedom = stdev(ends), len(ends) - 1
+    low, high = (found * math.sqrt(freedom / chdtri(freedom, tail)) for tail in (0.025, 0.975))
+    return Interval(median=found, low=low, high=high)

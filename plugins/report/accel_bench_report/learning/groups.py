@@ -1,0 +1,150 @@
+"""Runs of one stack at one sweep point, by the seed that they were trained with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.learning.curves import (
+    Reached,
+    learning_curve,
+    reached_after,
+    validation_curve,
+)
+from accel_bench.analysis.statistics.seeds import SEED_KEYS
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.tables.experiment_keys import tell_apart
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.result import Result, Status
+from accel_bench_report.learning.schema import LossKind
+
+
+@dataclass(frozen=True)
+class SeedRuns:
+    """Runs with one seed."""
+
+    seed: str
+    """Values of the swept seeds, as canonical JSON."""
+
+    row: ExperimentRuns
+
+    @cached_property
+    def curves(self) -> dict[RoundKey, list[Reached]]:
+        """Curves of its completed runs that have one, by session and round."""
+        curves = {key: learning_curve(run) for key, run in self.row.completed.items()}
+        return {key: curve for key, curve in curves.items() if curve}
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a loss was not finite, or the last one is higher than the first."""
+        if any(_is_not_finite(run) for run in self.row.counted.values()):
+            return True
+        ends = ((curve[0].loss, curve[-1].loss) for curve in self.curves.values())
+        return any(last is None or first is None or last > first for first, last in ends)
+
+
+@dataclass(frozen=True)
+class LearningGroup:
+    """All of that over its seeds."""
+
+    scenario: str
+    stack: str
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys, seeds left out."""
+
+    seeds: Sequence[SeedRuns]
+
+    @property
+    def tag(self) -> str:
+        """Name of the sweep point; empty where several seeds are swept."""
+        first = self.seeds[0].row.planned.experiment
+        return first.tag if first.sweep == self.sweep else ""
+
+    @property
+    def apart(self) -> dict[str, JsonValue]:
+        """Settings that tell all of it apart from others whose names are the same."""
+        every = [one.row.apart for one in self.seeds]
+        return {
+            key: value
+            for key, value in every[0].items()
+            if key not in SEED_KEYS and all(one.get(key) == value for one in every)
+        }
+
+    @cached_property
+    def runs(self) -> list[Result]:
+        """Completed runs with a curve."""
+        return [one.row.completed[key] for one in self.seeds for key in one.curves]
+
+    @cached_property
+    def clusters(self) -> list[list[list[Reached]]]:
+        """Curves by seed, of the seeds that have any."""
+        return [list(one.curves.values()) for one in self.seeds if one.curves]
+
+    @cached_property
+    def loss_kind(self) -> LossKind:
+        """Which loss the curves are of."""
+        return "validation" if any(map(validation_curve, self.runs)) else "training"
+
+    @property
+    def point(self) -> tuple[str, str]:
+        """Scenario and sweep point: what stacks are compared at."""
+        return self.scenario, canonical_json(self.sweep)
+
+
+def learning_groups(rows: Sequence[ExperimentRuns]) -> list[LearningGroup]:
+    """Return the groups of all experiments that were measured here, in their order."""
+    groups: dict[str, list[ExperimentRuns]] = {}
+    for row in tell_apart(rows):
+        experiment = row.planned.experiment
+        names = [experiment.scenario.name, experiment.stack.name]
+        groups.setdefault(canonical_json([*names, _without_seeds(row)]), []).append(row)
+    found = [_group(rows) for rows in groups.values()]
+    return [one for one in found if one.runs or any(seed.diverged for seed in one.seeds)]
+
+
+def _group(rows: Sequence[ExperimentRuns]) -> LearningGroup:
+    first = rows[0].planned.experiment
+    seeds = [
+        {key: one for key, one in row.planned.experiment.sweep.items() if key in SEED_KEYS}
+        for row in rows
+    ]
+    return LearningGroup(
+        scenario=first.scenario.name,
+        stack=first.stack.name,
+        sweep={key: one for key, one in first.sweep.items() if key not in SEED_KEYS},
+        seeds=[SeedRuns(canonical_json(seed), row) for seed, row in zip(seeds, rows, strict=True)],
+    )
+
+
+def _without_seeds(row: ExperimentRuns) -> JsonValue:
+    """Return all that makes experiments others, but for their seeds."""
+    identity = json.loads(canonical_json(row.planned.experiment.identity))
+    for section, _, key in (name.partition(".") for name in SEED_KEYS):
+        identity.get("work", {}).get(section, {}).pop(key, None)
+    found: JsonValue = identity
+    return found
+
+
+def _is_not_finite(run: Result) -> bool:
+    return run.status is Status.INVALID and any("not finite" in why for why in run.reasons)
+
+
+def lasts(group: LearningGroup) -> Iterator[tuple[SeedRuns, float]]:
+    """Yield the loss at the end of each seed that did not diverge.
+
+    The end is the last step that the first curves of all of them have.
+    """
+    curves = [
+        (one, next(iter(one.curves.values())))
+        for one in group.seeds
+        if one.curves and not one.diverged
+    ]
+    steps = min((curve[-1].steps for _, curve in curves), default=0)
+    for one, curve in curves:
+        end = reached_after(curve, steps)
+        if end is not None and end.loss is not None:
+            yield one, end.loss

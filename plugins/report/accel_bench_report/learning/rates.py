@@ -1,0 +1,161 @@
+"""The learning rate with the lowest loss at the end, and how sure that is.
+
+Rates are compared within experiments that differ in the rate and in seeds alone, after the same
+number of steps: between two points of a curve the loss is interpolated, and such a rate is beaten
+only by one whose loss is below both points. The confidence is the fraction of bootstrap samples,
+drawn over seeds, in which a rate has the lowest mean loss; it is called the best where t bounds on
+its differences from all others, paired by seed, say so too: of few seeds the bootstrap is too sure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from accel_bench.analysis.learning.curves import Reached, points_around, reached_after
+from accel_bench.analysis.statistics.bootstrap import bootstrap_ends, resamples
+from accel_bench.analysis.statistics.estimators import t_bound
+from accel_bench.documents.canonical import canonical_json
+from accel_bench_report.learning.groups import LearningGroup
+from accel_bench_report.learning.schema import BestLearningRate, RateLearning
+
+RATE = "train.learning_rate"
+
+MINIMUM_SEEDS = 3
+"""Seeds of every rate from which there is a confidence."""
+
+ERROR = 0.05
+"""How often, at most, another rate than the best is called that; divided among the others."""
+
+Losses = Mapping[str, float]
+"""Loss at the end by seed."""
+
+
+def best_learning_rates(groups: Sequence[LearningGroup]) -> tuple[BestLearningRate, ...]:
+    """Return the best rate of each set of groups that differ in the rate alone."""
+    sets: dict[str, list[LearningGroup]] = {}
+    for group in groups:
+        others = {key: value for key, value in group.sweep.items() if key != RATE}
+        key = canonical_json([group.scenario, group.stack, others, _without_rate(group)])
+        sets.setdefault(key, []).append(group)
+    return tuple(_best(found) for found in sets.values() if len({*map(rate_of, found)}) > 1)
+
+
+def rate_of(group: LearningGroup) -> float:
+    """Return the learning rate of a group."""
+    return group.seeds[0].row.planned.experiment.scenario.train.learning_rate
+
+
+def _without_rate(group: LearningGroup) -> str:
+    """Return all else that makes its experiments others, seeds left out."""
+    identity = json.loads(canonical_json(group.seeds[0].row.planned.experiment.identity))
+    work = identity.get("work", {})
+    for section, key in (("train", "learning_rate"), ("train", "seed"), ("data", "seed")):
+        work.get(section, {}).pop(key, None)
+    return canonical_json(identity)
+
+
+def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
+    ordered = sorted(groups, key=rate_of)
+    curves = [curve for one in ordered for cluster in one.clusters for curve in cluster]
+    # A curve that broke off, as of a rate that diverged, shortens no other.
+    steps = min((curve[-1].steps for curve in curves), default=0)
+    losses = [_losses(group, steps) for group in ordered]
+    whole = [not any(seed.diverged for seed in one.seeds) and bool(losses[number])
+             for number, one in enumerate(ordered)]  # fmt: skip
+    confidence = _confidence([one if fine else {} for one, fine in zip(losses, whole, strict=True)])
+    rates = tuple(
+        _rate(group, found if fine else {}, sure)
+        for group, found, fine, sure in zip(ordered, losses, whole, confidence, strict=True)
+    )
+    trained = [number for number, one in enumerate(rates) if one.loss is not None]
+    best = min(trained, key=lambda number: rates[number].loss or 0.0, default=None)
+    others = [_least_losses(ordered[number], steps) for number in trained if number != best]
+    first = ordered[0]
+    return BestLearningRate(
+        scenario=first.scenario,
+        stack=first.stack,
+        sweep={key: value for key, value in first.sweep.items() if key != RATE},
+        loss_kind=first.loss_kind,
+        steps=steps,
+        best=None if best is None else rates[best].learning_rate,
+        verdict="best" if best is not None and is_best(losses[best], others) else "could not tell",
+        at_end=best in (0, len(rates) - 1),
+        rates=rates,
+    )
+
+
+def is_best(best: Losses, others: Sequence[Losses]) -> bool:
+    """Return whether losses are surely lower than all others; with seeds that they share.
+
+    Where no other is left, since all have diverged, there is nothing to compare with: it is.
+    """
+    for other in others:
+        differences = [other[seed] - loss for seed, loss in best.items() if seed in other]
+        if len(differences) < MINIMUM_SEEDS:
+            return False
+        if fmean(differences) <= t_bound(differences, 1 - ERROR / len(others)):
+            return False
+    return len(best) >= MINIMUM_SEEDS
+
+
+def _losses(group: LearningGroup, steps: int) -> dict[str, float]:
+    """Return the loss of each seed after so many steps: rounds of one seed share it."""
+    found = {}
+    for seed, curve in _first_curves(group):
+        reached = reached_after(curve, steps)
+        if reached is not None and reached.loss is not None:
+            found[seed] = reached.loss
+    return found
+
+
+def _least_losses(group: LearningGroup, steps: int) -> dict[str, float]:
+    """Return the lower loss of the two points around so many steps, of each seed."""
+    found = {}
+    for seed, curve in _first_curves(group):
+        around = points_around(curve, steps) or ()
+        losses = [one.loss for one in around if one.loss is not None]
+        if losses and len(losses) == len(around):
+            found[seed] = min(losses)
+    return found
+
+
+def _first_curves(group: LearningGroup) -> Iterator[tuple[str, Sequence[Reached]]]:
+    for one in group.seeds:
+        if one.curves:
+            yield one.seed, next(iter(one.curves.values()))
+
+
+def _rate(group: LearningGroup, losses: Losses, confidence: float | None) -> RateLearning:
+    ends = bootstrap_ends([[loss] for loss in losses.values()], fmean) if losses else None
+    low, high = ends or (None, None)
+    return RateLearning(
+        learning_rate=rate_of(group),
+        loss=fmean(losses.values()) if losses else None,
+        low=low,
+        high=high,
+        seeds=len(group.seeds),
+        diverged=sum(one.diverged for one in group.seeds),
+        confidence=confidence,
+    )
+
+
+def _confidence(losses: Sequence[Losses]) -> list[float | None]:
+    """Return the fraction of samples in which each has the lowest mean; seeds are drawn together.
+
+    One that diverged never has it.
+    """
+    known = [number for number, one in enumerate(losses) if one]
+    shared = set.intersection(*(set(losses[number]) for number in known)) if known else set()
+    if len(shared) < MINIMUM_SEEDS or len(known) < 1:
+        return [None] * len(losses)
+    wins = [0.0] * len(losses)
+    drawn = resamples([[seed] for seed in sorted(shared)])
+    for seeds in drawn:
+        means = {number: fmean(losses[number][seed] for seed in seeds) for number in known}
+        lowest = min(means.values())
+        winners = [number for number, mean in means.items() if mean == lowest]
+        for number in winners:
+            wins[number] += 1 / len(winners)
+    return [won / len(drawn) for won in wins]

@@ -1,0 +1,137 @@
+"""What it took to reach a loss, over rounds and seeds, and whether a stack was there sooner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import NamedTuple
+
+from accel_bench.analysis.learning.curves import Amounts, amounts_to
+from accel_bench.analysis.statistics.bootstrap import bootstrap_ends
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import RoundKey, Verdict, compare_logs
+from accel_bench_report.learning.groups import LearningGroup
+from accel_bench_report.learning.schema import LossRace, ToLoss
+
+NEVER = Amounts(math.inf, math.inf, math.inf)
+"""Stands for what a run took that did not reach the loss: more than any that did."""
+
+Found = Mapping[str, Mapping[RoundKey, Amounts]]
+"""What each run took, by seed and by session and round."""
+
+WORDS: Mapping[Verdict, LossRace] = {"faster": "sooner", "slower": "later"}
+"""What the verdicts on speeds are called here."""
+
+
+class Race(NamedTuple):
+    """How many times as soon as the baseline a stack reaches a loss, and the verdict."""
+
+    ratio: Interval | None
+    verdict: LossRace
+
+
+def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Amounts]]:
+    """Return what each run of a group took to reach a loss."""
+    return {
+        one.seed: {key: amounts_to(curve, loss) or NEVER for key, curve in one.curves.items()}
+        for one in group.seeds
+        if one.curves
+    }
+
+
+def to_loss(found: Found, loss: float, usd_per_hour: float | None, raced: Race) -> ToLoss:
+    """Return medians and intervals, and how it compares with the baseline."""
+    every = [one for by_round in found.values() for one in by_round.values()]
+    reached = sum(one is not NEVER for one in every)
+    seconds = _interval(found, "seconds")
+    return ToLoss(
+        loss=loss,
+        reached=reached,
+        runs=len(every),
+        steps=_interval(found, "steps"),
+        tokens=_interval(found, "tokens"),
+        seconds=seconds,
+        usd=_scaled(seconds, usd_per_hour),
+        ratio=raced.ratio,
+        verdict=raced.verdict if reached else "not reached",
+    )
+
+
+def _interval(found: Found, name: str) -> Interval | None:
+    clusters = [
+        [getattr(one, name) for one in by_round.values()] for by_round in found.values() if by_round
+    ]
+    return finite_interval(clusters)
+
+
+def finite_interval(clusters: Sequence[Sequence[float]]) -> Interval | None:
+    """Return the median with its bootstrap interval; None for one that is not finite."""
+    values = [value for cluster in clusters for value in cluster]
+    middle = median(values) if values else math.inf
+    if not math.isfinite(middle):
+        return None
+    low, high = bootstrap_ends(clusters, median) or (None, None)
+    return Interval(median=middle, low=low, high=_finite(high))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _scaled(seconds: Interval | None, usd_per_hour: float | None) -> Interval | None:
+    if seconds is None or usd_per_hour is None:
+        return None
+    return seconds.mapped(lambda value: value * usd_per_hour / 3600)
+
+
+def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Race]:
+    """Return how many times as soon as the baseline stacks reach the loss, and the verdicts.
+
+    They are those of the rule for speeds, over seeds, or with one over its rounds: fewer than
+    five, and pairs of which one alone reached the loss, give no verdict.
+    """
+    pairs = {name: _ratios(found, baseline) for name, found in stacks.items()}
+    logs = {name: _logs(clusters) for name, clusters in pairs.items()}
+    looks = {name: _looks(baseline, found) for name, found in stacks.items()}
+    judged = compare_logs({name: one for name, one in logs.items() if one}, looks)
+    return {
+        name: Race(judged[name].ratio, WORDS.get(judged[name].verdict, "could not tell"))
+        if name in judged
+        else Race(finite_interval(pairs[name]), "could not tell")
+        for name in stacks
+    }
+
+
+def _ratios(own: Found, baseline: Found) -> list[list[float]]:
+    """Return the ratios of both seconds by seed, of the pairs of which one reached the loss."""
+    clusters = [
+        [
+            _ratio(base[key].seconds, one.seconds)
+            for key, one in by_round.items()
+            if key in base and not (base[key] is NEVER and one is NEVER)
+        ]
+        for seed, by_round in own.items()
+        for base in [baseline.get(seed, {})]
+    ]
+    return [cluster for cluster in clusters if cluster]
+
+
+def _ratio(before: float, after: float) -> float:
+    if after:
+        return before / after
+    return math.inf if before else 1.0
+
+
+def _logs(clusters: Sequence[Sequence[float]]) -> list[float]:
+    """Return a log-ratio for each seed, or for each round of one; none where one is not finite."""
+    if not all(0 < ratio < math.inf for cluster in clusters for ratio in cluster):
+        return []
+    logs = [[math.log(ratio) for ratio in cluster] for cluster in clusters]
+    return [fmean(one) for one in logs] if len(logs) > 1 else [one for each in logs for one in each]
+
+
+def _looks(baseline: Found, own: Found) -> int:
+    """Return in how many sessions the pairs were measured."""
+    keys = {key for seed, one in own.items() for key in set(one) & set(baseline.get(seed, {}))}
+    return max(1, len({session for session, _ in keys}))

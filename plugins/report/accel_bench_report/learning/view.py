@@ -1,0 +1,324 @@
+"""How stacks learned: the loss at the end, what a loss took, the best rate, stability, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import count, group_label, label, rate, significant, usd
+from accel_bench.report.table import (
+    EMPTY,
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    paths,
+    reader,
+)
+from accel_bench_report.learning.schema import (
+    BestLearningRate,
+    ConvergenceDocument,
+    CurvePoint,
+    ExperimentLearning,
+    RateLearning,
+)
+
+WIDTH = 100
+"""Columns of the page where the output is no terminal."""
+
+NO_CURVE = "no experiment has a loss curve"
+
+EXCLUDED = "seconds are those of training steps, without start-up and evaluations"
+
+
+class CurveRow(NamedTuple):
+    """One point of a curve, with what it belongs to."""
+
+    row: ExperimentLearning
+    point: CurvePoint
+
+
+class RateRow(NamedTuple):
+    """One learning rate, with what it is compared in."""
+
+    best: BestLearningRate
+    rate: RateLearning
+
+
+def convergence_report(document: ConvergenceDocument, curves: bool = False) -> Report:
+    """Return a section with a table for each question; programs get the document."""
+    tables = [*learning_tables(document)]
+    if curves:
+        tables += curve_tables(document)
+    notes = [NO_CURVE] if not document.experiments else list(_notes(document))
+    points = [CurveRow(row, point) for row in document.experiments for point in row.curve]
+    return Report(
+        sections=[Section(answer=answer(document), tables=tables, notes=notes)],
+        document=document,
+        flat=Table(FLAT, points),
+        width=WIDTH,
+    )
+
+
+def learning_tables(document: ConvergenceDocument) -> Iterator[Table]:
+    """Yield the tables that a report shows too."""
+    rows = document.experiments
+    if not rows:
+        return
+    kinds = {row.loss_kind for row in rows}
+    kind = f"{kinds.pop()} loss" if len(kinds) == 1 else "loss"
+    priced = document.tariff is not None
+    yield Table(_with(ENDS, usd=priced), rows, f"{kind} before and after training")
+    if document.loss is not None:
+        title = f"{kind} of {document.loss:g} reached after (medians, 95 % bootstrap intervals)"
+        yield Table(_with(TO_LOSS, to_usd=priced), rows, title)
+    for best in document.learning_rates:
+        found = [RateRow(best, one) for one in best.rates]
+        yield Table(RATES, found, rate_title(best), [rate_sentence(best)])
+    if any(row.stability.seeds > 1 for row in rows):
+        yield Table(STABILITY, rows, "loss at the end over seeds")
+    tested = [row for row in rows if row.memory_growth.verdict != "not tested"]
+    if tested:
+        yield Table(GROWTH, tested, "memory over the steps after the measured window")
+    evaluated = [row for row in rows if row.evaluation]
+    if evaluated:
+        yield Table(EVALUATION, evaluated, "evaluation of held-out samples, not compiled")
+
+
+def curve_tables(document: ConvergenceDocument) -> Iterator[Table]:
+    """Yield a table of each experiment's curve."""
+    for row in document.experiments:
+        columns = _with(CURVE, usd=document.tariff is not None)
+        yield Table(columns, row.curve, f"{_name(row)}: {row.loss_kind} loss")
+
+
+def answer(document: ConvergenceDocument) -> str:
+    """Return what was reached first, the best rates and what grows, in sentences."""
+    parts = [*_reached(document), *map(rate_sentence, document.learning_rates)]
+    grows = [row for row in document.experiments if row.memory_growth.verdict == "grows"]
+    parts += [f"memory of {_name(row)} grows by {_slope(row)} bytes a step" for row in grows]
+    diverged = [row for row in document.experiments if row.stability.diverged]
+    parts += [
+        f"{_name(row)} diverged with {one.diverged} of {count(one.seeds, 'seed')}"
+        for row in diverged
+        for one in [row.stability]
+    ]
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts)
+
+
+def rate_title(best: BestLearningRate) -> str:
+    """Return what the rates are compared in."""
+    name = group_label(best.stack, best.sweep)
+    return f"learning rates of {name}: {best.loss_kind} loss after {count(best.steps, 'step')}"
+
+
+def rate_sentence(best: BestLearningRate) -> str:
+    """Return the best rate, or that it could not be told."""
+    name = group_label(best.stack, best.sweep)
+    if best.best is None:
+        return f"no learning rate of {name} trained without diverging"
+    found = next(one for one in best.rates if one.learning_rate == best.best)
+    sure = "" if found.confidence is None else f", lowest in {found.confidence:.0%} of resamples"
+    seeds = count(found.seeds, "seed")
+    end = "; it is at the end of what was tried" if best.at_end else ""
+    if best.verdict == "best":
+        return f"the best learning rate of {name} is {best.best:g} ({seeds}{sure}){end}"
+    more = "; it takes three seeds or more (--seeds 5)" if found.confidence is None else ""
+    return (
+        f"could not tell the best learning rate of {name}: {best.best:g} has the lowest loss "
+        f"({seeds}{sure}){more}{end}"
+    )
+
+
+def _reached(document: ConvergenceDocument) -> Iterator[str]:
+    for row in document.experiments:
+        found = row.to_loss
+        if found is None or found.verdict == "baseline":
+            continue
+        if found.verdict == "not reached":
+            yield f"{_name(row)} did not reach a loss of {found.loss:g}"
+        elif found.verdict == "could not tell":
+            yield f"could not tell whether {_name(row)} reaches {found.loss:g} sooner"
+        else:
+            times = f", {_interval(ratio_text)(found.ratio)} times as soon" if found.ratio else ""
+            yield f"{_name(row)} reaches {found.loss:g} {found.verdict} than the baseline{times}"
+
+
+def _notes(document: ConvergenceDocument) -> Iterator[str]:
+    yield EXCLUDED
+    if document.tariff:
+        yield document.tariff.note
+    if any(row.loss_kind == "training" for row in document.experiments):
+        yield (
+            "training loss, smoothed over 5 steps: data.held_out holds samples out to evaluate on"
+        )
+    yield from dict.fromkeys(note for row in document.experiments for note in row.notes)
+
+
+def _name(row: ExperimentLearning) -> str:
+    return label(row)
+
+
+def _slope(row: ExperimentLearning) -> str:
+    slope = row.memory_growth.bytes_per_step
+    return _interval(lambda value: f"{value:,.0f}")(slope) if slope else EMPTY
+
+
+def _interval(form: Callable[[float], str]) -> Callable[[Interval], str]:
+    """Return a form that writes `1.23 [1.20, 1.26]`; an end that is not known is `-`."""
+
+    def text(interval: Interval) -> str:
+        if interval.low is None:
+            return form(interval.median)
+        high = EMPTY if interval.high is None else form(interval.high)
+        return f"{form(interval.median)} [{form(interval.low)}, {high}]"
+
+    return text
+
+
+def ratio_text(value: float) -> str:
+    """Return a ratio with two digits behind the point."""
+    return f"{value:.2f}"
+
+
+def loss_text(value: float) -> str:
+    """Return a loss with four digits."""
+    return significant(value, 4)
+
+
+def _loss_at(place: int) -> Callable[[ExperimentLearning], Interval | None]:
+    """Return a reader of the loss at one end of the curve."""
+
+    def read(row: ExperimentLearning) -> Interval | None:
+        point = row.curve[place] if row.curve else None
+        if point is None or point.loss is None:
+            return None
+        return Interval(median=point.loss, low=point.low, high=point.high)
+
+    return read
+
+
+def _at_end(name: str) -> Callable[[ExperimentLearning], Any]:
+    return lambda row: getattr(row.curve[-1], name) if row.curve else None
+
+
+def _seeds(row: ExperimentLearning) -> str:
+    return f"{row.runs} ({count(row.stability.seeds, 'seed')})"
+
+
+def _times(found: Any) -> str:
+    return f"{found.reached} of {found.runs}"
+
+
+def _ends_of_rate(row: RateRow) -> Interval | None:
+    one = row.rate
+    return one.loss if one.loss is None else Interval(median=one.loss, low=one.low, high=one.high)
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _seconds(value: float) -> str:
+    return significant(value, 3) if value < 100 else f"{value:,.0f}"
+
+
+def _with(columns: Sequence[Column], **shown: bool) -> list[Column]:
+    """Return the columns without those that are not shown."""
+    return [column for column in columns if shown.get(column.key, True)]
+
+
+NAME = Column("stack", _name, kind="name")
+
+ENDS = (
+    NAME,
+    Column("runs", _seeds, kind="number"),
+    Column("before", _loss_at(0), form=_interval(loss_text), kind="number"),
+    Column("after", _loss_at(-1), unit="mean [95 %]", form=_interval(loss_text), kind="number"),
+    Column("steps", _at_end("steps"), form=_whole, kind="number"),
+    Column("tokens", _at_end("tokens"), form=_whole, kind="number"),
+    Column("seconds", _at_end("seconds"), unit="s", form=_seconds, kind="number"),
+    Column("usd", _at_end("usd"), "cost", "USD", usd, "number"),
+)
+
+TO_LOSS = (
+    NAME,
+    Column("reached", reader("to_loss"), unit="runs", form=_times, kind="number"),
+    Column("to_steps", reader("to_loss.steps"), "steps", form=_interval(_whole), kind="number"),
+    Column("to_tokens", reader("to_loss.tokens"), "tokens", form=_interval(_whole), kind="number"),
+    Column("to_seconds", reader("to_loss.seconds"), "time", "s", _interval(_seconds), "number"),
+    Column("to_usd", reader("to_loss.usd"), "cost", "USD", _interval(usd), "number"),
+    Column("ratio", reader("to_loss.ratio"), "times as soon", form=_interval(ratio_text),
+           kind="number"),
+    Column("verdict", reader("to_loss.verdict"), kind="word"),
+)  # fmt: skip
+
+RATES = (
+    Column("learning_rate", reader("rate.learning_rate"), "learning rate", form="{:g}".format,
+           kind="number"),
+    Column("loss", _ends_of_rate, unit="mean [95 %]", form=_interval(loss_text), kind="number"),
+    Column("seeds", reader("rate.seeds"), kind="number"),
+    Column("diverged", reader("rate.diverged"), unit="seeds", kind="number"),
+    Column("confidence", reader("rate.confidence"), "lowest", "of resamples", "{:.0%}".format,
+           "number"),
+)  # fmt: skip
+
+STABILITY = (
+    NAME,
+    Column("seeds", reader("stability.seeds"), kind="number"),
+    Column("diverged", reader("stability.diverged"), unit="seeds", kind="number"),
+    Column("mean", reader("stability.mean"), form=loss_text, kind="number"),
+    Column("deviation", reader("stability.standard_deviation"), "standard deviation",
+           "[95 %]", _interval("{:.2g}".format), "number"),
+    Column("lowest", reader("stability.lowest"), form=loss_text, kind="number"),
+    Column("highest", reader("stability.highest"), form=loss_text, kind="number"),
+)  # fmt: skip
+
+GROWTH = (
+    NAME,
+    Column("kind", reader("memory_growth.kind"), "memory", kind="word"),
+    Column("slope", reader("memory_growth.bytes_per_step"), "growth", "bytes/step [95 %]",
+           _interval(_whole), "number"),
+    Column("steps", reader("memory_growth.steps"), kind="number"),
+    Column("growing", lambda row: f"{row.memory_growth.growing} of {row.memory_growth.runs}",
+           "growing", "runs", kind="number"),
+    Column("verdict", reader("memory_growth.verdict"), kind="word"),
+)  # fmt: skip
+
+EVALUATION = (
+    NAME,
+    Column("samples", reader("evaluation.samples"), form=_whole, kind="number"),
+    Column("first", reader("evaluation.first_samples_per_second"), "before training",
+           "samples/s", _interval(rate), "number"),
+    Column("samples_rate", reader("evaluation.samples_per_second"), "after", "samples/s",
+           _interval(rate), "number"),
+    Column("tokens_rate", reader("evaluation.tokens_per_second"), "", "tokens/s",
+           _interval(rate), "number"),
+)  # fmt: skip
+
+CURVE = (
+    Column("steps", reader("steps"), form=_whole, kind="number"),
+    Column("tokens", reader("tokens"), form=_whole, kind="number"),
+    Column("seconds", reader("seconds"), unit="s", form=_seconds, kind="number"),
+    Column("usd", reader("usd"), "cost", "USD", usd, "number"),
+    Column("loss", reader("loss"), form=loss_text, kind="number"),
+    Column("low", reader("low"), form=loss_text, kind="number"),
+    Column("high", reader("high"), form=loss_text, kind="number"),
+)
+
+FLAT = (
+    *paths("row", "scenario stack sweep tag experiments runs loss_kind"),
+    *paths("point", "steps tokens seconds usd loss low high"),
+    *paths("row.to_loss", "loss reached verdict", "to_loss_{}"),
+    *(column for name in ("steps", "tokens", "seconds", "usd", "ratio")
+      for column in interval_paths(f"row.to_loss.{name}", f"to_loss_{name}")),
+    *paths("row.stability", "seeds diverged mean lowest highest"),
+    *interval_paths("row.stability.standard_deviation", "standard_deviation"),
+    *paths("row.memory_growth", "verdict kind", "memory_growth_{}"),
+    *interval_paths("row.memory_growth.bytes_per_step", "memory_growth_bytes_per_step"),
+    *interval_paths("row.evaluation.samples_per_second", "evaluation_samples_per_second"),
+    *interval_paths("row.evaluation.tokens_per_second", "evaluation_tokens_per_second"),
+)  # fmt: skip
+"""Columns of the CSV: a row for each point of each curve."""

@@ -1,0 +1,1 @@
+"""The page about stored results, as HTML and as Markdown."""

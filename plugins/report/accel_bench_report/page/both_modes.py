@@ -1,0 +1,104 @@
+"""Training and inference of one model side by side, where a page has both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from accel_bench.analysis.device_kinds import devices_of
+from accel_bench.analysis.schema import ExperimentSummary
+from accel_bench.analysis.wording import (
+    label,
+    mebibytes,
+    milliseconds,
+    rate_interval,
+    ratio_interval,
+    with_spread,
+)
+from accel_bench.report.table import Column, Table, reader
+from accel_bench_report.page.scenario import ScenarioPage
+
+MEANING = (
+    "Rows of one name stand together: what a stack's plugins change may differ between training "
+    "and inference. Times as fast is against the baseline of the same mode. Rows that have no "
+    "rank in their scenario are left out."
+)
+
+Place = tuple[str, str]
+"""A model, and the kind of device that it ran on."""
+
+
+class BothModes(NamedTuple):
+    """A stack as it trains a model and as it answers requests with it, on one kind of device."""
+
+    stack: str
+    training: ExperimentSummary | None
+    inference: ExperimentSummary | None
+
+
+def both_modes_tables(pages: Sequence[ScenarioPage]) -> list[Table]:
+    """Return a table for each model and device of which a page has training and inference."""
+    tables = []
+    for title, rows in _rows(pages):
+        used = [one for one in COLUMNS if any(map(one.cell, rows))]
+        tables.append(Table(used, rows, title))
+    if tables:
+        tables[-1] = replace(tables[-1], notes=[MEANING])
+    return tables
+
+
+def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[BothModes]]]:
+    """Yield title and rows of each pair of a scenario that trains a model and one that asks it."""
+    found: dict[Place, dict[str, list[tuple[str, dict[str, ExperimentSummary]]]]] = {}
+    for one in pages:
+        for place, mode, stacks in _of_page(one):
+            found.setdefault(place, {}).setdefault(mode, []).append((one.summary.scenario, stacks))
+    for (model, device), modes in found.items():
+        for trained, training in modes.get("train", ()):
+            for asked, inference in modes.get("inference", ()):
+                names = dict.fromkeys((*training, *inference))
+                rows = [BothModes(name, training.get(name), inference.get(name)) for name in names]
+                yield f"{model} on {device}: {trained} and {asked}", rows
+
+
+def _of_page(page: ScenarioPage) -> Iterator[tuple[Place, str, dict[str, ExperimentSummary]]]:
+    """Yield the ranked rows of a scenario by model, device and mode; the baseline comes first."""
+    found: dict[tuple[Place, str], dict[str, ExperimentSummary]] = {}
+    rows = [row for row in page.rows if not row.why_not_ranked and row.last_run is not None]
+    rows.sort(key=lambda row: row.summary.stack != page.summary.baseline)
+    for row in rows:
+        scenario = row.runs.planned.experiment.scenario
+        (device, *_) = devices_of(list(row.runs.completed.values()))
+        key = (scenario.model.id, device.label), scenario.mode
+        name = label(row.summary)
+        found.setdefault(key, {})[name] = row.summary
+    for (place, mode), stacks in found.items():
+        yield place, mode, stacks
+
+
+def _first_token(row: BothModes) -> str | None:
+    known = {one.name: one.value for one in row.inference.metrics} if row.inference else {}
+    values = [known.get(f"time_to_first_token_p{one}") for one in (50, 99)]
+    return None if None in values else "/".join(f"{value:.3g}" for value in values)
+
+
+COLUMNS = (
+    Column("stack", reader("stack"), kind="name"),
+    Column("training", reader("training.tokens_per_second"), "", "tokens/s", rate_interval,
+           kind="number"),
+    Column("times as fast", reader("training.ratio"), "", "training", ratio_interval,
+           kind="number"),
+    Column("memory", reader("training.peak_memory_bytes"), "", "training, MiB", mebibytes,
+           kind="number"),
+    Column("inference", reader("inference.tokens_per_second"), "", "new tokens/s", rate_interval,
+           kind="number"),
+    Column("median request", reader("inference.request_seconds"), "", "ms",
+           lambda value: with_spread(value, milliseconds), kind="number"),
+    Column("inference times as fast", reader("inference.ratio"), "times as fast", "inference",
+           ratio_interval, kind="number"),
+    Column("first token", _first_token, "", "ms p50/p99", kind="number"),
+    Column("inference memory", reader("inference.peak_memory_bytes"), "memory", "inference, MiB",
+           mebibytes, kind="number"),
+)  # fmt: skip
+"""Columns of the table."""

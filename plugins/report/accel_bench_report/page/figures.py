@@ -1,0 +1,265 @@
+"""Plots of a page, of the rows that are ranked; each says what is left out of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.steps import Step
+from accel_bench.analysis.tables.overview import OverviewRow, level_steps
+from accel_bench.analysis.wording import EARLIEST, group_label, label, rate, rate_unit, too_wide
+from accel_bench.report.views.stack_comparison import speed_unit
+from accel_bench.scenario.uses import CALLS
+from accel_bench_report.page.plots import (
+    MOST_POINTS,
+    Plot,
+    Point,
+    Series,
+    curves,
+    dated,
+    pareto,
+    scatter,
+    strips,
+)
+from accel_bench_report.page.scenario import ScenarioPage
+from accel_bench_report.page.sweeps import named_for_plots, sweep_plots
+from accel_bench_report.sweep import scaling_of
+
+if TYPE_CHECKING:
+    from accel_bench_report.page.model import RowView
+
+MOST_SERIES = 16
+"""Stacks of one plot: beyond that nothing can be told apart."""
+
+MOST_STEPS = 4
+"""Series of one plot in which steps are looked for: the first ones."""
+
+MOST_HISTORIES = 6
+"""Scenarios with a plot of their history."""
+
+MEMORY_UNITS = {"rss_above_imports": "host MiB above imports", "allocated": "MiB of tensors"}
+"""Units of the peak by what is counted."""
+
+EACH = "Each dot is a process, the bar the 95 % interval of the estimate at its mark."
+
+
+def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
+    """Return the plots of a scenario for which there are figures."""
+    ranked, end = named_for_plots([row for row in rows if not row.why])
+    shown = ranked[:MOST_SERIES]
+    more = len(ranked) - len(shown)
+    end += f" {more} more rows are left out." if more > 0 else ""
+    found = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
+    trained = [row for row in shown if row.row.summary.counts != CALLS]
+    return [
+        *found,
+        *_loss(trained, end),
+        *_steps(trained, end),
+        *_validation(one, shown),
+        *_memory(one, ranked),
+        *_scaling(one, shown),
+        *sweep_plots(one, ranked, MOST_SERIES),
+    ]
+
+
+def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[Plot]:
+    """Return a plot for each scenario with several commands: the newest scenarios first."""
+    plots = []
+    several = [row for row in rows if len(row.speeds) > 1 and row.newest != EARLIEST]
+    scenarios = dict.fromkeys(
+        row.scenario for row in sorted(several, key=lambda row: row.newest, reverse=True)
+    )
+    for scenario in list(scenarios)[:MOST_HISTORIES]:
+        own = [row for row in several if row.scenario == scenario]
+        steps = {id(row): level_steps(row) for row in own[:MOST_STEPS]}
+        series = [
+            Series(
+                _series_name(row, own),
+                numbers.get(row.stack, 0),
+                [(_seconds(one.started_at), one.tokens_per_second) for one in row.speeds],
+                steps=[
+                    _seconds(row.speeds[step.place].started_at) for step in steps.get(id(row), ())
+                ],
+            )
+            for row in own[:MOST_SERIES]
+        ]
+        changes = "".join(_change(row, step) for row in own for step in steps.get(id(row), ()))
+        longest = max(len(row.speeds) for row in own)
+        thin = f" Of {longest} commands {MOST_POINTS} are drawn." if longest > MOST_POINTS else ""
+        more = (
+            f" {len(own) - MOST_SERIES} more rows are left out." if len(own) > MOST_SERIES else ""
+        )
+        caption = (
+            "Each dot is the median of a command's processes. Versions may have "
+            f"changed between them: no verdict rests on this.{changes}{thin}{more}"
+        )
+        plots.append(dated(f"{scenario} over time", caption, series, rate_unit([own[0].counts])))
+    return plots
+
+
+def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
+    """Return the name of a row's series; its device stands there where they differ."""
+    devices = {one.device for one in rows}
+    return " ".join(filter(None, (row.stack, row.point, row.device if len(devices) > 1 else "")))
+
+
+def _change(row: OverviewRow, step: Step) -> str:
+    unit = rate_unit([row.counts])
+    levels = f"{rate(math.exp(step.before))} to {rate(math.exp(step.after))} {unit}"
+    when = row.speeds[step.place].started_at[:10]
+    return f" The level of {row.stack} changes from {levels} on {when} (dashed)."
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
+
+
+def _speed(one: ScenarioPage, rows: Sequence[RowView], end: str) -> Iterator[Plot]:
+    series = [
+        Series(
+            row.name,
+            row.number,
+            [(speed.tokens_per_second, 0.0) for speed in row.row.runs.speeds.values()],
+            _band(row.row.summary.tokens_per_second),
+            shape=row.shape,
+        )
+        for row in rows
+    ]
+    if series:
+        unit = speed_unit(one.summary)
+        what = "Real tokens" if unit == "tokens/s" else unit.removesuffix("/s").capitalize()
+        end = _too_wide(row.row.summary.tokens_per_second for row in rows) + end
+        yield strips("Speed", f"{what} per second, global. {EACH}{end}", series, unit)
+
+
+def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
+    """Yield the ratios to the baseline, a dot for each round."""
+    bases = {
+        row.row.runs.planned.experiment.point: row.row.runs for row in rows if row.stack == baseline
+    }
+    series = []
+    for row in rows:
+        runs, ratio = row.row.runs, row.row.summary.ratio
+        base = bases.get(runs.planned.experiment.point)
+        if base is None or row.stack == baseline or ratio is None:
+            continue
+        seconds, others = base.compared_seconds, runs.compared_seconds
+        values = [seconds[key] / others[key] for key in others if key in seconds]
+        dots = [(value, 0.0) for value in values]
+        series.append(Series(row.name, row.number, dots, _band(ratio), shape=row.shape))
+    if series:
+        caption = (
+            f"Times as fast as {baseline}: each dot is a round, the bar the 95 % interval."
+            f"{_too_wide(row.row.summary.ratio for row in rows)}{end}"
+        )
+        yield strips("Times as fast", caption, series, f"times as fast as {baseline}", line=1.0)
+
+
+def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
+    series = []
+    for row in rows:
+        first = next(iter(row.row.runs.speeds.values()), None)
+        losses = enumerate(first.losses) if first else ()
+        points = [(float(step), x) for step, x in losses if x is not None and math.isfinite(x)]
+        if len(points) > 1:
+            series.append(Series(row.name, row.number, points, shape=row.shape))
+    if series:
+        caption = "The first round of each stack, warm-up included; lines that cover one another "
+        yield curves("Loss", f"{caption}are equal.{end}", series, ("step", "loss"))
+
+
+def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
+    """Yield the milliseconds of each step, of the slowest rank."""
+    series = []
+    for row in rows:
+        run = next(iter(row.row.runs.completed.values()), None)
+        windows = [rank.window for rank in run.ranks if rank.window] if run else []
+        seconds: dict[float, float] = {}
+        for sample in (sample for window in windows for sample in window.samples):
+            seconds[sample.step] = max(sample.seconds, seconds.get(sample.step, 0.0))
+        if len(seconds) > 1:
+            points = [(step, 1000 * seconds[step]) for step in sorted(seconds)]
+            series.append(Series(row.name, row.number, points, shape=row.shape))
+    if series:
+        caption = f"The measured window of the first round of each stack, without warm-up.{end}"
+        yield curves("Time of each step", caption, series, ("step", "milliseconds"))
+
+
+def _validation(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
+    """Yield the loss on held-out samples against the seconds of training, a line for each stack."""
+    numbers = {row.stack: row.number for row in rows}
+    series = []
+    for learned in one.learning.experiments if one.learning else ():
+        known = [(point.seconds, point.loss) for point in learned.curve if point.loss is not None]
+        if learned.loss_kind == "validation" and learned.stack in numbers and len(known) > 1:
+            name = label(learned)
+            series.append(Series(name, numbers[learned.stack], known))
+    if series:
+        left = len(series) - MOST_SERIES
+        more = f" {left} more rows are left out." if left > 0 else ""
+        caption = (
+            "On samples that are not trained on, the mean over runs; seconds are those of training "
+            f"steps.{more}"
+        )
+        axes = ("seconds of training", "validation loss")
+        yield curves("Validation loss", caption, series[:MOST_SERIES], axes)
+
+
+def _memory(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
+    """Yield throughput against memory, with the rows that none beats in both."""
+    points = [
+        (row, (summary.peak_memory_bytes / 2**20, summary.tokens_per_second.median))
+        for row in rows[: 4 * MOST_SERIES]
+        if (summary := row.row.summary).peak_memory_bytes and summary.tokens_per_second
+    ]
+    if len(points) < 2:
+        return
+    series = [Series(row.name, row.number, [point], shape=row.shape) for row, point in points]
+    frontier = pareto(point for _, point in points)
+    caption = "Up is faster, left needs less memory. " + (
+        "The dashed line joins the stacks that no other beats in both."
+        if len(frontier) > 1
+        else f"No other beats {points[[p for _, p in points].index(frontier[0])][0].name} in both."
+    )
+    kinds = {row.row.summary.peak_memory_kind for row, _ in points}
+    memory = memory_unit(kinds.pop() if len(kinds) == 1 else "")
+    names = (f"peak memory, {memory}", speed_unit(one.summary))
+    yield scatter("Speed and memory", caption, series[:MOST_SERIES], names, frontier)
+
+
+def memory_unit(kind: str | None) -> str:
+    """Return the unit of peak memory with what is counted: tables and bars may differ in that."""
+    return MEMORY_UNITS.get(kind or "", "MiB")
+
+
+def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
+    numbers = {row.stack: row.number for row in rows}
+    series = []
+    for scaling in scaling_of(one.summary):
+        points: list[Point] = [
+            (float(point.figure.world_size), point.figure.tokens_per_second.median)
+            for point in scaling.points
+            if point.figure.tokens_per_second
+        ]
+        if len(points) > 1:
+            name = group_label(scaling.stack, scaling.sweep)
+            series.append(Series(name, numbers.get(scaling.stack, 0), points))
+    if series:
+        caption = "Measured points alone; what is estimated for more devices stands in its table."
+        yield curves("Scaling", caption, series, ("devices", "tokens/s"), dots=True)
+
+
+def _too_wide(intervals: Iterable[Interval | None]) -> str:
+    """Return what a caption says of intervals that are not drawn."""
+    left_out = any(one is not None and too_wide(one) for one in intervals)
+    return " Intervals that reach to twice the estimate are left out." if left_out else ""
+
+
+def _band(interval: Interval | None) -> tuple[float, float, float] | None:
+    """Return the estimate with its interval; None if that is too wide to tell anything."""
+    if interval is None or interval.low is None or interval.high is None or too_wide(interval):
+        return None
+    return interval.median, interval.low, interval.high

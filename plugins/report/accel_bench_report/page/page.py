@@ -1,0 +1,307 @@
+"""A page about stored sessions: what `report` writes, ready for HTML and Markdown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from accel_bench.analysis.conclusion import conclusions
+from accel_bench.analysis.repeated import command_for_stack
+from accel_bench.analysis.tables.overview import OverviewRow
+from accel_bench.analysis.wording import (
+    EARLIEST,
+    WITHIN,
+    count,
+    duration,
+    join_names,
+    label,
+    point_name,
+    rate_interval,
+    time_text,
+)
+from accel_bench.documents.anonymity import FOLDER
+from accel_bench.documents.files import slug
+from accel_bench.report.table import EMPTY, Column
+from accel_bench.report.views.stack_comparison import (
+    comparison_notes,
+    doubts,
+    extra_tables,
+    speed_unit,
+    stack_columns,
+)
+from accel_bench.result import Status
+from accel_bench_report.learning.view import learning_tables
+from accel_bench_report.page.bars import memory_views, waterfalls
+from accel_bench_report.page.both_modes import both_modes_tables
+from accel_bench_report.page.configuration import configuration
+from accel_bench_report.page.figures import figures_of, history_of, memory_unit
+from accel_bench_report.page.model import (
+    TOKENS,
+    Group,
+    Job,
+    Page,
+    RowView,
+    ScenarioView,
+    clipped,
+)
+from accel_bench_report.page.plot_svg import COLOURS
+from accel_bench_report.page.plots import MISSING, plots_available
+from accel_bench_report.page.scenario import PageRow, ScenarioPage, count_endings, status_word
+from accel_bench_report.page.tables import (
+    differences_table,
+    environments_table,
+    machine_table,
+    overview_table,
+    row_facts,
+    row_origin,
+)
+
+GOOD_WORDS = frozenset(("faster", "equivalent"))
+
+WARN_WORDS = frozenset(
+    ("inconclusive", "cannot tell", "degraded", "not tested", "not comparable", WITHIN)
+)
+
+PLAIN_WORDS = frozenset(("baseline", "same", EMPTY))
+
+QUIET_WORDS = frozenset(("skipped",))
+"""Words of verdicts by their colour; all others are bad."""
+
+ENDED = re.compile(r" (ended as \w+|was skipped|were skipped)$")
+
+UNFINISHED = re.compile(r"^no experiment completed$| ended as interrupted$")
+"""Clauses that are not true while a session still runs."""
+
+ANSWERS = re.compile(r"no ratio|no verdict|times as fast")
+"""Clauses of an answer that say how rows ended, and what others say."""
+
+SHOWN_COLUMNS = (
+    *("speed", "times as fast", "step", "memory", "loss", "update"),
+    *("first token", "token gap", "output", "verdict"),
+)
+"""Columns of figures in the table of stacks."""
+
+
+def page(
+    scenarios: Sequence[ScenarioPage],
+    rows: Sequence[OverviewRow],
+    notes: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    plots: bool = True,
+) -> Page:
+    """Return a page of scenarios in detail, and of all runs at a glance where there are more.
+
+    `arguments` are those that the page is made with, `plots` whether to draw any; without
+    matplotlib there are none, and the page says so.
+    """
+    numbers = _numbers(scenarios, rows)
+    draw = plots and plots_available()
+    used: set[str] = set()
+    views = [_scenario(one, numbers, used, draw) for one in scenarios]
+    several = len(scenarios) > 1 or any(len(row.speeds) > 1 for row in rows) or not scenarios
+    names = list(dict.fromkeys(one.summary.scenario for one in scenarios))
+    missing = [MISSING] if plots and not draw else []
+    return Page(
+        title=join_names(names) if names else "all runs",
+        written=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
+        scenarios=views,
+        runs=f"{sum(sum(row.endings.values()) for row in rows):,}",
+        overview=overview_table(rows) if several else None,
+        history=history_of(rows, numbers) if several and draw else (),
+        environments=environments_table(scenarios),
+        both_modes=both_modes_tables(scenarios),
+        notes=[*notes, *missing],
+        made_by=f"Made by: {shlex.join(arguments)}" if arguments else "",
+    )
+
+
+def _numbers(scenarios: Sequence[ScenarioPage], rows: Sequence[OverviewRow]) -> dict[str, int]:
+    """Number the stacks in the order of the page; baselines come first, and share the grey."""
+    baselines = dict.fromkeys(one.summary.baseline for one in scenarios)
+    names = [row.summary.stack for one in scenarios for row in one.rows]
+    names += [row.stack for row in rows]
+    others = [name for name in dict.fromkeys(names) if name not in baselines]
+    numbers = dict.fromkeys(baselines or others[:1], 0)
+    for name in others:
+        # Grey is the baseline's alone, also where the colours begin again.
+        place = len(numbers) - len(baselines or others[:1])
+        numbers.setdefault(name, 1 + place + place // (COLOURS - 1))
+    return numbers
+
+
+def _scenario(
+    one: ScenarioPage, numbers: Mapping[str, int], used: set[str], draw: bool
+) -> ScenarioView:
+    answer, *more = _answers(one)
+    columns = [
+        _with_kind(column, one)
+        for column in stack_columns(one.summary)
+        if column.key in SHOWN_COLUMNS
+    ]
+    key = _unused(slug(one.summary.scenario), used)
+    groups = list(_groups(one, numbers, key, used, columns))
+    rows = [row for group in groups for row in group.rows]
+    memories, memory_note = memory_views(rows)
+    trained = speed_unit(one.summary) == "tokens/s"  # of calls there is no job of so many tokens
+    return ScenarioView(
+        id=key,
+        name=one.summary.scenario,
+        answer=_sentence(answer),
+        doubts=doubts(one.summary),
+        more=list(map(_sentence, _endings_together(more))),
+        counts=_counts(one),
+        measured=_measured(one),
+        columns=columns,
+        groups=groups,
+        figures=figures_of(one, rows) if draw else (),
+        waterfalls=waterfalls(rows, one.summary.baseline, TOKENS) if trained else (),
+        memories=memories,
+        memory_note=memory_note,
+        jobs=list(_jobs(rows)) if trained else (),
+        learning=list(learning_tables(one.learning)) if one.learning else (),
+        tables=extra_tables(one.summary),
+        machine=machine_table(one.machines),
+        notes=comparison_notes(one.summary),
+    )
+
+
+def _answers(one: ScenarioPage) -> list[str]:
+    """Return the answer and what follows it; while the session runs, how far it is comes first."""
+    if one.running is None:
+        return list(conclusions(one.summary))
+    ended, planned = one.running
+    of_planned = f" of {planned}" if planned else ""
+    known = [text for text in conclusions(one.summary) if not UNFINISHED.search(text)]
+    return [f"still running: {ended}{of_planned} runs have ended", *known]
+
+
+def _with_kind(column: Column, one: ScenarioPage) -> Column:
+    """Return the column; that of memory names what is counted, where rows agree on it."""
+    kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
+    if column.key != "memory" or len(kinds) != 1:
+        return column
+    return replace(column, unit=memory_unit(kinds.pop()))
+
+
+def _endings_together(clauses: Sequence[str]) -> list[str]:
+    """Return the clauses with those that say alone how rows ended joined at the end."""
+    ended = [one for one in clauses if ENDED.search(one) and not ANSWERS.search(one)]
+    others = [one for one in clauses if one not in ended]
+    return [*others, *([", ".join(ended)] if ended else [])]
+
+
+def _sentence(clause: str) -> str:
+    return clause if clause.endswith(".") else f"{clause}."
+
+
+def _counts(one: ScenarioPage) -> str:
+    """Return `8 stacks: 4 measured, 1 out of memory, 1 invalid`."""
+    rows = one.rows
+    stacks = len({row.summary.stack for row in rows})
+    what = count(stacks, "stack")
+    if len(one.points) > 1:
+        what = f"{count(len(rows), 'experiment')} of {what} at {len(one.points)} sweep points"
+    words = {status_word(Status.INTERRUPTED): "unfinished"} if one.running else {}
+    endings = (f"{number} {words.get(word, word)}" for word, number in count_endings(rows))
+    return f"{what}: {', '.join(endings)}"
+
+
+def _measured(one: ScenarioPage) -> str:
+    runs = [run for row in one.rows for run in row.runs.counted.values()]
+    rounds = len({(run.session, run.round) for run in runs})
+    seconds = sum(run.seconds for run in runs)
+    imported = bool(runs) and all(run.imported for run in runs)
+    hosts = list(dict.fromkeys(machine.host for machine in one.machines))
+    on = f" on {join_names(hosts)}" if hosts else ""
+    # Rounds of an import are made up: its files have none.
+    what = "imported" if imported else f"in {count(rounds, 'round')}, {duration(seconds)} of them"
+    when = time_text(one.started_at) + ("" if one.started_at == EARLIEST else " UTC")
+    return f"{count(len(runs), 'run')} {what}{on}, {when} · session {one.command}"
+
+
+def _groups(
+    one: ScenarioPage,
+    numbers: Mapping[str, int],
+    key: str,
+    used: set[str],
+    columns: Sequence[Column],
+) -> Iterator[Group]:
+    for rows in one.points:
+        first = rows[0].summary
+        base = next((row for row in rows if row.summary.stack == one.summary.baseline), None)
+        views = []
+        for row in rows:
+            anchor = _unused(f"row-{slug(f'{key}-{label(row.summary)}')}", used)
+            link = (anchor, numbers[row.summary.stack])
+            views.append(_row(row, base, one.arguments, link, columns))
+        yield Group(point_name(first) if len(one.points) > 1 else "", views)
+
+
+def _unused(name: str, used: set[str]) -> str:
+    """Return a name that nothing else on the page has."""
+    number, found = 1, name
+    while found in used:
+        number += 1
+        found = f"{name}-{number}"
+    used.add(found)
+    return found
+
+
+def _row(
+    row: PageRow,
+    base: PageRow | None,
+    arguments: Sequence[str],
+    place: tuple[str, int],
+    columns: Sequence[Column],
+) -> RowView:
+    summary, last, (anchor, number) = row.summary, row.last_run, place
+    origin, title = row_origin(row)
+    failed = not summary.status.completed
+    command = shlex.join(last.command) if last else ""
+    again = command_for_stack(arguments, summary.stack, summary.tag or "") if command else ""
+    reason = "; ".join(summary.reasons) if failed or row.runs.imported else ""
+    return RowView(
+        id=anchor,
+        name=clipped(label(summary), 200),
+        stack=summary.stack,
+        number=number,
+        row=row,
+        cells=[_cell(column, row) for column in columns],
+        origin=origin,
+        origin_title=title,
+        configuration=configuration(row, base) if summary.status.completed else (),
+        reason=clipped(_last_line(reason)),
+        command=again if FOLDER in command and again else command,
+        shared_command=again or command,
+        log=last.log_tail if last and failed else "",
+        facts=list(row_facts(row)),
+        differences=differences_table(row),
+    )
+
+
+def _cell(column: Column, row: PageRow) -> tuple[Column, tuple[str, ...], str]:
+    parts = column.parts(row.summary)
+    if column.key not in ("loss", "update", "output", "verdict"):
+        return column, parts, ""
+    if parts[0] in PLAIN_WORDS:
+        return column, parts, ""
+    kinds = {"good": GOOD_WORDS, "warn": WARN_WORDS, "quiet": QUIET_WORDS}
+    return column, parts, next((kind for kind in kinds if parts[0] in kinds[kind]), "bad")
+
+
+def _last_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def _jobs(rows: Sequence[RowView]) -> Iterator[Job]:
+    for row in rows:
+        speed = row.row.summary.tokens_per_second
+        if speed is None or row.why:
+            continue
+        ends = [EMPTY if end is None else end for end in (speed.low, speed.high)]
+        low, high = ("" if end == EMPTY else end for end in ends)
+        taken = duration(TOKENS / speed.median)
+        yield Job(row, speed.median, low, high, rate_interval(speed), taken)

@@ -1,0 +1,321 @@
+"""Plots as SVG that takes its colours from the page around it; matplotlib draws them.
+
+Static drawings need no script, print as they look, and take kilobytes where a library in the page
+takes megabytes. A plot is drawn twice, for wide and narrow pages: scaled text cannot be read.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from accel_bench.documents.shown import plain
+from accel_bench_report.page.plot_svg import COLOURS, INK, QUIET, draw_svg, show_on_hover
+
+MISSING = "plots are left out: matplotlib is not installed (pip install 'accel-bench[report]')"
+"""Note of a page without plots."""
+
+MARKERS = "osD^vPXd"
+"""Shapes of points: another one where the colours begin again."""
+
+MOST_POINTS = 600
+"""Points of a series that are drawn: the first and the last, and evenly chosen ones between."""
+
+MOST_HOVERED = 40
+"""Points of a line that show their values on hover."""
+
+NAME_LETTERS = 72
+"""Letters of a name that are drawn; of a longer one its start and its end."""
+
+LABEL_LETTERS = {"wide": 26, "narrow": 15}
+"""Letters of a line of a name beside its strip."""
+
+WIDTHS = {"wide": 8.9, "narrow": 3.5}
+"""Widths in inches of 96 pixels; the page scales them to its own."""
+
+LETTER, TEXT_LINE = 0.078, 0.16
+"""Inches that a letter is wide, and a line of text high."""
+
+HANDLE = 0.6
+"""Inches of an entry of the legend beside its name."""
+
+TICK = 0.65
+"""Inches that a number of the horizontal axis needs."""
+
+TICKS = range(3, 11)
+"""Numbers of the horizontal axis."""
+
+Point = tuple[float, float]
+
+
+class Series(NamedTuple):
+    """Points of one stack."""
+
+    name: str
+
+    number: int
+    """Place of the stack on the page, which gives it colour and shape."""
+
+    points: Sequence[Point]
+
+    band: tuple[float, float, float] | None = None
+    """An estimate with both ends of its interval."""
+
+    steps: Sequence[float] = ()
+    """Values of x at which its level changes."""
+
+    shape: int = 0
+    """Number that gives its points another shape, where a stack has several series."""
+
+    @property
+    def colour(self) -> str:
+        """Placeholder of its colour."""
+        return f"#c0000{self.number % COLOURS}"
+
+    @property
+    def marker(self) -> str:
+        """Shape of its points."""
+        return MARKERS[(self.number // COLOURS + self.shape) % len(MARKERS)]
+
+
+class Plot(NamedTuple):
+    """One plot in both widths."""
+
+    title: str
+    caption: str
+    wide: str
+    narrow: str
+
+
+def plots_available() -> bool:
+    """Return whether matplotlib is installed; it is not imported."""
+    return find_spec("matplotlib") is not None
+
+
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
+    """Return at most so many points, evenly chosen, the first and the last among them."""
+    if len(points) <= most:
+        return points
+    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
+
+
+def strips(
+    title: str, caption: str, series: Sequence[Series], axis: str, line: float | None = None
+) -> Plot:
+    """Draw a strip for each series: a dot for each value, its estimate and interval as a bar.
+
+    `line` is a value that all are read against.
+    """
+    names = {
+        width: [_lines(one.name, letters) for one in reversed(series)]
+        for width, letters in LABEL_LETTERS.items()
+    }
+
+    def draw(figure: Any, width: str) -> None:
+        axes = figure.add_subplot()
+        for place, one in enumerate(reversed(series)):
+            _strip(axes, place, one, axis)
+        if line is not None:
+            axes.axvline(line, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
+        axes.set_yticks(range(len(series)), ["\n".join(lines) for lines in names[width]])
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.set_ylim(-0.6, len(series) - 0.35)
+        axes.grid(axis="y", visible=False)
+        _name_axes(axes, (axis, ""), WIDTHS[width] - LETTER * LABEL_LETTERS[width])
+
+    def height(width: str) -> float:
+        most = max(map(len, names[width]), default=1)
+        return 0.75 + max(0.5, TEXT_LINE * (most + 1)) * len(series)
+
+    return _plot(title, caption, draw, height)
+
+
+def _strip(axes: Any, place: int, one: Series, axis: str) -> None:
+    name = _shortened(one.name)
+    values = [value for value, _ in thinned(one.points)]
+    spread = [place + 0.16 + 0.1 * (number % 2) for number in range(len(values))]
+    (dots,) = axes.plot(values, spread, one.marker, color=one.colour, markersize=4, alpha=0.55,
+                        markeredgewidth=0)  # fmt: skip
+    show_on_hover(dots, name, [f"{name}: {_value(value)} {axis}" for value in values])
+    if one.band:
+        middle, low, high = one.band
+        (bar,) = axes.plot([low, high], [place, place], color=one.colour, linewidth=3.2, alpha=0.9)
+        (mark,) = axes.plot([middle], [place], "|", color=INK, markersize=11, markeredgewidth=2)
+        interval = f"95 % interval {_value(low)} to {_value(high)}"
+        for artist in (bar, mark):
+            show_on_hover(artist, f"{name}: {_value(middle)} {axis}, {interval}")
+
+
+def curves(
+    title: str,
+    caption: str,
+    series: Sequence[Series],
+    axes_names: tuple[str, str],
+    dots: bool = False,
+) -> Plot:
+    """Draw a line for each series; with `dots`, each of its points too."""
+
+    def draw(figure: Any, width: str) -> None:
+        axes = figure.add_subplot()
+        # The first one, whose line is solid, comes first: dashes over it leave it visible.
+        for one in sorted(series, key=lambda one: one.number):
+            x, y = zip(*thinned(one.points), strict=True)
+            style = one.number + one.shape
+            gaps = style % 3 + 1
+            dashes = (0, (2 * gaps, gaps)) if style else "solid"
+            (drawn,) = axes.plot(
+                x, y, one.marker if dots else "", color=one.colour, linewidth=1.7,
+                linestyle=dashes, markersize=5, markeredgewidth=0, label=_label(one),
+            )  # fmt: skip
+            show_on_hover(drawn, _shortened(one.name))
+        _hovered(axes, series, axes_names)
+        whole = all(float(x).is_integer() for one in series for x, _ in one.points)
+        _name_axes(axes, axes_names, WIDTHS[width], whole)
+        _legend(figure, series, width)
+
+    return _plot(title, caption, draw, lambda width: 2.6 + _legend_height(series, width))
+
+
+def _hovered(axes: Any, series: Sequence[Series], axes_names: tuple[str, str]) -> None:
+    """Lay a mark that nobody sees, and that shows its values on hover, over points of lines."""
+    for one in series:
+        points = thinned(one.points, MOST_HOVERED)
+        x, y = zip(*points, strict=True)
+        (marks,) = axes.plot(x, y, "o", color=one.colour, alpha=0, markersize=8, zorder=5)
+        texts = [_pair(one, point, axes_names) for point in points]
+        show_on_hover(marks, _shortened(one.name), texts)
+
+
+def dated(title: str, caption: str, series: Sequence[Series], axis: str) -> Plot:
+    """Draw points over time, whose x are seconds since 1970."""
+
+    def draw(figure: Any, width: str) -> None:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        axes = figure.add_subplot()
+        for one in series:
+            points = thinned(one.points)
+            x, y = zip(*points, strict=True)
+            (drawn,) = axes.plot(
+                [second / 86400 for second in x], y, one.marker, linestyle="-", linewidth=0.8,
+                color=one.colour, markersize=4, label=_label(one),
+            )  # fmt: skip
+            show_on_hover(drawn, _shortened(one.name), [_on_a_day(one, *at, axis) for at in points])
+            for second in one.steps:
+                axes.axvline(second / 86400, color=one.colour, linewidth=1.2, linestyle="--")
+        _name_axes(axes, ("", axis), WIDTHS[width])
+        locator = AutoDateLocator(maxticks=5)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        _legend(figure, series, width)
+
+    return _plot(title, caption, draw, lambda width: 2.6 + _legend_height(series, width))
+
+
+def scatter(
+    title: str,
+    caption: str,
+    series: Sequence[Series],
+    axes_names: tuple[str, str],
+    frontier: Sequence[Point] = (),
+) -> Plot:
+    """Draw the first point of each series with its name, and a line of those that are best."""
+
+    def draw(figure: Any, width: str) -> None:
+        axes = figure.add_subplot()
+        if len(frontier) > 1:
+            axes.step(*zip(*frontier, strict=True), where="post", color=QUIET, linewidth=1,
+                      linestyle=(0, (4, 3)))  # fmt: skip
+        for one in series:
+            (mark,) = axes.plot(*one.points[0], one.marker, color=one.colour, markersize=9,
+                                markeredgewidth=0, label=_label(one))  # fmt: skip
+            show_on_hover(mark, _pair(one, one.points[0], axes_names))
+        axes.margins(0.12)
+        _name_axes(axes, axes_names, WIDTHS[width])
+        _legend(figure, series, width)
+
+    return _plot(title, caption, draw, lambda width: 2.6 + _legend_height(series, width))
+
+
+def _plot(
+    title: str, caption: str, draw: Callable[..., None], height: Callable[[str], float]
+) -> Plot:
+    texts = {
+        name: draw_svg(title, partial(draw, width=name), inches, height(name))
+        for name, inches in WIDTHS.items()
+    }
+    return Plot(title, caption, **texts)
+
+
+def _name_axes(axes: Any, names: tuple[str, str], inches: float, whole: bool = False) -> None:
+    """Name both axes, and give the horizontal one as many numbers as it has room for.
+
+    With `whole` these are whole numbers, as steps, devices and sizes of batches are.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("\n".join(_lines(names[0], round(0.8 * inches / LETTER))))
+    axes.set_ylabel("\n".join(_lines(names[1], 28)))
+    room = min(max(int(inches / TICK), TICKS[0]), TICKS[-1])
+    steps = [1, 2, 2.5, 5, 10]
+    axes.xaxis.set_major_locator(MaxNLocator(room, steps=steps, integer=whole))
+
+
+def _legend(figure: Any, series: Sequence[Series], width: str) -> None:
+    columns = _legend_columns(series, width)
+    figure.legend(loc="outside lower left", ncols=columns, fontsize=9, handlelength=1.6)
+
+
+def _legend_columns(series: Sequence[Series], width: str) -> int:
+    longest = max((len(line) for one in series for line in _label(one).split("\n")), default=0)
+    return max(1, min(len(series), int(WIDTHS[width] / (HANDLE + LETTER * longest))))
+
+
+def _legend_height(series: Sequence[Series], width: str) -> float:
+    """Return the inches that the names of all series take below a plot."""
+    rows = math.ceil(len(series) / _legend_columns(series, width))
+    most = max((_label(one).count("\n") + 1 for one in series), default=1)
+    return (TEXT_LINE * most + 0.04) * rows
+
+
+def _label(one: Series) -> str:
+    return "\n".join(_lines(one.name, 36))
+
+
+def _lines(name: str, letters: int) -> list[str]:
+    """Return a name in lines, broken at blanks and hyphens where it has any."""
+    return textwrap.wrap(_shortened(name), letters)
+
+
+def _shortened(name: str) -> str:
+    """Return a name that a plot has room for; its end tells sweep points apart."""
+    shown, half = plain(name), NAME_LETTERS // 2
+    return shown if len(shown) <= NAME_LETTERS else f"{shown[: half - 1]}…{shown[-half:]}"
+
+
+def _pair(one: Series, point: Point, names: tuple[str, str]) -> str:
+    values = (f"{name} {_value(value)}" for name, value in zip(names, point, strict=True))
+    return f"{_shortened(one.name)}: {', '.join(values)}"
+
+
+def _on_a_day(one: Series, second: float, value: float, axis: str) -> str:
+    when = datetime.fromtimestamp(second, timezone.utc)
+    return f"{_shortened(one.name)}: {_value(value)} {axis}, {when:%Y-%m-%d %H:%M} UTC"
+
+
+def _value(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def pareto(points: Iterable[Point]) -> list[Point]:
+    """Return the points of least x for their y: none is both left of and above them."""
+    best: list[Point] = []
+    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
+        if math.isfinite(x) and (not best or y > best[-1][1]):
+            best.append((x, y))
+    return best

@@ -1,0 +1,203 @@
+"""A page as Markdown that fits a comment of a pull request: the answer, what changed, the rest
+folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from accel_bench.documents.shown import plain
+from accel_bench.report.render_markdown import escape
+from accel_bench.report.table import EMPTY, Column, Table, listed
+from accel_bench_report.page.model import Page, RowView, ScenarioView
+
+MOST_CHARACTERS = 64_000
+"""Length of the text; GitHub takes 65,536 characters."""
+
+ROOM_FOR_NOTE = 400
+"""Characters that are kept for the note of what is left out."""
+
+CELL_LETTERS = 160
+"""Letters of a cell."""
+
+COMMAND_LETTERS = 16_000
+"""Letters of all commands of a scenario together."""
+
+LINE_LETTERS = 600
+"""Letters of a line of text."""
+
+MOST_ROWS = 60
+"""Rows of a table."""
+
+
+def render_page_markdown(page: Page) -> str:
+    """Return the page as Markdown of less than 65,000 characters, whatever it holds.
+
+    What there is no room for is left out from the end, and a note says so.
+    """
+    blocks: list[str] = []
+    room = MOST_CHARACTERS - ROOM_FOR_NOTE
+    left_out = 0
+    for block in _blocks(page):
+        if left_out or len(block) + 2 > room:
+            left_out += 1
+            continue
+        room -= len(block) + 2
+        blocks.append(block)
+    if left_out:
+        blocks.append(
+            f"_{left_out} more parts are left out, for which there is no room here; "
+            "`accel-bench report --html FILE` has all._"
+        )
+    return "\n\n".join(blocks) + "\n"
+
+
+def _blocks(page: Page) -> Iterator[str]:
+    """Yield the answers of all scenarios with their tables, then what is folded."""
+    for part in page.scenarios:
+        yield from _shown(part)
+    for table in page.both_modes:
+        title = f"## Training and inference: {_line(table.title)}"
+        yield f"{title}\n\n{_table(table)}\n\n{_list(table.notes)}"
+    for part in page.scenarios:
+        yield from _folded_parts(part, len(page.scenarios) > 1)
+    if page.overview:
+        yield _folded(f"All {page.runs} selected runs", _table(page.overview))
+    if page.notes:
+        yield _list(page.notes)
+    if page.made_by:
+        yield f"<sub>{_line(page.made_by)}</sub>"
+
+
+def _shown(part: ScenarioView) -> Iterator[str]:
+    yield f"## {_line(part.name)}"
+    yield f"**{_line(part.answer)}**"
+    if part.doubts:
+        yield _list(part.doubts)
+    if part.more:
+        yield _list(part.more)
+    yield f"{_line(part.counts)} · {_line(part.measured)}"
+    for group in part.groups:
+        if group.title:
+            yield f"### {_line(group.title)}"
+        yield _table(Table(_columns(part), group.rows))
+
+
+def _columns(part: ScenarioView) -> list[Column]:
+    """Return the columns of the table of stacks, then what differs from the baseline's run."""
+    figures = [
+        Column(f"{column.header} {column.unit}".strip(), _reader(column)) for column in part.columns
+    ]
+    changed = Column("in effect, unlike the baseline", _changed)
+    origin = Column("origin", lambda row: row.origin)
+    return [Column("stack", lambda row: row.name), *figures, origin, changed]
+
+
+def _reader(column: Column) -> Callable[[RowView], str]:
+    return lambda row: column.text(row.row.summary)
+
+
+def _changed(row: RowView) -> str:
+    """Return what differs from the baseline, or why there is no figure."""
+    changed = ", ".join(text for text, differs in row.configuration if differs)
+    why = f"not ranked: {row.why}" if row.why else ""
+    return "; ".join(filter(None, (why, row.reason, changed))) or EMPTY
+
+
+def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
+    of = f" of {part.name}" if named else ""
+    for fall in part.waterfalls:
+        rows = [(bar.name, bar.value) for bar in fall.bars]
+        if fall.compile:
+            rows.append(
+                (f"compiling, {fall.compile_text} spread over {part.tokens} tokens", fall.added)
+            )
+        title = f"Where the time goes: {fall.row.name}, {fall.unit}"
+        yield _folded(title, _table(listed(("part", "milliseconds"), rows)))
+    if part.memories:
+        sizes = [
+            (one.row.name, one.text, *(f"{item.name} {item.size}" for item in one.parts))
+            for one in part.memories
+        ]
+        lines = [f"{name}: {text} ({'; '.join(parts)})" for name, text, *parts in sizes]
+        yield _folded(f"Memory{of}", _list(lines))
+    for table in (*part.learning, *part.tables):
+        yield _folded(f"{table.title or 'Metrics'}{of}", f"{_table(table)}\n\n{_list(table.notes)}")
+    for row in part.rows:
+        if row.differences:
+            title = f"Differences of {row.name} from the baseline"
+            yield _folded(title, _table(row.differences))
+    yield _folded(f"Machine and versions{of}", _table(part.machine))
+    commands = _commands(part.rows)
+    if commands:
+        yield _folded(f"Each again{of}", commands)
+    if part.notes:
+        yield _folded(f"Notes{of}", _list(part.notes))
+
+
+def _commands(rows: Sequence[RowView]) -> str:
+    """Return the commands as they are; those that are too long or too many are left out whole."""
+    shown, left_out, room = [], 0, COMMAND_LETTERS
+    for row in (row for row in rows if row.shared_command):
+        text = f"{_cell(row.name)}:\n\n{_fenced(plain(row.shared_command))}"
+        if len(text) > room:
+            left_out += 1
+            continue
+        room -= len(text)
+        shown.append(text)
+    if left_out:
+        shown.append(f"{left_out} more commands are left out, for which there is no room here.")
+    return "\n\n".join(shown)
+
+
+def _fenced(text: str) -> str:
+    """Return a block of code whose fence is longer than any row of backticks within."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}bash\n{text}\n{fence}"
+
+
+def _folded(title: str, inside: str) -> str:
+    # Its title is HTML, in which Markdown's escapes would be shown.
+    return f"<details><summary>{_html(title)}</summary>\n\n{inside}\n\n</details>"
+
+
+def _html(text: str) -> str:
+    from markupsafe import escape as escape_html
+
+    return str(escape_html(_clip(plain(text), CELL_LETTERS)))
+
+
+def _table(table: Table) -> str:
+    headers = [" ".join(filter(None, (column.header, column.unit))) for column in table.columns]
+    lines = [[_cell(text) for text in headers], ["---"] * len(headers)]
+    lines += [
+        [_cell(column.text(row)) for column in table.columns] for row in table.rows[:MOST_ROWS]
+    ]
+    more = len(table.rows) - MOST_ROWS
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{text}\n\n{more} more rows are left out." if more > 0 else text
+
+
+def _cell(text: str) -> str:
+    return _escaped(_clip(text, CELL_LETTERS))
+
+
+def _line(text: str) -> str:
+    return _escaped(_clip(text, LINE_LETTERS))
+
+
+def _escaped(text: str) -> str:
+    """Return text that is no markup, and calls no user of the site by their name."""
+    return escape(text).replace("@", "&#64;")
+
+
+def _list(lines: Sequence[str]) -> str:
+    shown = [f"- {_line(line)}" for line in lines[:MOST_ROWS]]
+    more = len(lines) - MOST_ROWS
+    return "\n".join([*shown, *([f"- {more} more are left out"] if more > 0 else [])])
+
+
+def _clip(text: str, most: int) -> str:
+    shown = plain(text)
+    return shown if len(shown) <= most else f"{shown[: most - 4]} ..."

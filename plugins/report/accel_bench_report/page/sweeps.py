@@ -1,0 +1,111 @@
+"""Plots of speed over a swept number, such as the micro-batch size: a line for each stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from accel_bench.analysis.wording import join_names, plain_value
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.report.views.stack_comparison import speed_unit
+from accel_bench_report.page.plots import Plot, Series, curves
+from accel_bench_report.page.scenario import ScenarioPage
+
+if TYPE_CHECKING:
+    from accel_bench_report.page.model import RowView
+
+DEVICES = "resources.devices"
+"""Key with a plot of its own, of scaling."""
+
+Sweep = Mapping[str, JsonValue]
+
+
+def named_for_plots(rows: Sequence[RowView]) -> tuple[list[RowView], str]:
+    """Return the rows with names that a plot has room for, and what its caption says of them.
+
+    Of several sweep points the values stand behind a stack's name, without their keys.
+    """
+    sweeps = [row.row.summary.sweep for row in rows]
+    keys = [key for key in dict.fromkeys(name for one in sweeps for name in one)
+            if len({canonical_json(one.get(key)) for one in sweeps}) > 1]  # fmt: skip
+    if not keys:
+        return [*rows], ""
+    points = list(dict.fromkeys(canonical_json(dict(one)) for one in sweeps))
+    named = [
+        replace(row, name=_with_values(row.stack, sweep, keys),
+                shape=points.index(canonical_json(dict(sweep))))
+        for row, sweep in zip(rows, sweeps, strict=True)
+    ]  # fmt: skip
+    return named, f" {_legend(keys)}"
+
+
+def _with_values(stack: str, sweep: Sweep, keys: Sequence[str]) -> str:
+    return f"{stack} {', '.join(plain_value(sweep.get(key)) for key in keys)}".rstrip()
+
+
+def _legend(keys: Sequence[str]) -> str:
+    return f"Behind each stack stands its {join_names(keys)}."
+
+
+def sweep_plots(one: ScenarioPage, rows: Sequence[RowView], most: int) -> Iterator[Plot]:
+    """Yield a plot for each swept key whose values are numbers; of at most so many lines."""
+    sweeps = [row.row.summary.sweep for row in rows]
+    done: set[str] = {DEVICES}
+    for key in _numeric_keys(sweeps):
+        if key in done:
+            continue
+        tied = _tied(key, sweeps)
+        done |= tied
+        lines = list(_lines(rows, key, tied))
+        if lines:
+            more = f" {len(lines) - most} more lines are left out." if len(lines) > most else ""
+            if others := [name for one in sweeps for name in one if name not in tied]:
+                more = f" {_legend(list(dict.fromkeys(others)))}{more}"
+            caption = f"A dot is the estimate at a sweep point; lines only join them.{more}"
+            axes = (key, speed_unit(one.summary))
+            yield curves(f"Speed over {key}", caption, lines[:most], axes, dots=True)
+
+
+def _numeric_keys(sweeps: Sequence[Sweep]) -> list[str]:
+    """Return the swept keys whose values are numbers alone, of which there are several."""
+    values: dict[str, list[JsonValue]] = {}
+    for sweep in sweeps:
+        for key, value in sweep.items():
+            values.setdefault(key, []).append(value)
+    return [
+        key
+        for key, found in values.items()
+        if len({*map(str, found)}) > 1
+        and all(isinstance(one, int | float) and not isinstance(one, bool) for one in found)
+    ]
+
+
+def _tied(key: str, sweeps: Sequence[Sweep]) -> set[str]:
+    """Return the key with those that have one value for each of its values, as zipped ones do."""
+    names = {name for sweep in sweeps for name in sweep}
+    values = {name: {canonical_json([one.get(key), one.get(name)]) for one in sweeps}
+              for name in names}  # fmt: skip
+    return {name for name in names if len(values[name]) == len(values[key])}
+
+
+def _lines(rows: Sequence[RowView], key: str, tied: set[str]) -> Iterator[Series]:
+    """Yield a line for each stack and each choice of the other swept values."""
+    found: dict[tuple[str, str], list[RowView]] = {}
+    for row in rows:
+        sweep = row.row.summary.sweep
+        others = {name: value for name, value in sweep.items() if name not in tied}
+        found.setdefault((row.stack, canonical_json(others)), []).append(row)
+    choices = list(dict.fromkeys(choice for _, choice in found))
+    for (stack, choice), own in found.items():
+        points = [
+            (float(str(row.row.summary.sweep[key])), speed.median)
+            for row in own
+            if key in row.row.summary.sweep and (speed := row.row.summary.tokens_per_second)
+        ]
+        if len(points) > 1:
+            rest = {n: v for n, v in own[0].row.summary.sweep.items() if n not in tied}
+            shape = choices.index(choice)
+            name = _with_values(stack, rest, list(rest))
+            yield Series(name, own[0].number, sorted(points), shape=shape)

@@ -1,0 +1,199 @@
+"""Tables and facts of a page: machines, the overview, where a row comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from accel_bench.analysis.repetitions import repetition_badge, repetition_text
+from accel_bench.analysis.tables.overview import OverviewRow
+from accel_bench.analysis.wording import (
+    count,
+    mebibytes,
+    plain_value,
+    rate,
+    rate_unit,
+    size,
+    time_text,
+)
+from accel_bench.machine.info import Machine
+from accel_bench.report.table import EMPTY, Column, Table, listed
+from accel_bench.scenario.uses import CALLS
+from accel_bench_report.page.configuration import configuration
+from accel_bench_report.page.model import clipped
+from accel_bench_report.page.scenario import PageRow, ScenarioPage
+
+MOST_ROWS = 500
+"""Rows of the overview that are shown."""
+
+
+def row_origin(row: PageRow) -> tuple[str, str]:
+    """Return where the figures of a row come from, in short and in full."""
+    run = row.last_run
+    if run is None:
+        return "not run", "there is no run of it"
+    if run.imported:
+        origin = run.provenance
+        return "imported", f"from {origin.file} ({origin.format}): not measured here"
+    origins = {one.provenance.origin for one in row.runs.counted.values()}
+    word = "measured" if row.runs.completed else "run"
+    where = f"{word} {'elsewhere' if 'exported' in origins else 'here'}"
+    file = run.provenance.file
+    exported = run.provenance.origin == "exported"
+    title = (
+        f"it came with the export {file}"
+        if exported
+        else f"measured by this program{f', to repeat the bundle {file}' if file else ''}"
+    )
+    short, full = zip((where, title), *_again(row), strict=True)
+    return ", ".join(short), "; ".join(full)
+
+
+def _again(row: PageRow) -> Iterator[tuple[str, str]]:
+    """Yield how often a row was measured again, and was repeated by its bundle."""
+    if row.repetitions:
+        yield repetition_badge(row.repetitions), repetition_text(row.repetitions)
+    if not row.elsewhere:
+        return
+    speeds = [math.exp(sum(map(math.log, one)) / len(one)) for one in row.elsewhere]
+    others = f"{rate(min(speeds))} to {rate(max(speeds))}" if len(speeds) > 1 else rate(speeds[0])
+    times = count(len(speeds), "other session")
+    unit = rate_unit([row.summary.counts])
+    yield f"again in {times}", f"the same experiment in {times}: {others} {unit}"
+
+
+def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
+    """Yield what the details of a row show."""
+    summary = row.summary
+    yield "experiment", summary.experiment_id or "never run"
+    yield "status", f"{summary.status.value}, {count(summary.runs, 'completed run')}"
+    yield "adds", summary.differs
+    reasons = {
+        "why": "; ".join(summary.reasons),
+        "speed": summary.verdict_reason if summary.ratio is None else "",
+        **{
+            what: f"{word}: {reason}" if reason and word != "equivalent" else ""
+            for what, (word, reason) in summary.verdicts.items()
+        },
+        "provenance": row_origin(row)[1],
+        "disowned": "; ".join(summary.disowned),
+        "in effect": ", ".join(text for text, _ in configuration(row, None)),
+    }
+    for key, text in reasons.items():
+        if text and text != "this is the baseline":
+            yield key, clipped(text, 2000)
+    if summary.tokens and summary.counts != CALLS:
+        kinds = summary.tokens.per_step_global
+        yield (
+            f"{summary.counts} in a step",
+            f"{kinds.real:,.0f} real, {kinds.processed:,.0f} with padding, "
+            f"{kinds.supervised:,.0f} with a loss",
+        )
+    if summary.utilization and summary.utilization.mfu:
+        yield "MFU", f"{summary.utilization.mfu.causal:.1%}"
+    for plugin in summary.plugins:
+        shown = summary.evidence.get(plugin.name)
+        said = shown.get("summary") if isinstance(shown, dict) else None
+        if isinstance(said, str):
+            yield plugin.name, clipped(said)
+    if summary.start_up:
+        yield "start", _start(summary.start_up.model_dump())
+
+
+def _start(seconds: Mapping[str, float | None]) -> str:
+    names = {key: key.removesuffix("_seconds").replace("_", " ") for key in seconds}
+    return ", ".join(f"{names[key]} {value:.2g} s" for key, value in seconds.items() if value)
+
+
+def differences_table(row: PageRow) -> Table | None:
+    found = [(one, "declared") for one in row.declared]
+    found += [(one, "NOT DECLARED") for one in row.differing]
+    if not found:
+        return None
+    rows = [
+        (one.key, clipped(_value(one.a), 160), clipped(_value(one.b), 160), how)
+        for one, how in found
+    ]
+    return listed(("differs from the baseline", "baseline", "this stack", ""), rows)
+
+
+def _value(value: Any) -> str:
+    return EMPTY if value is None else plain_value(value)
+
+
+def machine_table(machines: Sequence[Machine]) -> Table:
+    """Return a column for each machine; of several first what differs."""
+    if not machines:
+        return listed(("fact", "value"), [("machine", "not recorded")])
+    described = [_described(machine) for machine in machines]
+    keys = dict.fromkeys(key for one in described for key in one)
+    rows = [(key, *(one.get(key, EMPTY) for one in described)) for key in keys]
+    rows.sort(key=lambda row: len(set(row[1:])) == 1)  # what differs comes first
+    titles = ["fact", *(clipped(machine.host, 60) for machine in machines)]
+    notes = ["what differs between the environments stands first"] if len(machines) > 1 else []
+    table = listed(titles, rows)
+    return Table(table.columns, table.rows, notes=notes)
+
+
+def environments_table(scenarios: Sequence[ScenarioPage]) -> Table | None:
+    """Return the environments of several scenarios side by side, where they differ."""
+    found: list[Machine] = []
+    for machine in (machine for one in scenarios for machine in one.machines):
+        if machine not in found:
+            found.append(machine)
+    if len(found) < 2 or len(scenarios) < 2:
+        return None
+    table = machine_table(found)
+    differing = [row for row in table.rows if len(set(row[1:])) > 1]
+    title = "Environments of the selected runs, where they differ"
+    return Table(table.columns, differing, title) if differing else None
+
+
+def _described(machine: Machine) -> dict[str, str]:
+    gpus = [f"{gpu.name} ({size(gpu.memory_bytes)})" for gpu in machine.gpus]
+    facts = {
+        "processor": f"{machine.processor}, {count(machine.cores, 'core')}",
+        "memory": size(machine.memory_bytes),
+        "GPUs": ", ".join(dict.fromkeys(f"{gpus.count(gpu)} x {gpu}" for gpu in gpus)),
+        "driver": f"{machine.driver} (CUDA {machine.cuda})" if machine.driver else "",
+        "system": machine.system,
+        "python": machine.python,
+        **machine.versions,
+        **machine.libraries,
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+def overview_table(rows: Sequence[OverviewRow]) -> Table:
+    def speed(row: OverviewRow) -> tuple[str, ...]:
+        if not row.speeds:
+            return (EMPTY,)
+        speeds = [one.tokens_per_second for one in row.speeds]
+        if len(speeds) == 1:
+            return (rate(speeds[0]),)
+        return rate(speeds[-1]), f"{rate(min(speeds))} to {rate(max(speeds))}"
+
+    unit = rate_unit(row.counts for row in rows)
+    columns = [
+        Column("scenario", lambda row: row.scenario, kind="name"),
+        Column("stack", lambda row: row.stack, kind="name"),
+        Column("point", lambda row: row.point or None, kind="name"),
+        Column("device", lambda row: row.device or None, kind="name"),
+        Column("runs", lambda row: sum(row.endings.values()), kind="number"),
+        Column("ended", lambda row: ", ".join(f"{n} {word}" for word, n in row.endings.items())),
+        Column("commands", lambda row: len(row.speeds), kind="number"),
+        Column("speed", lambda row: row, unit=f"{unit}, newest; least to most", form=speed,
+               kind="number"),
+        Column("memory", lambda row: row.peak_memory_bytes, unit="MiB", form=mebibytes,
+               kind="number"),
+        Column("newest", lambda row: time_text(row.newest)),
+        Column("origin", lambda row: row.origin),
+    ]  # fmt: skip
+    ranked = sorted(rows, key=lambda row: (row.scenario, row.point, row.stack))
+    more = len(ranked) - MOST_ROWS
+    notes = ["speeds are medians within a command; those of several commands may be of different "
+             "versions, and nothing is ranked by them"]  # fmt: skip
+    notes += [f"{more:,} more rows are left out: `accel-bench results list --group-by "
+              "scenario,stack,tag` has all"] if more > 0 else []  # fmt: skip
+    return Table(columns, ranked[:MOST_ROWS], "By scenario, stack, sweep point and device", notes)

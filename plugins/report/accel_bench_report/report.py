@@ -1,0 +1,133 @@
+"""`accel-bench report`: stored results as a page that explains itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, Where, takes
+from accel_bench.cli.output import print_aside
+
+if TYPE_CHECKING:
+    from accel_bench_report.page.model import Page
+
+DEFAULT_FILE = Path("accel-bench-report.html")
+"""Where the page is written when no file is named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Options of `report`."""
+
+    selection: Annotated[
+        Names,
+        typer.Argument(
+            metavar="SELECTION",
+            help="Sessions, experiments, runs (their beginning will do) or scenarios; else the "
+            "newest session.",
+        ),
+    ] = None
+    where: Where = None
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Page to write; else {DEFAULT_FILE}.")
+    ] = None
+    markdown: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Markdown for a pull request; - prints it."),
+    ] = None
+    with_names: Annotated[
+        bool,
+        typer.Option(
+            "--with-names",
+            help="Keep names of users and hosts, and folders; else words stand in their place.",
+        ),
+    ] = False
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False
+    results: Results = DEFAULT_RESULTS
+
+
+@takes(ReportOptions)
+def report(options: ReportOptions) -> None:
+    """Write a page about stored results: the answer first, then its grounds.
+
+    One file without outside requests, for the screen, light or dark, and for print. With --markdown
+    alone, only the Markdown is written, which fits a comment of a pull request.
+
+    A name of a scenario means its newest session. Many sessions are shown at a glance, the newest
+    ones in detail.
+    """
+    from accel_bench.cli.output import print_text
+    from accel_bench.documents.shown import plain
+    from accel_bench.report.page_file import write_markdown, write_page
+
+    html = options.html
+    if html is None and (options.markdown is None or options.open_):
+        html = DEFAULT_FILE
+    page = _page(options, plots=html is not None)
+    if options.markdown is not None:
+        from accel_bench_report.page.render_markdown import render_page_markdown
+
+        text = render_page_markdown(page)
+        if str(options.markdown) == "-":
+            print_text(text, end="")
+        else:
+            write_markdown(options.markdown, text)
+            typer.echo(plain(f"{options.markdown}: {len(text):,} characters"))
+    if html is not None:
+        from accel_bench_report.page.render_html import render_html
+
+        text = render_html(page)
+        write_page(html, text)
+        # Markdown that goes there stays alone.
+        typer.echo(
+            plain(f"{html}: {len(text.encode()) / 1e6:.2f} MB"), err=str(options.markdown) == "-"
+        )
+        for note in page.notes:
+            print_aside(plain(note))
+    if options.open_ and html is not None:
+        import webbrowser
+
+        webbrowser.open(html.resolve().as_uri())
+
+
+def _page(options: ReportOptions, plots: bool) -> Page:
+    """Read what is selected and return its page."""
+    import sys
+
+    from accel_bench.analysis.stored_plan import planned_runs, stored_plan
+    from accel_bench.analysis.tables.overview import overview
+    from accel_bench.documents.anonymity import Anonymizer
+    from accel_bench.documents.redaction import Redactor
+    from accel_bench.runner.anonymous import anonymous_commands
+    from accel_bench.runner.unfinished import open_results, sessions_in_progress
+    from accel_bench.store.commands import select_commands
+    from accel_bench_report.page.page import page
+    from accel_bench_report.page.scenario import scenario_page, with_repetitions
+
+    with open_results(options.results) as store:
+        in_progress = sessions_in_progress(store.folder)
+        selected = select_commands(store, options.selection or (), options.where)
+    scenarios = []
+    commands = selected.commands
+    if not options.with_names:
+        commands = anonymous_commands(commands)
+    for one in commands:
+        record = one.session
+        document = record.document if record else {}
+        plan = stored_plan(document, one.results, whole=options.where is None)
+        arguments = record.command if record else ()
+        shown = scenario_page(one.id, arguments, plan, one.results, selected.elsewhere)
+        if record and record.id in in_progress:
+            shown = replace(shown, running=(len(one.results), planned_runs(document)))
+        scenarios.append(with_repetitions(shown, one.results, one.repetitions))
+    made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
+    only = [f"only runs where {options.where}"] if options.where is not None else []
+    notes = (*only, *selected.notes)
+    if not options.with_names:
+        anonymizer = Anonymizer.of_texts((*made_by, *notes), ())
+        notes = tuple(map(anonymizer.text, notes))
+        made_by = list(map(anonymizer.text, made_by))
+    return page(scenarios, overview(selected.lines), notes, made_by, plots=plots)

@@ -1,0 +1,1 @@
+"""Stored experiments in tables: pivots, groups by setting, scaling."""

@@ -1,0 +1,323 @@
+"""Experiments whose settings or sweep points differ, arranged in one table.
+
+Each experiment stands in exactly one cell: where the keys of rows and columns leave several in one
+place, further keys in which they differ become keys of rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
+from accel_bench.analysis.metrics.cost import cost_notes
+from accel_bench.analysis.metrics.rate import Terms
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.experiment_keys import (
+    Keys,
+    common_baseline,
+    differing,
+    find_key,
+    keys_of,
+    place,
+    telling_apart,
+    usual_keys,
+)
+from accel_bench.analysis.tables.figures import (
+    TIMES_AS_FAST,
+    Figure,
+    find_figures,
+    stated_figure,
+)
+from accel_bench.analysis.tables.point_schema import PointFigure
+from accel_bench.analysis.tables.points import against
+from accel_bench.analysis.wording import grouped_by_reason, plain_value, rate_unit, settings
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import StoreError
+from accel_bench.result import Result, Status
+from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
+
+MEASURED = "measured"
+"""Count of the cells in which figures stand."""
+
+MAIN_KEYS = (
+    "model.id",
+    "device",
+    "stack",
+    "world_size",
+    "data.sequence_length",
+    "train.micro_batch_size",
+    "train.gradient_accumulation",
+    "train.learning_rate",
+    "optimizer.use",
+    "compute_dtype",
+)
+"""Settings that are named where all experiments share them."""
+
+STACK = "stack"
+"""Key whose first value is the baseline."""
+
+NO_MONEY = Terms()
+"""Neither a price nor a number of tokens."""
+
+
+NO_BASELINES: Mapping[str, str] = MappingProxyType({})
+"""Sessions are not known."""
+
+
+class Layout(NamedTuple):
+    """What a table shows of experiments, and where."""
+
+    rows: Sequence[str] = ()
+    """Keys of the rows; without any, those in which the experiments differ."""
+
+    columns: Sequence[str] = ()
+    """Keys of the columns."""
+
+    values: Sequence[str] = ()
+    """Names of figures; without any, the usual ones that are known."""
+
+    reference: Mapping[str, JsonValue] | None = None
+    """Values of keys that the cell has with which another one is compared, all else being equal;
+    None compares stacks with their baseline, else the values of the last key with the first."""
+
+    baselines: Mapping[str, str] = NO_BASELINES
+    """Names of the stacks that are the baselines of sessions, by session."""
+
+
+USUAL = (
+    "tokens_per_second",
+    "tokens_per_hour",
+    "samples_per_second",
+    "steps_per_second",
+    "time_to_first_token_p50",
+    "inter_token_latency_p50",
+    TIMES_AS_FAST,
+    "mfu",
+    "peak_memory_bytes",
+    "last_loss",
+    "dollars_per_million_tokens",
+    "hours",
+    "dollars",
+)
+"""Figures of a table without names of figures; those that no cell has are left out."""
+
+
+def pivot(
+    results: Sequence[Result],
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    values: Sequence[str] = (),
+    terms: Terms = NO_MONEY,
+) -> Pivot:
+    """Arrange the experiments among results in one table. Raises StoreError for unknown names."""
+    return pivot_experiments(collect_experiments(results), Layout(rows, columns, values), terms)
+
+
+class _Entry(NamedTuple):
+    """An experiment with its place."""
+
+    row: Values
+    column: Values
+    experiment: ExperimentRuns
+
+
+def pivot_experiments(
+    experiments: Sequence[ExperimentRuns], layout: Layout, terms: Terms = NO_MONEY
+) -> Pivot:
+    """Arrange experiments in one table, whatever their order. Raises StoreError."""
+    experiments = sorted(experiments, key=_identity)  # so that added keys are the same ones
+    keys = {id(row): keys_of(row) for row in experiments}
+    row_keys, column_keys, added = _axes(experiments, list(keys.values()), layout)
+    axes = (*row_keys, *column_keys)
+    entries = [
+        _Entry(_values(keys[id(row)], row_keys), _values(keys[id(row)], column_keys), row)
+        for row in experiments
+    ]
+    entries.sort(key=lambda entry: (_place(entry.row), _place(entry.column)))
+    rows = _distinct([entry.row for entry in entries])
+    columns = _distinct([entry.column for entry in entries])
+    figures = find_figures(layout.values or USUAL)
+    known = {key: _known_values(rows, number) for number, key in enumerate(row_keys)}
+    known |= {key: _known_values(columns, number) for number, key in enumerate(column_keys)}
+    baseline = common_baseline(experiments, layout.baselines)
+    reference = _reference(known, layout.reference, baseline) if experiments else {}
+    bases = _bases(entries, axes, reference)
+    cells = [_cell(one, base, figures, terms) for one, base in zip(entries, bases, strict=True)]
+    shown = [one for one in figures if layout.values or _is_known(one, cells)]
+    counted = {row.planned.experiment.scenario.counts for row in experiments}
+    return Pivot(
+        row_keys=row_keys,
+        column_keys=column_keys,
+        added_keys=added,
+        shared=_shared(list(keys.values()), axes),
+        rows=rows,
+        columns=columns,
+        values=tuple(
+            PivotValue(name=f.name, unit=rate_unit(counted, f.unit), better=f.better) for f in shown
+        ),
+        cells=tuple(cells),
+        counts=dict(sorted(Counter(cell.word or MEASURED for cell in cells).items())),
+        reference=reference,
+        terms=terms,
+        notes=tuple(_notes(entries, axes, terms)),
+    )
+
+
+def _axes(
+    experiments: Sequence[ExperimentRuns], keys: Sequence[Keys], layout: Layout
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the keys of rows and of columns, and those of the rows that nobody named."""
+    known = {name for one in keys for name in one}
+    rows = list(dict.fromkeys(find_key(name, known) for name in layout.rows))
+    columns = list(dict.fromkeys(find_key(name, known) for name in layout.columns))
+    if both := [key for key in rows if key in columns]:
+        raise StoreError(f"{both[0]} cannot be a key of rows and of columns")
+    swept = sorted({key for row in experiments for key in row.planned.experiment.sweep})
+    if not rows:
+        rows = [key for key in usual_keys(keys, swept) if key not in columns]
+    added = telling_apart(keys, (*rows, *columns), swept)
+    return (*rows, *added), tuple(columns), tuple(added)
+
+
+def _identity(row: ExperimentRuns) -> tuple[str, str]:
+    return row.planned.experiment.id, row.planned.experiment.stack.name
+
+
+def _values(keys: Keys, names: Sequence[str]) -> Values:
+    return tuple(keys.get(name) for name in names)
+
+
+def _place(values: Values) -> list[tuple[int, float, str]]:
+    return [place(value) for value in values]
+
+
+def _distinct(values: Sequence[Values]) -> tuple[Values, ...]:
+    """Return each once, in order; 1 and true are not the same."""
+    return tuple(sorted({canonical_json(one): one for one in values}.values(), key=_place))
+
+
+def _reference(
+    known: Mapping[str, Sequence[JsonValue]],
+    named: Mapping[str, JsonValue] | None,
+    baseline: str | None,
+) -> dict[str, JsonValue]:
+    """Return values of keys of what others are compared with. Raises StoreError.
+
+    It is the baseline where stacks differ, else the first value of the last key that differs.
+    """
+    if not named:
+        several = [key for key, values in known.items() if len(values) > 1]
+        if STACK in several and baseline is not None:
+            return {STACK: baseline}
+        last = (several or list(known))[-1:]
+        return {key: known[key][0] for key in last}
+    missing = "--against: of --rows and --columns no key is"
+    chosen: dict[str, JsonValue] = {}
+    for name, value in named.items():
+        key = find_key(name, known, missing)
+        if key in chosen:
+            raise StoreError(f"--against: {key} is given twice; a cell has one value of it")
+        chosen[key] = value
+    return {key: _one_of(key, value, known[key]) for key, value in chosen.items()}
+
+
+def _known_values(values: Sequence[Values], number: int) -> list[JsonValue]:
+    return list({canonical_json(one[number]): one[number] for one in values}.values())
+
+
+def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue:
+    """Return the known value that equals a given one. Raises StoreError where none does."""
+    for one in known:
+        if one == value and isinstance(one, bool) == isinstance(value, bool):
+            return one
+    shown = ", ".join(map(plain_value, known))
+    raise StoreError(f"no experiment of the table has {key}={plain_value(value)}; known: {shown}")
+
+
+def _bases(
+    entries: Sequence[_Entry], axes: Sequence[str], reference: Mapping[str, JsonValue]
+) -> Iterator[ExperimentRuns | None]:
+    """Yield the experiment with which each is compared; None where it was not measured."""
+    places = {canonical_json([*one.row, *one.column]): one.experiment for one in entries}
+    for entry in entries:
+        here = dict(zip(axes, (*entry.row, *entry.column), strict=True))
+        yield places.get(canonical_json(list({**here, **reference}.values())))
+
+
+def _cell(
+    entry: _Entry, base: ExperimentRuns | None, figures: Sequence[Figure], terms: Terms
+) -> PivotCell:
+    row = entry.experiment
+    word, compared, missing = cell_word(row), None, ""
+    if any(one.name == TIMES_AS_FAST for one in figures):
+        compared = against(row, base) if base is not None else None
+        missing = "the reference was not measured"
+    return PivotCell(
+        row=entry.row,
+        column=entry.column,
+        experiment_id=row.planned.experiment.id,
+        stack=row.planned.experiment.stack.name,
+        status=row.ending.status,
+        word=word,
+        origin=_origin(row),
+        reasons=row.ending.reasons,
+        runs=len(row.completed),
+        figures={} if word else {one.name: _figure(one, row, compared, terms) for one in figures},
+        paired=bool(compared and compared.paired),
+        why_not_compared=compared.reason if compared else missing,
+    )
+
+
+def cell_word(row: ExperimentRuns) -> str:
+    """Return what stands in a cell without figures; empty where there are some."""
+    if row.ending.status is Status.OOM:
+        return "OOM"
+    if not row.ending.status.completed:
+        return str(row.ending.status.value)
+    if row.disowned:
+        return "disowned"
+    return "" if row.imported or row.speeds else "not measured"
+
+
+def _origin(row: ExperimentRuns) -> str:
+    runs = list(row.counted.values())
+    origin = runs[-1].provenance if runs else None
+    return f"{origin.origin} {origin.format}".rstrip() if origin else MEASURED
+
+
+def _figure(
+    figure: Figure, row: ExperimentRuns, compared: PointFigure | None, terms: Terms
+) -> Interval | None:
+    if row.imported:
+        stated = stated_figure(row, figure.name)
+        return None if stated is None else Interval(median=stated, low=None, high=None)
+    if figure.name == TIMES_AS_FAST:
+        return compared.ratio if compared else None
+    return figure.compute(row, terms)
+
+
+def _is_known(figure: Figure, cells: Sequence[PivotCell]) -> bool:
+    return any(cell.figures.get(figure.name) is not None for cell in cells)
+
+
+def _shared(keys: Sequence[Keys], axes: Sequence[str]) -> dict[str, JsonValue]:
+    """Return the main settings that are the same everywhere."""
+    several = {*differing(keys), *axes}
+    return {key: keys[0].get(key) for key in MAIN_KEYS if keys and key not in several}
+
+
+def _notes(entries: Sequence[_Entry], axes: Sequence[str], terms: Terms) -> Iterator[str]:
+    """Yield why cells have no figures, and what makes costs less certain than they seem."""
+    notes = []
+    for entry in entries:
+        values = dict(zip(axes, (*entry.row, *entry.column), strict=True))
+        name, row = settings(values), entry.experiment
+        if not row.usable:
+            notes += [(name, reason) for reason in row.ending.reasons]
+        elif terms.rate:
+            notes += [(name, note) for note in cost_notes(row, terms.rate, terms.instances)]
+    yield from grouped_by_reason(notes)

@@ -1,0 +1,240 @@
+"""Experiments in one table by their settings: what `pivot` prints, and `run` of sweep points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.metrics.cost import EXCLUDED
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import (
+    count,
+    mebibytes,
+    percent,
+    plain_value,
+    rate,
+    ratio_interval,
+    settings,
+    significant,
+    usd,
+    with_spread,
+)
+from accel_bench.report.table import EMPTY, Column, Report, Section, Table, reader
+from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
+
+Row = tuple[Values, dict[Values, PivotCell]]
+"""A row: the values of its keys, and its cells by the values of their columns."""
+
+LESS = {"samples_per_second": 100, "steps_per_second": 101, "tokens_per_hour": 102}
+"""Ranks of figures that say the same as another; others rank as they are asked for."""
+
+MIB = ("bytes per device", "bytes per process")
+"""Units of memory, which people read in MiB."""
+
+
+def pivot_report(made: Pivot) -> Report:
+    """Return a table with a column for each figure, or with columns a table for each figure."""
+    section = Section(answer=_answer(made), tables=pivot_tables(made), notes=list(_notes(made)))
+    return Report([section], made, _flat(made))
+
+
+def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
+    """Return the tables without what stands around them."""
+    rows = list(made.by_row())
+    keys = [_key_column(made, number) for number in range(len(made.row_keys))]
+    if not made.column_keys:
+        figures = [
+            _column(one, _title(one), _unit(one), (), LESS.get(one.name, number))
+            for number, one in enumerate(made.values)
+        ]
+        return [Table([*keys, *figures], rows, title)] if rows else []
+    return [
+        Table(
+            [
+                *keys,
+                *(
+                    _column(one, _headed(made, values), "", values, number)
+                    for number, values in enumerate(made.columns)
+                ),
+            ],
+            rows,
+            f"{_title(one)} [{_unit(one)}]".removesuffix(" []"),
+        )
+        for one in made.values
+        if rows
+    ]
+
+
+def _answer(made: Pivot) -> str:
+    """Return how many experiments there are and what they share."""
+    total = len(made.cells)
+    words = [f"{number} {word}" for word, number in made.counts.items()]
+    counted = f" ({', '.join(words)})" if set(made.counts) != {"measured"} else ""
+    shared = {key: value for key, value in made.shared.items() if value is not None}
+    alike = f"; all with {settings(shared)}" if shared else ""
+    return f"{count(total, 'experiment')}{counted}{alike}."
+
+
+def _notes(made: Pivot) -> Iterator[str]:
+
+    if made.added_keys:
+        yield f"rows differ in {', '.join(made.added_keys)} too: no cell mixes experiments"
+    if any(one.name == "times_as_fast" for one in made.values):
+        yield (
+            f"times as fast: against {settings(made.reference)}, all else in the table being "
+            "equal; speed alone, as estimates with 95 % intervals and no verdicts"
+        )
+        ratios = [cell for cell in made.cells if cell.figures.get("times_as_fast")]
+        paired = sum(cell.paired for cell in ratios)
+        if paired < len(ratios):
+            ratio = count(len(ratios), "ratio")
+            yield f"{paired} of {ratio} of pairs within rounds, the others unpaired"
+    if any(one.name.startswith("mfu_6n") for one in made.values):
+        yield "6N: 6 FLOPs for each weight that a token meets, trained or not, without attention"
+    if made.terms.rate:
+        yield made.terms.rate.note
+        yield f"tokens are real ones, without padding; it is {EXCLUDED}"
+    if made.terms.tokens:
+        what = "hours and USD" if made.terms.rate else "hours"
+        yield f"{what}: for {made.terms.tokens:,.0f} tokens"
+    yield from _missing_terms(made)
+    yield from made.notes
+
+
+def _missing_terms(made: Pivot) -> Iterator[str]:
+    """Yield which figures are not known for want of an option."""
+    names = [one.name for one in made.values]
+    for option, given, figures in (
+        ("--tokens", made.terms.tokens, ("hours", "dollars")),
+        ("--price or --instance", made.terms.rate, ("dollars_per_million_tokens", "dollars")),
+    ):
+        if not given and (empty := [name for name in figures if name in names]):
+            yield f"{' and '.join(empty)}: not known without {option}"
+
+
+def _key_column(made: Pivot, number: int) -> Column:
+    """Return the column of a row key; its title is the last part of it, where no other has it."""
+    last = [key.rpartition(".")[2] for key in made.row_keys]
+    key = made.row_keys[number]
+    title = last[number] if last.count(last[number]) == 1 else key
+    title = key.rpartition(".")[0] if title in ("id", "use") else title
+    return Column(
+        key,
+        lambda row: row[0][number],
+        title.replace("_", " "),
+        form=plain_value,
+        kind="name",
+    )
+
+
+def _column(value: PivotValue, title: str, unit: str, column: Values, rank: int) -> Column:
+    """Return the column of a figure."""
+    return Column(
+        f"{value.name} {title}",
+        lambda row: row[1].get(column),
+        title,
+        unit,
+        form=partial(cell_text, value),
+        kind="number",
+        rank=rank,
+    )
+
+
+def cell_text(value: PivotValue, cell: PivotCell) -> str:
+    """Return a figure of a cell with its interval, or the word that stands in its place."""
+    if cell.word:
+        return cell.word
+    found = cell.figures.get(value.name)
+    if found is None:
+        return EMPTY
+    mark = "" if cell.origin == "measured" else f" ({cell.origin})"
+    return f"{_form(value)(found)}{mark}"
+
+
+def _form(value: PivotValue) -> Callable[[Interval], str]:
+    """Return how people read a figure, by its unit."""
+    if value.unit == "times":
+        return ratio_interval
+    unit = value.unit.replace("calls/", "tokens/").partition(" or ")[0]
+    return partial(with_spread, form=FORMS.get(unit, _short))
+
+
+def _short(value: float) -> str:
+    return rate(value) if abs(value) >= 100 or value == int(value) else significant(value, 4)
+
+
+FORMS: dict[str, Callable[[float], str]] = {
+    "tokens/s": rate,
+    "tokens/s per device": rate,
+    "tokens/h": lambda value: f"{rate(value / 1e6)} M" if value >= 1e6 else rate(value),
+    "samples/s": rate,
+    "steps/s": rate,
+    "h": rate,
+    "of peak": percent,
+    "of peak, 6N": percent,
+    "USD": usd,
+    "USD/1M tokens": usd,
+    **dict.fromkeys(MIB, mebibytes),
+}
+"""Forms of figures by unit."""
+
+
+def _unit(value: PivotValue) -> str:
+    says_it = value.name.endswith(("_per_second", "_per_hour", "_per_device"))
+    if says_it and " or " not in value.unit:
+        return ""
+    return value.unit.replace("bytes", "MiB") if value.unit in MIB else value.unit
+
+
+def _title(value: PivotValue) -> str:
+    """Return the figure's name in words; of operations, what is counted is calls."""
+    name = value.name.removesuffix("_bytes").replace("_", " ")
+    return name.replace("tokens", "calls") if value.unit.startswith("calls/") else name
+
+
+def _headed(made: Pivot, values: Values) -> str:
+    """Return the header of a column: its value, with the keys where there are several."""
+    if len(values) == 1:
+        key = made.column_keys[0].rpartition(".")[2].replace("_", " ")
+        return plain_value(values[0]) if key in ("id", "use") else f"{key} {plain_value(values[0])}"
+    last = (key.rpartition(".")[2] for key in made.column_keys)
+    return ", ".join(f"{key} {plain_value(one)}" for key, one in zip(last, values, strict=True))
+
+
+class _Line(NamedTuple):
+    """A line of the CSV."""
+
+    keys: dict[str, Any]
+    cell: PivotCell
+
+
+def _flat(made: Pivot) -> Table:
+    """Return a line for each experiment: its place, how it ended, and each figure with its ends."""
+    axes = (*made.row_keys, *made.column_keys)
+    lines = [
+        _Line(dict(zip(axes, (*cell.row, *cell.column), strict=True)), cell) for cell in made.cells
+    ]
+    return Table([*_place_columns(axes), *_figure_columns(made.values)], lines)
+
+
+def _place_columns(axes: Sequence[str]) -> Iterator[Column]:
+    for key in axes:
+        yield Column(key, partial(_key, key))
+    for name in "experiment_id stack status word origin runs paired".split():
+        if name not in axes:
+            yield Column(name, reader(f"cell.{name}"))
+
+
+def _key(key: str, line: _Line) -> Any:
+    return line.keys[key]
+
+
+def _figure_columns(values: Sequence[PivotValue]) -> Iterator[Column]:
+    for value in values:
+        for end, name in (("median", value.name), ("low", ""), ("high", "")):
+            yield Column(name or f"{value.name}_{end}", partial(_end, value.name, end))
+
+
+def _end(name: str, end: str, line: _Line) -> float | None:
+    return getattr(line.cell.figures.get(name), end, None)

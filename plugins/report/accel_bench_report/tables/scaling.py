@@ -1,0 +1,214 @@
+"""How stacks scale over devices and nodes: speed-up, efficiency, a fitted serial share.
+
+Sources: Amdahl (1967), "Validity of the single processor approach to achieving large scale
+computing capabilities"; Gustafson (1988), "Reevaluating Amdahl's law".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, t_bound
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.tables.points import against, ratio_of, shares_rounds
+from accel_bench.documents.canonical import canonical_json
+from accel_bench_report.tables.scaling_schema import (
+    Projection,
+    Scaling,
+    ScalingKind,
+    ScalingPoint,
+    SerialShare,
+)
+
+Law: TypeAlias = Literal["Amdahl", "Gustafson"]
+
+SIZES = frozenset({"resources.devices", "resources.nodes"})
+"""Swept keys that change the number of devices."""
+
+BATCH = frozenset(
+    {"train.micro_batch_size", "train.gradient_accumulation", "train.global_batch_size"}
+)
+"""Swept keys that may change with it, so that a batch stays."""
+
+
+def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
+    """Return how each stack scales, where devices or nodes are swept; else nothing.
+
+    Nothing where requests arrive at a rate: each device has its own, and none finds more to do.
+    """
+    swept = any(SIZES & set(row.planned.experiment.sweep) for row in rows)
+    if not swept or any(row.rate is not None for row in rows):
+        return ()
+    alike = _grouped(rows, SIZES)
+    if not any(len(set(map(_size, group))) > 1 for group in alike):
+        alike = _grouped(rows, SIZES | BATCH)  # the batch moves with the devices
+    return tuple(_scaling(group) for group in alike if len(set(map(_size, group))) > 1)
+
+
+def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
+    """Return the scaling with estimates for these numbers of devices, where a law was fitted."""
+    share = scaling.serial_share
+    base = scaling.points[0].figure
+    if share is None or base.tokens_per_second is None or not sizes:
+        return scaling
+    if share.share >= 1:
+        reason = "more devices were not faster, so nothing is estimated for still more"
+        return scaling.model_copy(update={"serial_share_reason": reason})
+    speed = base.tokens_per_second.median
+    ends = Interval(median=share.share, low=share.low, high=share.high)
+    projections = tuple(
+        _projection(share.law, ends, size, size / base.world_size, speed) for size in sizes
+    )
+    return scaling.model_copy(update={"projections": projections})
+
+
+def _projection(law: Law, share: Interval, size: int, times: float, speed: float) -> Projection:
+    """Return the estimate for `times` the devices; `speed` is that of the smallest point."""
+    # A share below 0, which noise or caches bring about, is no promise for more devices.
+    speedup = share.mapped(lambda value: _law(law, min(max(value, 0.0), 1.0), times))
+    return Projection(
+        world_size=size,
+        speedup=speedup,
+        efficiency=_times(speedup, 1 / times),
+        tokens_per_second=_times(speedup, speed),
+    )
+
+
+def _grouped(
+    rows: Sequence[ExperimentRuns], left_out: frozenset[str]
+) -> list[list[ExperimentRuns]]:
+    """Group rows of one stack that share all swept keys but these, the fewest devices first."""
+    groups: dict[tuple[str, str], list[ExperimentRuns]] = {}
+    for row in sorted(rows, key=_size):
+        experiment = row.planned.experiment
+        others = {key: value for key, value in experiment.sweep.items() if key not in left_out}
+        groups.setdefault((experiment.stack.name, canonical_json(others)), []).append(row)
+    return list(groups.values())
+
+
+def _scaling(rows: Sequence[ExperimentRuns]) -> Scaling:
+    base, kind = rows[0], _kind(rows)
+    sweeps = [row.planned.experiment.sweep for row in rows]
+    shared = {
+        key: value
+        for key, value in sweeps[0].items()
+        if all(sweep.get(key) == value for sweep in sweeps)
+    }
+    share, reason = _serial_share(rows, kind)
+    return Scaling(
+        stack=base.planned.experiment.stack.name,
+        sweep=shared,
+        kind=kind,
+        counts=base.planned.experiment.scenario.counts,
+        points=tuple(_point(row, base) for row in rows),
+        serial_share=share,
+        serial_share_reason=reason,
+    )
+
+
+def _kind(rows: Sequence[ExperimentRuns]) -> ScalingKind:
+    """Return what stays; each device's batch is its micro batch times the accumulation."""
+    sizes = [row.planned.experiment.scenario.train for row in rows]
+    if len({train.global_batch_size for train in sizes}) == 1:
+        return "strong"
+    each = {(train.micro_batch_size, train.gradient_accumulation) for train in sizes}
+    return "weak" if len(each) == 1 else "mixed"
+
+
+def _point(row: ExperimentRuns, base: ExperimentRuns) -> ScalingPoint:
+    scenario, figure = row.planned.experiment.scenario, against(row, base)
+    here, there = _step_seconds(row), _step_seconds(base)
+    one = Interval(median=1.0, low=None, high=None) if row is base and row.usable else None
+    relative = ratio_of(here, there, figure.paired) if figure.ratio else one
+    speedup = figure.ratio or one
+    linear = _size(row) / _size(base)
+    return ScalingPoint(
+        figure=figure,
+        devices=scenario.resources.devices,
+        nodes=scenario.resources.nodes,
+        micro_batch_size=scenario.train.micro_batch_size,
+        gradient_accumulation=scenario.train.gradient_accumulation,
+        global_batch_size=scenario.train.global_batch_size,
+        step_seconds=geometric_interval(list(here.values())),
+        relative_step_seconds=relative,
+        efficiency=speedup and _times(speedup, 1 / linear),
+    )
+
+
+def _serial_share(
+    rows: Sequence[ExperimentRuns], kind: ScalingKind
+) -> tuple[SerialShare | None, str]:
+    """Fit the law of this kind to each round; return why not where it cannot be."""
+    base, usable = rows[0], [row for row in rows if row.usable]
+    sizes = len(set(map(_size, usable)))
+    if kind == "mixed":
+        return None, "neither the global batch nor that of a device stays, so no law is fitted"
+    if not base.usable or sizes < 2:
+        return None, "a law needs the smallest point and a larger one"
+    law: Law = "Amdahl" if kind == "strong" else "Gustafson"
+    times = [_size(row) / _size(base) for row in usable]
+    rounds = [_fit(law, times, speedups) for speedups in _speedups_by_round(usable)]
+    share = fmean(rounds)
+    half = t_bound(rounds, 0.975) if len(rounds) > 1 else None
+    deviations = [
+        abs(_law(law, share, n) / ratio.median - 1)
+        for row, n in zip(usable, times, strict=True)
+        if (ratio := against(row, base).ratio) is not None
+    ]
+    fitted = SerialShare(
+        law=law,
+        share=share,
+        low=None if half is None else share - half,
+        high=None if half is None else share + half,
+        sizes=sizes,
+        largest_deviation=max(deviations, default=0.0),
+    )
+    return fitted, ""
+
+
+def _speedups_by_round(rows: Sequence[ExperimentRuns]) -> list[list[float]]:
+    """Return the speed-ups of all rows for each round, or run where they share no rounds."""
+    base, times = rows[0], [row.compared_seconds for row in rows]
+    shared = set.intersection(*(set(row) for row in times))
+    if shared and all(shares_rounds(row, base) for row in rows):
+        columns = [[row[key] for key in sorted(shared)] for row in times]
+    else:
+        columns = [list(row.values()) for row in times]
+    return [[values[0] / value for value in values] for values in zip(*columns, strict=False)]
+
+
+def _fit(law: Law, times: Sequence[float], speedups: Sequence[float]) -> float:
+    """Return the serial share of least squares: both laws are linear in it, y = s (1 - 1 / n)."""
+    x = [1 - 1 / n for n in times]
+    both = zip(times, speedups, strict=True)
+    if law == "Amdahl":
+        y = [1 / speedup - 1 / n for n, speedup in both]
+    else:
+        y = [1 - speedup / n for n, speedup in both]
+    return sum(a * b for a, b in zip(x, y, strict=True)) / sum(a * a for a in x)
+
+
+def _law(law: Law, share: float, times: float) -> float:
+    """Return the speed-up at so many times the devices."""
+    if law == "Amdahl":
+        return 1 / (share + (1 - share) / times)
+    return times - share * (times - 1)
+
+
+def _step_seconds(row: ExperimentRuns) -> Mapping[RoundKey, float]:
+    """Return the window's seconds over its steps, of each run."""
+    return {
+        key: speed.seconds_per_token * speed.real_tokens / len(speed.step_seconds)
+        for key, speed in row.speeds.items()
+    }
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return interval.mapped(lambda value: value * factor)
+
+
+def _size(row: ExperimentRuns) -> int:
+    return row.planned.experiment.scenario.world_size

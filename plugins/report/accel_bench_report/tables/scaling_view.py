@@ -1,0 +1,180 @@
+"""How stacks scale over devices: what was measured, what was fitted, what is estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import (
+    group_label,
+    interval_text,
+    label,
+    milliseconds,
+    percent,
+    rate,
+    rate_interval,
+    ratio_texts,
+)
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    in_units,
+    interval_paths,
+    one_or_list,
+    paths,
+    reader,
+)
+from accel_bench_report.tables.points_view import pairing
+from accel_bench_report.tables.scaling_schema import Projection, Scaling, ScalingPoint
+
+WIDTH = 80
+"""Columns of the page where the output is no terminal."""
+
+STAYS = {
+    "strong": "strong scaling, the global batch stays",
+    "weak": "weak scaling, each device's batch stays",
+    "mixed": "neither strong nor weak scaling, both batches change",
+}
+"""What each kind is called."""
+
+
+class FlatRow(NamedTuple):
+    """Sources of one line of the CSV: a measured point, or an estimate."""
+
+    summary: Summary
+    scaling: Scaling
+    point: ScalingPoint | None
+    projection: Projection | None
+
+
+def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report:
+    """Return a section for each scenario; programs also get what `run` gives them."""
+    rows = []
+    for summary, scalings in found:
+        for scaling in scalings:
+            rows += [FlatRow(summary, scaling, point, None) for point in scaling.points]
+            rows += [FlatRow(summary, scaling, None, one) for one in scaling.projections]
+    return Report(
+        sections=[_section(summary, scalings) for summary, scalings in found],
+        document=one_or_list([summary for summary, _ in found]),
+        flat=Table(FLAT, rows),
+        width=WIDTH,
+    )
+
+
+def scaling_tables(scalings: Sequence[Scaling]) -> list[Table]:
+    """Return a table of what was measured for each stack, and one of its estimates below."""
+    return [table for scaling in scalings for table in _tables(scaling)]
+
+
+def _section(summary: Summary, scalings: Sequence[Scaling]) -> Section:
+    bad = [row for row in summary.experiments if row.reasons]
+    notes = [f"{label(row)}: {'; '.join(row.reasons)}" for row in bad]
+    nothing = [] if scalings else ["nothing to compare: all points have as many devices"]
+    return Section(
+        title=summary.scenario,
+        tables=scaling_tables(scalings),
+        notes=[*nothing, *summary.notices, *notes, *summary.noise],
+    )
+
+
+def _tables(scaling: Scaling) -> Iterator[Table]:
+    name = group_label(scaling.stack, scaling.sweep)
+    figures = [point.figure for point in scaling.points]
+    notes = [*pairing(figures), _share(scaling)]
+    if scaling.serial_share and scaling.serial_share_reason:
+        notes.append(f"no estimates: {scaling.serial_share_reason}")
+    columns = in_units(COLUMNS, [scaling.counts])
+    yield Table(columns, scaling.points, f"{name}: {STAYS[scaling.kind]}", notes)
+    if scaling.projections:
+        share = scaling.serial_share
+        law = f"by {share.law}'s law; intervals are those of the serial share" if share else ""
+        columns = in_units(ESTIMATED, [scaling.counts])
+        yield Table(columns, scaling.projections, f"{name}: estimated, not measured ({law})")
+
+
+def _share(scaling: Scaling) -> str:
+    """Return the estimate of the serial share in a sentence."""
+    share = scaling.serial_share
+    if share is None:
+        return f"no serial share: {scaling.serial_share_reason}"
+    interval = Interval(median=share.share, low=share.low, high=share.high)
+    text = f"serial share, an estimate by {share.law}'s law: {percent(share.share)} of the time at "
+    text += f"the smallest point ({interval_text(interval, percent)})"
+    if share.sizes < 3:
+        return f"{text}; two sizes fix the law, and nothing checks it"
+    return f"{text}; the law is at most {percent(share.largest_deviation)} off what was measured"
+
+
+def _devices(point: ScalingPoint) -> str:
+    total = point.devices * point.nodes
+    return f"{total} ({point.nodes} x {point.devices})" if point.nodes > 1 else str(total)
+
+
+def _batch(point: ScalingPoint) -> str:
+    parts = [str(point.micro_batch_size)]
+    parts += [f"x {point.gradient_accumulation}"] if point.gradient_accumulation > 1 else []
+    return " ".join([*parts, f"= {point.global_batch_size}"])
+
+
+def _percent(interval: Interval) -> tuple[str, ...]:
+    """Return `81.2` and `[78.0, 84.4]`, which may stand below it."""
+    ends = [end for end in (interval.low, interval.high) if end is not None]
+    first, *others = (f"{100 * value:.3g}" for value in (interval.median, *ends))
+    return (first, f"[{', '.join(others)}]") if others else (first,)
+
+
+def _ratio(interval: Interval) -> tuple[str, ...]:
+    median, *ends = ratio_texts(interval)
+    return (median, f"[{', '.join(ends)}]") if ends else (median,)
+
+
+COLUMNS = (
+    Column("devices", _devices, kind="name"),
+    Column("batch", _batch, unit="each = all", kind="number", rank=1),
+    Column("speed", reader("figure.tokens_per_second"), unit="tokens/s", form=rate_interval,
+           kind="number"),
+    Column("per device", reader("figure.tokens_per_second_per_device.median"), form=rate,
+           kind="number", rank=3),
+    Column("speed-up", reader("figure.ratio"), unit="[95 %]", form=_ratio, kind="number"),
+    Column("efficiency", reader("efficiency"), unit="% [95 %]", form=_percent, kind="number"),
+    Column("step", reader("step_seconds.median"), unit="ms", form=milliseconds, kind="number",
+           rank=2),
+    Column("relative", reader("relative_step_seconds"), unit="step", form=_ratio, kind="number",
+           rank=4),
+)  # fmt: skip
+"""Columns for people."""
+
+ESTIMATED = (
+    Column("devices", reader("world_size"), kind="name"),
+    Column("speed", reader("tokens_per_second"), unit="estimated tokens/s", form=rate_interval,
+           kind="number"),
+    Column("speed-up", reader("speedup"), unit="estimated", form=_ratio, kind="number"),
+    Column("efficiency", reader("efficiency"), unit="estimated %", form=_percent, kind="number"),
+)  # fmt: skip
+"""Columns of the estimates."""
+
+
+FLAT = (
+    *paths("summary", "scenario"),
+    *paths("scaling", "stack kind counts"),
+    *paths("point.figure", "sweep tag world_size"),
+    *paths("point", "devices nodes micro_batch_size gradient_accumulation global_batch_size"),
+    *interval_paths("point.figure.tokens_per_second", "tokens_per_second"),
+    *interval_paths("point.figure.tokens_per_second_per_device", "tokens_per_second_per_device"),
+    *interval_paths("point.figure.ratio", "speedup"),
+    *interval_paths("point.efficiency", "efficiency"),
+    *interval_paths("point.step_seconds", "step_seconds"),
+    *interval_paths("point.relative_step_seconds", "relative_step_seconds"),
+    *paths("point.figure", "paired rounds reason"),
+    *paths("scaling.serial_share", "law share low high", "estimated_serial_{}"),
+    *paths("projection", "world_size", "estimated_at_{}"),
+    *interval_paths("projection.tokens_per_second", "estimated_tokens_per_second"),
+    *interval_paths("projection.speedup", "estimated_speedup"),
+    *interval_paths("projection.efficiency", "estimated_efficiency"),
+)
+"""Columns of the CSV: estimates have rows and columns of their own."""
