@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from accel_bench import Run
-from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL
 from accel_bench.builtin.data.preferences import Preferences, PreferencesOptions
-from accel_bench.builtin.data.sample_order_impl import sample_order
 from accel_bench.builtin.models.lora import Lora, LoraOptions
+from accel_bench.modeling.data.batch_plan import sample_order
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL
 from accel_bench.modeling.loading import load_base_model
 from accel_bench.testing import make_run, run_scenario
 

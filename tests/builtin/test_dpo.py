@@ -103,7 +103,7 @@ def test_the_loss_is_that_of_the_paper_on_pairs_of_ours(tmp_path: Path) -> None:
         following = torch.tensor(ids[1:])
         return float(found[torch.arange(len(following)), following][prompt - 1 :].sum())
 
-    from accel_bench.builtin.data.dataset_impl import batch_of, plan_of
+    from accel_bench.modeling.data.token_batches import batch_of, plan_of
 
     expected = 0.0
     for pair in pairs[:3]:

@@ -24,7 +24,7 @@ PLANTED = """
 import time
 
 from accel_bench import Options, Plugin, hookimpl
-from accel_bench.builtin.data import dataset_impl
+from accel_bench.modeling.data import token_batches
 
 
 def slowly(batches):
@@ -49,8 +49,8 @@ class Slower(Plugin[Options]):
         activation.forward = forward
 
         # The process of the run ends with it.
-        plain_batches = dataset_impl.batches_of
-        dataset_impl.batches_of = lambda *settings: slowly(plain_batches(*settings))
+        plain_batches = token_batches.batches_of
+        token_batches.batches_of = lambda *settings: slowly(plain_batches(*settings))
 """
 """A plugin that makes one module and the data slower."""
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from accel_bench import Run, testing
-from accel_bench.builtin.data.dataset_impl import TokenDataset
+from accel_bench.modeling.data.token_batches import TokenDataset
 
 LENGTHS = (9, 3, 14, 2, 7, 11, 5, 16)
 """Lengths of the samples of `dataset`; the longest is the sequence length."""

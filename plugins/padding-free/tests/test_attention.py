@@ -16,9 +16,9 @@ from accel_bench_padding_free.impl.isolation import prove_isolation
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
-from accel_bench.builtin.data.dataset_impl import batches_of
 from accel_bench.errors import InvalidRunError, PluginError
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
+from accel_bench.modeling.data.token_batches import batches_of
 
 ONLY_EAGER = {"gemma2"}
 """Models whose attention scores are capped, which sdpa does not do."""

@@ -8,8 +8,8 @@ import pytest
 import torch
 from accel_bench_padding_free.batches import FlatBatches, flat_inputs
 
-from accel_bench.builtin.data.dataset_impl import batches_of
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import batches_of
 
 ROWS = [np.array([5, 6, 7]), np.array([8]), np.array([9, 10])]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from media_works import built_run
 
-from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL
 
 
 def test_a_caption_is_the_name_of_what_is_drawn(tmp_path: Path) -> None:

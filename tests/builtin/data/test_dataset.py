@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from accel_bench import Batch, Device, Run
-from accel_bench.builtin.data.dataset_impl import TokenDataset, batches, batches_of
-from accel_bench.builtin.data.sample_order_impl import BatchPlan, Padding, sample_order
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.batch_plan import BatchPlan, Padding, sample_order
+from accel_bench.modeling.data.token_batches import TokenDataset, batches, batches_of
 
 
 def ragged(lengths: list[int], sequence_length: int = 16) -> TokenDataset:

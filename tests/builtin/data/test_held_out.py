@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from media_works import WORKS, built_run
 
 from accel_bench import Batch
-from accel_bench.builtin.data.dataset_impl import EvaluationBatches, TokenDataset, batches
-from accel_bench.builtin.data.sample_order_impl import BatchPlan, split_samples
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.batch_plan import BatchPlan, split_samples
+from accel_bench.modeling.data.token_batches import EvaluationBatches, TokenDataset, batches
 
 
 def dataset(samples: int, length: int = 4) -> TokenDataset:

@@ -19,10 +19,10 @@ from transformers import PreTrainedTokenizerFast
 
 from accel_bench import Plugin, Run
 from accel_bench.builtin.data import conversations_impl
-from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, TokenDataset
 from accel_bench.builtin.data.instructions import Instructions, InstructionsOptions
 from accel_bench.builtin.data.text import Text
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL, TokenDataset
 from accel_bench.testing import evidence_of
 
 MakeRun = Callable[..., Run]

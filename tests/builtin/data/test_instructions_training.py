@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import SequentialSampler
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from accel_bench.builtin.data.dataset_impl import TokenDataset
 from accel_bench.builtin.data.instructions import Instructions, InstructionsOptions
-from accel_bench.builtin.data.sample_order_impl import sample_order
+from accel_bench.modeling.data.batch_plan import sample_order
+from accel_bench.modeling.data.token_batches import TokenDataset
 from accel_bench.modeling.loading import load_base_model
 from accel_bench.testing import make_run, run_scenario
 

@@ -11,13 +11,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from accel_bench import Run
-from accel_bench.builtin.data import text_sources
 from accel_bench.builtin.data.docstrings import Docstrings, DocstringsOptions
 from accel_bench.builtin.data.docstrings_impl import _pairs
 from accel_bench.builtin.data.pairs_impl import PairDataset, batches_of, evidence, special_ids
-from accel_bench.builtin.data.text_sources import TextFile
 from accel_bench.builtin.tasks.seq2seq_lm import Seq2SeqLM
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import text_sources
+from accel_bench.modeling.data.text_sources import TextFile
 
 MakeRun = Callable[..., Run]
 

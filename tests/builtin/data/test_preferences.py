@@ -13,10 +13,10 @@ import torch
 from tokenizers import Tokenizer
 
 from accel_bench import Batch, Run
-from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL
 from accel_bench.builtin.data.preferences import Preferences, PreferencesOptions
 from accel_bench.builtin.data.preferences_impl import PreferenceDataset
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL
 from accel_bench.testing import evidence_of
 
 MakeRun = Callable[..., Run]

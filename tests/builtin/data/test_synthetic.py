@@ -13,10 +13,10 @@ from imported_modules import imported
 from pydantic import ValidationError
 
 from accel_bench import Run
-from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens
 from accel_bench.builtin.data.synthetic import Lengths, Synthetic, SyntheticOptions
 from accel_bench.builtin.data.synthetic_impl import draw_lengths, make_up
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
 from accel_bench.testing import evidence_of
 
 

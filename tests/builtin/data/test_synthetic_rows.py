@@ -12,12 +12,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from accel_bench import Run
-from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL
 from accel_bench.builtin.data.instructions import Instructions, InstructionsOptions
 from accel_bench.builtin.data.preferences import Preferences, PreferencesOptions
 from accel_bench.builtin.data.synthetic_rows import ROWS, rows_digest, synthetic_rows
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import run_scenario

@@ -19,11 +19,12 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from accel_bench import Run
-from accel_bench.builtin.data import text_impl, text_sources
-from accel_bench.builtin.data.dataset_impl import TokenDataset
+from accel_bench.builtin.data import text_impl
 from accel_bench.builtin.data.text import Text, TextOptions
-from accel_bench.builtin.data.text_sources import path_files, read_documents, stdlib_files
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import text_sources
+from accel_bench.modeling.data.text_sources import path_files, read_documents, stdlib_files
+from accel_bench.modeling.data.token_batches import TokenDataset
 from accel_bench.testing import evidence_of
 
 MakeRun = Callable[..., Run]

@@ -17,11 +17,11 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from accel_bench import Plugin, Run
-from accel_bench.builtin.data import tokenizer_options
 from accel_bench.builtin.data.instructions import Instructions
 from accel_bench.builtin.data.text import Text
-from accel_bench.builtin.data.tokenizer_impl import train_bpe
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import tokenizer_options
+from accel_bench.modeling.data.tokenizing import train_bpe
 from accel_bench.testing import evidence_of
 
 MakeRun = Callable[..., Run]

@@ -64,7 +64,7 @@ class Laps:
 
 def prompts(run: Run, rows: int = 12) -> Iterator[Batch]:
     """Batches of padded prompts, as the data's plugin makes them."""
-    from accel_bench.builtin.data.dataset_impl import batches_of
+    from accel_bench.modeling.data.token_batches import batches_of
 
     options = SyntheticOptions.model_validate(
         {"vocab_size": 64, "samples": rows, "lengths": LENGTHS, "padding": "longest"}

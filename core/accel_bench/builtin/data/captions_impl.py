@@ -11,18 +11,18 @@ import torch
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.builtin.data.captions import CaptionOptions
-from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, evaluation_plan, plan_of
 from accel_bench.builtin.data.images import fitting_problems
 from accel_bench.builtin.data.images_impl import ImageDataset, black, made_up_names
-from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers
-from accel_bench.builtin.data.samples_impl import (
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
+from accel_bench.modeling.data.sample_batches import (
     Collate,
     SampleEvaluation,
     Step,
     batch_of,
     micro_batches,
 )
-from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL, evaluation_plan, plan_of
 
 BYTES = 256
 """Token ids of a text are below this; those of the model's special tokens lie above."""

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from accel_bench.builtin.data.text_sources import home_path
+from accel_bench.modeling.data.text_sources import home_path
 
 ENGLISH = "en"
 """The language of what is translated: it needs no catalogue."""

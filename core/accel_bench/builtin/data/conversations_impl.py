@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from accel_bench.builtin.data import tokenizer_impl
-from accel_bench.builtin.data.dataset_impl import Flags, Tokens
 from accel_bench.builtin.data.instructions import ConversationOptions
 from accel_bench.builtin.data.row_sources import Message
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import tokenizing
+from accel_bench.modeling.data.token_batches import Flags, Tokens
 
 ASSISTANT = "assistant"
 """Role whose messages are answers."""
@@ -206,11 +206,11 @@ class Codec:
 
     def __init__(self, options: ConversationOptions, template: Template | None, texts: list[str]):
         """Load the tokenizer, or train it on the texts. Raises ScenarioError where that fails."""
-        self.tokenizer = tokenizer_impl.make_tokenizer(texts, options)
+        self.tokenizer = tokenizing.make_tokenizer(texts, options)
         end = options.end_of_text
         if folder := options.tokenizer_folder():
             end = _saved_tokenizer(str(folder), {"eos_token": end})[0]["eos_token"]
-        self.end = tokenizer_impl.end_of_text(
+        self.end = tokenizing.end_of_text(
             self.tokenizer, options.model_copy(update={"end_of_text": end})
         )
         # A template ends answers itself, and names special tokens; in other text they are text.
@@ -225,7 +225,7 @@ class Codec:
     @property
     def pad_token_id(self) -> int:
         """Token of the padding."""
-        return tokenizer_impl.pad_token(self.tokenizer, self.end)
+        return tokenizing.pad_token(self.tokenizer, self.end)
 
     def encode(self, rendered: Sequence[Rendered]) -> list[Encoded]:
         """Tokenize texts. A token that reaches into an answer belongs to it.

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from accel_bench import Experiment, Run, hookimpl
-from accel_bench.builtin.data import text_sources
 from accel_bench.builtin.data.pairs import PairOptions, Pairs
+from accel_bench.modeling.data import text_sources
 
 
 class DocstringsOptions(PairOptions):

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from accel_bench import Run
-from accel_bench.builtin.data import text_sources
 from accel_bench.builtin.data.docstrings import DocstringsOptions
 from accel_bench.builtin.data.pairs_impl import PairDataset, Settings, Texts, load, tokenized
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import text_sources
 
 SHORTEST = 3
 """Fewest words of a docstring that says something."""

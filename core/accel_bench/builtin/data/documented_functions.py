@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from textwrap import dedent
 from typing import NamedTuple
 
-from accel_bench.builtin.data.text_sources import TextFile, decode, functions_of, source_lines
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.text_sources import TextFile, decode, functions_of, source_lines
 
 
 class DocumentedFunction(NamedTuple):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl, model_config
-from accel_bench.builtin.data.text_sources import home_path
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.text_sources import home_path
 
 if TYPE_CHECKING:
     from accel_bench.builtin.data.images_impl import ImageDataset

@@ -14,16 +14,16 @@ import numpy.typing as npt
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.dataset_impl import evaluation_plan, plan_of
 from accel_bench.builtin.data.images import ImageOptions
-from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers
-from accel_bench.builtin.data.samples_impl import (
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
+from accel_bench.modeling.data.sample_batches import (
     Collate,
     SampleEvaluation,
     Step,
     batch_of,
     micro_batches,
 )
+from accel_bench.modeling.data.token_batches import evaluation_plan, plan_of
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 

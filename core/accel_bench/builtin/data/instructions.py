@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
 from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
-from accel_bench.builtin.data import row_sources, synthetic_rows, text_sources
-from accel_bench.builtin.data.text_sources import TextFile, content_digest, home_path
-from accel_bench.builtin.data.tokenizer_options import TokenizerOptions, file_of
+from accel_bench.builtin.data import row_sources, synthetic_rows
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import text_sources
+from accel_bench.modeling.data.text_sources import TextFile, content_digest, home_path
+from accel_bench.modeling.data.tokenizer_options import TokenizerOptions, file_of
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.dataset_impl import TokenDataset
-    from accel_bench.builtin.data.sample_order_impl import Padding
+    from accel_bench.modeling.data.batch_plan import Padding
+    from accel_bench.modeling.data.token_batches import TokenDataset
 
 WITHOUT_LIMIT = 1 << 62
 """Bytes that no source has."""
@@ -203,9 +204,10 @@ class Instructions(Conversations[InstructionsOptions]):
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the tokens of each prompt with its answer."""
-        from accel_bench.builtin.data import dataset_impl, instructions_impl
+        from accel_bench.builtin.data import instructions_impl
+        from accel_bench.modeling.data import token_batches
 
-        return dataset_impl.kept_lengths(
+        return token_batches.kept_lengths(
             instructions_impl.tokenized(run, self.options.of_model(run))
         )
 
@@ -223,16 +225,16 @@ class Instructions(Conversations[InstructionsOptions]):
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
         """Yield micro-batches; samples that are not packed are padded as the options say."""
-        from accel_bench.builtin.data import dataset_impl
+        from accel_bench.modeling.data import token_batches
 
-        return dataset_impl.batches_of(run, self._padding())
+        return token_batches.batches_of(run, self._padding())
 
     @hookimpl
     def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
         """Return the batches of the samples that are held out, padded as in training."""
-        from accel_bench.builtin.data import dataset_impl
+        from accel_bench.modeling.data import token_batches
 
-        return dataset_impl.evaluation_batches_of(run, self._padding())
+        return token_batches.evaluation_batches_of(run, self._padding())
 
     def _padding(self) -> Padding:
         return "none" if self.options.packing else self.options.padding

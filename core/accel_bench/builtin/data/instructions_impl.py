@@ -23,7 +23,6 @@ from accel_bench.builtin.data.conversations_impl import (
     make_template,
     render,
 )
-from accel_bench.builtin.data.dataset_impl import TokenDataset, supervised_lengths, windows
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.instructions import InstructionsOptions
 from accel_bench.builtin.data.row_sources import (
@@ -35,6 +34,7 @@ from accel_bench.builtin.data.row_sources import (
 )
 from accel_bench.builtin.data.synthetic_rows import synthetic_rows
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import TokenDataset, supervised_lengths, windows
 
 
 class Sample(NamedTuple):

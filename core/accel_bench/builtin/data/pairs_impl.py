@@ -13,7 +13,9 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from accel_bench import Batch, Run, TokenCounts, model_config
-from accel_bench.builtin.data.dataset_impl import (
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, shares_of, steps
+from accel_bench.modeling.data.token_batches import (
     IGNORED_LABEL,
     Tokens,
     check_vocabulary,
@@ -22,9 +24,7 @@ from accel_bench.builtin.data.dataset_impl import (
     plan_of,
     without_labels,
 )
-from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers, shares_of, steps
-from accel_bench.builtin.data.tokenizer_impl import train_bpe
-from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.tokenizing import train_bpe
 
 PAD, END = "<|pad|>", "<|endoftext|>"
 """Tokens of padding, and behind each text."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data import dataset_impl, sample_order_impl
 from accel_bench.builtin.data.conversations_cache_impl import (
     cached,
     limit_note,
@@ -28,7 +27,6 @@ from accel_bench.builtin.data.conversations_impl import (
     make_template,
     render,
 )
-from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens
 from accel_bench.builtin.data.documented_functions import documented_functions
 from accel_bench.builtin.data.preferences import PreferencesOptions
 from accel_bench.builtin.data.row_sources import (
@@ -39,9 +37,11 @@ from accel_bench.builtin.data.row_sources import (
     text_of,
     value_of,
 )
-from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers, Padding
 from accel_bench.builtin.data.synthetic_rows import synthetic_rows
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import batch_plan, token_batches
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, Padding
+from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
 
 
 class Pair(NamedTuple):
@@ -121,7 +121,7 @@ class PreferenceDataset:
     def training_samples(self, run: Run) -> Integers:
         """Return the numbers of the pairs that a run trains on."""
         data = run.scenario.data
-        return sample_order_impl.split_samples(len(self), data.held_out, data.seed)[0]
+        return batch_plan.split_samples(len(self), data.held_out, data.seed)[0]
 
 
 class Loaded(NamedTuple):
@@ -198,7 +198,7 @@ def fill(folder: Path, options: PreferencesOptions, seed: int) -> None:
 
 def kept_lengths(folder: Path) -> list[int]:
     """Return the tokens of the longer sequence of each pair in a cached folder."""
-    both = np.array(dataset_impl.kept_lengths(folder)).reshape(-1, 2)
+    both = np.array(token_batches.kept_lengths(folder)).reshape(-1, 2)
     found: list[int] = both.max(axis=1).tolist()
     return found
 
@@ -212,8 +212,8 @@ def load(folder: Path, options: PreferencesOptions, sequence_length: int) -> Loa
     facts = PairFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
     answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
     ends = np.load(folder / "ends.npy", allow_pickle=False)
-    starts, lengths = dataset_impl.windows(ends, sequence_length, packing=False)
-    left = dataset_impl.supervised_lengths(answers, starts, lengths).reshape(-1, 2).min(axis=1) > 0
+    starts, lengths = token_batches.windows(ends, sequence_length, packing=False)
+    left = token_batches.supervised_lengths(answers, starts, lengths).reshape(-1, 2).min(axis=1) > 0
     if not left.any():
         raise ScenarioError(
             f"data: no pair keeps both answers within data.sequence_length {sequence_length}: "
@@ -245,18 +245,18 @@ def pair_batches(run: Run, padding: Padding) -> Iterator[Batch]:
     ScenarioError at once when the model lacks token ids, or when pairs do not fill one step.
     """
     dataset: PreferenceDataset = run.dataset
-    dataset_impl.check_vocabulary(run)
-    plan = dataset_impl.plan_of(run, padding)
-    steps = sample_order_impl.steps(dataset, plan)
+    token_batches.check_vocabulary(run)
+    plan = token_batches.plan_of(run, padding)
+    steps = batch_plan.steps(dataset, plan)
     return _batches(dataset.sequences, plan, steps)
 
 
 def evaluation_batches_of(run: Run, padding: Padding) -> Iterable[Batch]:
     """Return the batches of held-out pairs that the run's rank evaluates, as its scenario says."""
     # It imports torch, for which a process that only tokenizes does not wait.
-    from accel_bench.builtin.data.samples_impl import SampleEvaluation, Step
+    from accel_bench.modeling.data.sample_batches import SampleEvaluation, Step
 
-    plan, held_out = dataset_impl.evaluation_plan(run, padding)
+    plan, held_out = token_batches.evaluation_plan(run, padding)
     sequences = run.dataset.sequences
 
     def collate(pairs: Integers, step: Step) -> Batch:
@@ -280,7 +280,7 @@ def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Inte
 
     chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
     rows = np.concatenate((2 * pairs, 2 * pairs + 1))
-    batch = dataset_impl.batch_of(sequences, rows, plan, len(step))
+    batch = token_batches.batch_of(sequences, rows, plan, len(step))
     inputs = {**batch.inputs, "chosen_tokens": chosen}
     return replace(batch, inputs=inputs, sequences=len(pairs))
 

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from accel_bench.builtin.data.text_sources import TextFile, checked_text, decode, path_files
 from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.modeling.data.text_sources import TextFile, checked_text, decode, path_files
 
 SUFFIXES = (".jsonl", ".parquet")
 """Files with rows, beside the folders of `datasets`."""

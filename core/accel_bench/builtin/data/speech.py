@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl
-from accel_bench.builtin.data import text_sources
+from accel_bench.modeling.data import text_sources
 
 if TYPE_CHECKING:
     from accel_bench.builtin.data.speech_impl import SpeechDataset

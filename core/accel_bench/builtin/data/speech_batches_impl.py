@@ -12,18 +12,18 @@ import numpy.typing as npt
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.dataset_impl import IGNORED_LABEL, evaluation_plan, plan_of
-from accel_bench.builtin.data.sample_order_impl import BatchPlan, Integers, Order, sample_order
-from accel_bench.builtin.data.samples_impl import (
+from accel_bench.builtin.data.speech import SpeechOptions
+from accel_bench.builtin.data.speech_impl import SAMPLING_RATE, SpeechDataset
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, Order, sample_order
+from accel_bench.modeling.data.sample_batches import (
     Collate,
     SampleEvaluation,
     Step,
     batch_of,
     micro_batches,
 )
-from accel_bench.builtin.data.speech import SpeechOptions
-from accel_bench.builtin.data.speech_impl import SAMPLING_RATE, SpeechDataset
-from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL, evaluation_plan, plan_of
 
 Waveform: TypeAlias = npt.NDArray[np.float32]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -11,8 +11,8 @@ from accel_bench import Batch, Options, Plugin, Run, hookimpl
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.dataset_impl import TokenDataset
-    from accel_bench.builtin.data.sample_order_impl import Padding
+    from accel_bench.modeling.data.batch_plan import Padding
+    from accel_bench.modeling.data.token_batches import TokenDataset
 
 
 LONGEST = 16_777_216
@@ -105,16 +105,16 @@ class Synthetic(Plugin[SyntheticOptions]):
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
         """Yield micro-batches; samples of several lengths are padded as the options say."""
-        from accel_bench.builtin.data import dataset_impl
+        from accel_bench.modeling.data import token_batches
 
-        return dataset_impl.batches_of(run, self._padding())
+        return token_batches.batches_of(run, self._padding())
 
     @hookimpl
     def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
         """Return the batches of the samples that are held out, padded as in training."""
-        from accel_bench.builtin.data import dataset_impl
+        from accel_bench.modeling.data import token_batches
 
-        return dataset_impl.evaluation_batches_of(run, self._padding())
+        return token_batches.evaluation_batches_of(run, self._padding())
 
     def _padding(self) -> Padding:
         return "none" if self.options.lengths is None else self.options.padding

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens
-from accel_bench.builtin.data.sample_order_impl import Integers
 from accel_bench.builtin.data.synthetic import Lengths, SyntheticOptions
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.batch_plan import Integers
+from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
 
 LENGTHS_STREAM = 1
 """Added to the seed for lengths, so that drawing them leaves the tokens as they are."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
-from accel_bench.builtin.data import text_sources
-from accel_bench.builtin.data.text_sources import home_path
-from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import text_sources
+from accel_bench.modeling.data.text_sources import home_path
+from accel_bench.modeling.data.tokenizer_options import TokenizerOptions
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.dataset_impl import TokenDataset
-    from accel_bench.builtin.data.sample_order_impl import Padding
+    from accel_bench.modeling.data.batch_plan import Padding
+    from accel_bench.modeling.data.token_batches import TokenDataset
 
 
 class TextOptions(TokenizerOptions):
@@ -94,9 +94,10 @@ class Text(Plugin[TextOptions]):
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the tokens of each document, packed or not."""
-        from accel_bench.builtin.data import dataset_impl, text_impl
+        from accel_bench.builtin.data import text_impl
+        from accel_bench.modeling.data import token_batches
 
-        return dataset_impl.kept_lengths(text_impl.tokenized(run, self.options.of_model(run)))
+        return token_batches.kept_lengths(text_impl.tokenized(run, self.options.of_model(run)))
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
@@ -112,16 +113,16 @@ class Text(Plugin[TextOptions]):
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
         """Yield micro-batches; samples that are not packed are padded as the options say."""
-        from accel_bench.builtin.data import dataset_impl
+        from accel_bench.modeling.data import token_batches
 
-        return dataset_impl.batches_of(run, self._padding())
+        return token_batches.batches_of(run, self._padding())
 
     @hookimpl
     def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
         """Return the batches of the samples that are held out, padded as in training."""
-        from accel_bench.builtin.data import dataset_impl
+        from accel_bench.modeling.data import token_batches
 
-        return dataset_impl.evaluation_batches_of(run, self._padding())
+        return token_batches.evaluation_batches_of(run, self._padding())
 
     def _padding(self) -> Padding:
         return "none" if self.options.packing else self.options.padding

@@ -13,12 +13,12 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from accel_bench import Run
-from accel_bench.builtin.data import tokenizer_impl
-from accel_bench.builtin.data.dataset_impl import TokenDataset, Tokens, windows
-from accel_bench.builtin.data.sample_order_impl import Integers
 from accel_bench.builtin.data.text import TextOptions, content_fingerprint
-from accel_bench.builtin.data.text_sources import read_documents
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import tokenizing
+from accel_bench.modeling.data.batch_plan import Integers
+from accel_bench.modeling.data.text_sources import read_documents
+from accel_bench.modeling.data.token_batches import TokenDataset, Tokens, windows
 
 CACHE_FORM = 1
 """Version of what a cached folder holds; another one is another key."""
@@ -65,8 +65,8 @@ def tokenized(run: Run, options: TextOptions) -> Path:
 def fill(folder: Path, options: TextOptions) -> None:
     """Read, tokenize and write everything into an empty folder."""
     documents = _read(options)
-    tokenizer = tokenizer_impl.make_tokenizer(documents, options)
-    end = tokenizer_impl.end_of_text(tokenizer, options)
+    tokenizer = tokenizing.make_tokenizer(documents, options)
+    end = tokenizing.end_of_text(tokenizer, options)
     tokens, ends = _encode(tokenizer, documents, end)
     if len(tokens) == len(documents):
         raise ScenarioError(
@@ -77,7 +77,7 @@ def fill(folder: Path, options: TextOptions) -> None:
         characters=sum(map(len, documents)),
         tokens=len(tokens) - len(documents),
         vocab_size=max(tokenizer.get_vocab().values()) + 1,
-        pad_token_id=tokenizer_impl.pad_token(tokenizer, end),
+        pad_token_id=tokenizing.pad_token(tokenizer, end),
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", tokens, allow_pickle=False)

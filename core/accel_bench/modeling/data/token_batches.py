@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.sample_order_impl import (
+from accel_bench.modeling.data.batch_plan import (
     BatchPlan,
     Integers,
     Padding,

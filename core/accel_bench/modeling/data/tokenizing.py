@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from accel_bench.builtin.data.tokenizer_options import TokenizerOptions
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.tokenizer_options import TokenizerOptions
 
 PAD = "<|pad|>"
 """Padding token of a trained tokenizer."""

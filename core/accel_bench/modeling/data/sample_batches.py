@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from accel_bench import Batch, TokenCounts
-from accel_bench.builtin.data.dataset_impl import HELD_OUT_PLACES, pinned, without_labels
-from accel_bench.builtin.data.sample_order_impl import (
+from accel_bench.modeling.data.batch_plan import (
     BatchPlan,
     Integers,
     Order,
@@ -19,6 +18,7 @@ from accel_bench.builtin.data.sample_order_impl import (
     shares_of,
     training_samples,
 )
+from accel_bench.modeling.data.token_batches import HELD_OUT_PLACES, pinned, without_labels
 
 
 class Step(NamedTuple):

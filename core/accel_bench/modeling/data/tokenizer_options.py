@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from accel_bench import Experiment, Options, Run
-from accel_bench.builtin.data.text_sources import TextFile, content_digest, home_path
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.text_sources import TextFile, content_digest, home_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self
