@@ -15,14 +15,15 @@ from collections.abc import Collection, Sequence
 from statistics import fmean, median
 from typing import TypeAlias
 
-from accel_bench.analysis.gates.confirmation import judge_new_runs
-from accel_bench.analysis.gates.gate import EXIT_CODES, GatePoint, GateReport
-from accel_bench.analysis.gates.gate_confirmation import with_new_points
+from accel_bench_ci.gate_confirmation import with_new_points
+from accel_bench_ci.looks import settle_gate
+from accel_bench_ci.step_confirmation import judge_new_runs
+from accel_bench_ci.verdict import EXIT_CODES, GatePoint, GateReport
+
 from accel_bench.analysis.statistics.sequential import PASS_ALPHA, judge_rounds, look_sizes
 from accel_bench.analysis.statistics.steps import find_steps
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Status
-from accel_bench.runner.gating import settle_gate
 from benchmarks.entry import Counts, Entry, this_machine
 
 COMMITS = 1000

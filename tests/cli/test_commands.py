@@ -14,7 +14,7 @@ import pytest
 from cli.program import call, start, write_nulls
 from documented import files_of, install_page
 
-from accel_bench.analysis.gates.gate import EXIT_CODES
+from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.catalog.prices import TABLE_VARIABLE
 from accel_bench.cli.commands import DESCRIPTIONS, GROUP, RENAMED, VERBS, find_commands
 from accel_bench.cli.help import find_topics
@@ -205,7 +205,7 @@ def test_every_topic_is_listed_printed_and_fits_79_columns() -> None:
 def test_topics_name_all_exit_codes_and_variables() -> None:
     topics = find_topics()
     codes = {one.exit_code for one in [AccelBenchError, *AccelBenchError.__subclasses__()]}
-    codes |= {*EXIT_CODES.values()}
+    codes |= {*GATE_CODES.values()}
     assert all(f"\n  {code}    " in topics["exit-codes"] for code in codes)
     for variable in (RESULTS, TABLE_VARIABLE, VARIABLE):
         assert f"\n  {variable} " in topics["environment"]

@@ -7,11 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.gates.reference_schema import (
-    ReferenceComparison,
-    ReferenceFigure,
-    ReferenceRow,
-)
 from accel_bench.analysis.wording import percent, plain_value, ratio_interval, settings, significant
 from accel_bench.report.table import (
     EMPTY,
@@ -23,6 +18,11 @@ from accel_bench.report.table import (
     listed,
     paths,
     reader,
+)
+from accel_bench_ci.reference_schema import (
+    ReferenceComparison,
+    ReferenceFigure,
+    ReferenceRow,
 )
 
 MOST_DIFFERENCES = 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from accel_bench.analysis.gates.claims import ClaimsReport
 from accel_bench.analysis.wording import percent
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
+from accel_bench_ci.claims import ClaimsReport
 
 MOST_EVIDENCE = 3
 """Ids of runs that are printed for people; JSON and CSV have all."""

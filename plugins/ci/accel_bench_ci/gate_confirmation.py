@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from accel_bench.analysis.gates.gate import (
+from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
+from accel_bench.analysis.wording import percent, ratio_interval
+from accel_bench.result import Result
+from accel_bench_ci.verdict import (
     EXIT_CODES,
     GatePoint,
     GateReport,
@@ -17,10 +21,6 @@ from accel_bench.analysis.gates.gate import (
     pairs_of,
     worst_outcome,
 )
-from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
-from accel_bench.analysis.wording import percent, ratio_interval
-from accel_bench.result import Result
 
 ERROR_RATE = ONE_SIDED_ALPHA
 """How often new rounds of what is as fast confirm an alarm, at most.

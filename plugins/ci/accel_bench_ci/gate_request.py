@@ -11,7 +11,6 @@ from dataclasses import replace
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.gate import GateOptions
 from accel_bench.cli.options import parse_fraction
 from accel_bench.cli.output import form_of_output, print_text
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request, print_failures
@@ -20,11 +19,12 @@ from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.report.views.gate import render_gate
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.gating import SessionRounds, points_of_both, settle_gate
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
+from accel_bench_ci.gate import GateOptions
+from accel_bench_ci.gate_view import render_gate
+from accel_bench_ci.looks import SessionRounds, points_of_both, settle_gate
 
 
 def run_gate(options: GateOptions) -> int:

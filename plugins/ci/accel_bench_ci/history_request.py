@@ -10,27 +10,27 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement
 
-from accel_bench.analysis.gates.confirmation import Confirmation, confirm_step, other_series
-from accel_bench.analysis.gates.history import HistoryRun, histories, history_run
-from accel_bench.analysis.gates.history_schema import History
-from accel_bench.analysis.gates.tracked_figures import TrackedFigure
 from accel_bench.analysis.metrics.offered_load import offered_rate
-from accel_bench.cli.history import HistoryOptions
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import find_drafts, new_sessions, plan_request
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, make_plan
-from accel_bench.report.views.history import history_report
 from accel_bench.result import Result
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench.store.database import Store
-from accel_bench.store.history import read_history
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import RUNS
 from accel_bench.store.selection import CONDITION_SIGNS
+from accel_bench_ci.figures import TrackedFigure
+from accel_bench_ci.history import HistoryOptions
+from accel_bench_ci.history_view import history_report
+from accel_bench_ci.series import HistoryRun, histories, history_run
+from accel_bench_ci.series_schema import History
+from accel_bench_ci.step_confirmation import Confirmation, confirm_step, other_series
+from accel_bench_ci.stored_series import read_history
 
 
 def run_history(options: HistoryOptions) -> int:

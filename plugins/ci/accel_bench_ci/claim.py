@@ -26,14 +26,14 @@ def check_claims(
     A claim names a stack, a baseline, a metric, at_least, at_most or between, and where. Exits with
     0 when all hold, 1 when one does not, 5 when one cannot be told.
     """
-    from accel_bench.analysis.gates.claims import ClaimsFile, check_claim, check_metric, report_of
     from accel_bench.documents.load import SUFFIXES, load_file
     from accel_bench.documents.validate import validate
     from accel_bench.errors import ScenarioError
-    from accel_bench.report.views.claims import claims_report
     from accel_bench.runner.unfinished import open_results
     from accel_bench.store.queries import condition_of
     from accel_bench.store.schema import RUNS
+    from accel_bench_ci.claims import ClaimsFile, check_claim, check_metric, report_of
+    from accel_bench_ci.claims_view import claims_report
 
     if file.suffix not in SUFFIXES:
         raise ScenarioError(f"{file}: a file of claims ends in {', '.join(SUFFIXES)}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from accel_bench_ci.figures import COLUMN_FIGURES, figure_named, figures_of
+from accel_bench_ci.series import FEWEST, histories, history_run
 from analysis_factory import make_experiment, make_result
 
-from accel_bench.analysis.gates.history import FEWEST, histories, history_run
-from accel_bench.analysis.gates.tracked_figures import COLUMN_FIGURES, figure_named, figures_of
 from accel_bench.errors import StoreError
 from accel_bench.result import Status
 

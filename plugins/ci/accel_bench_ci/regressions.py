@@ -68,11 +68,11 @@ def regressions(asked: RegressionOptions) -> int:
     rows. Runs of two sets are no pairs: what looks worse is confirmed by `gate`, or by `history
     --confirm`. Exits with 1 where anything looks worse or fails newly, else with 0.
     """
-    from accel_bench.analysis.gates.reference import DEFAULT_FIGURES, Rule, compare_with_reference
-    from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS
-    from accel_bench.analysis.gates.tracked_figures import figure_named
     from accel_bench.cli.output import print_report
-    from accel_bench.report.views.reference import reference_report
+    from accel_bench_ci.figures import figure_named
+    from accel_bench_ci.reference import DEFAULT_FIGURES, Rule, compare_with_reference
+    from accel_bench_ci.reference_keys import DEFAULT_KEYS
+    from accel_bench_ci.reference_view import reference_report
 
     tolerance = options.parse_fraction(asked.tolerance, "--tolerance")
     aliases = parse_aliases(asked.alias or ())

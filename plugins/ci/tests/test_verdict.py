@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from accel_bench_ci.verdict import judge_gate
 from analysis_factory import (
     FAST,
     LORA,
@@ -15,7 +16,6 @@ from analysis_factory import (
     with_threads,
 )
 
-from accel_bench.analysis.gates.gate import judge_gate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.result import Status
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_ci.claims import Claim, check_claim
 from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
 from cli.program import Done, call
 from store.store_factory import make_rank, make_result, make_session
 
-from accel_bench.analysis.gates.claims import Claim, check_claim
 from accel_bench.result import Result, Status
 from accel_bench.store.database import open_store
 

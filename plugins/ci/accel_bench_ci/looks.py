@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from accel_bench.analysis.gates.gate import GateReport, judge_gate
-from accel_bench.analysis.gates.gate_confirmation import points_to_confirm, with_confirmation
 from accel_bench.planning.plan import Plan
 from accel_bench.runner.session import Session
 from accel_bench.store.database import Store
+from accel_bench_ci.gate_confirmation import points_to_confirm, with_confirmation
+from accel_bench_ci.verdict import GateReport, judge_gate
 
 
 class GateRounds(Protocol):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.gates.tracked_figures import Change
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.point_schema import Better
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench_ci.figures import Change
 
 
 class HistoryPoint(Frozen):

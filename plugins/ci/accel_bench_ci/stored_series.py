@@ -9,14 +9,6 @@ from typing import Any
 from sqlalchemy import ColumnElement
 
 from accel_bench.analysis.checks.audit import DEGRADING_ALONE
-from accel_bench.analysis.gates.history import HistoryRun, history_run
-from accel_bench.analysis.gates.tracked_figures import (
-    METRICS,
-    REQUEST_LATENCY,
-    TrackedFigure,
-    compared_figure,
-    figure_named,
-)
 from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
@@ -25,6 +17,14 @@ from accel_bench.store.commands import one_of_each
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.names import COMPUTED, stored_part
 from accel_bench.store.schema import IMPORTED, RUNS, within_limits
+from accel_bench_ci.figures import (
+    METRICS,
+    REQUEST_LATENCY,
+    TrackedFigure,
+    compared_figure,
+    figure_named,
+)
+from accel_bench_ci.series import HistoryRun, history_run
 
 
 def read_history(

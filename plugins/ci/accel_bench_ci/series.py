@@ -15,14 +15,6 @@ from typing import NamedTuple
 from accel_bench.analysis.aggregate import ExperimentRuns, StopReason
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.checks.offered_load import saturation
-from accel_bench.analysis.gates.history_schema import History, HistoryPoint, HistoryStep
-from accel_bench.analysis.gates.tracked_figures import (
-    REQUEST_LATENCY,
-    TOKENS_PER_SECOND,
-    TrackedFigure,
-    compared_figure,
-    figures_of,
-)
 from accel_bench.analysis.metrics.offered_load import OfferedLoad, is_saturated, offered_rate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
@@ -33,6 +25,14 @@ from accel_bench.analysis.wording import join_names, label_of, percent, plain_va
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
+from accel_bench_ci.figures import (
+    REQUEST_LATENCY,
+    TOKENS_PER_SECOND,
+    TrackedFigure,
+    compared_figure,
+    figures_of,
+)
+from accel_bench_ci.series_schema import History, HistoryPoint, HistoryStep
 
 FEWEST = SHORTEST_SERIES
 """Sessions without which no step is looked for."""

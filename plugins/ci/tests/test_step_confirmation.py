@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-
-from accel_bench.analysis.gates.confirmation import judge_new_runs
+from accel_bench_ci.step_confirmation import judge_new_runs
 
 DRAWS = 2000
 

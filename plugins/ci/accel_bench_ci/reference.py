@@ -18,21 +18,6 @@ from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.checks.offered_load import load_obstacle, newly_saturated
 from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
-from accel_bench.analysis.gates.reference_keys import DEFAULT_KEYS, rows_of
-from accel_bench.analysis.gates.reference_schema import (
-    FigureVerdict,
-    ReferenceComparison,
-    ReferenceFigure,
-    ReferenceRow,
-    State,
-)
-from accel_bench.analysis.gates.tracked_figures import (
-    METRICS,
-    REQUEST_LATENCY,
-    TrackedFigure,
-    compared_figure,
-    figures_of,
-)
 from accel_bench.analysis.metrics.offered_load import OfferedLoad, offered_load
 from accel_bench.analysis.statistics.estimators import Interval, holm
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
@@ -41,6 +26,21 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.scenario.layers import look_up
+from accel_bench_ci.figures import (
+    METRICS,
+    REQUEST_LATENCY,
+    TrackedFigure,
+    compared_figure,
+    figures_of,
+)
+from accel_bench_ci.reference_keys import DEFAULT_KEYS, rows_of
+from accel_bench_ci.reference_schema import (
+    FigureVerdict,
+    ReferenceComparison,
+    ReferenceFigure,
+    ReferenceRow,
+    State,
+)
 
 DEFAULT_FIGURES = ("tokens_per_second", "peak_memory_bytes", "last_loss")
 """Figures that are compared."""

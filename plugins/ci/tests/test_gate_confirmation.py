@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from analysis_factory import FAST, LORA, STEADY, make_failures, make_rounds, scaled
-
-from accel_bench.analysis.gates.gate import judge_gate
-from accel_bench.analysis.gates.gate_confirmation import (
+from accel_bench_ci.gate_confirmation import (
     ERROR_RATE,
     points_to_confirm,
     with_confirmation,
 )
+from accel_bench_ci.verdict import judge_gate
+from analysis_factory import FAST, LORA, STEADY, make_failures, make_rounds, scaled
+
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.result import Status
 

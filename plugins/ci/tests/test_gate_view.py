@@ -8,12 +8,12 @@ import json
 from xml.etree import ElementTree
 
 import pytest
+from accel_bench_ci.gate_view import gate_report, render_gate
+from accel_bench_ci.verdict import GatePoint, GateReport, Outcome
 
-from accel_bench.analysis.gates.gate import GatePoint, GateReport, Outcome
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.render_terminal import render_terminal
-from accel_bench.report.views.gate import gate_report, render_gate
 from accel_bench.result import Status
 
 

@@ -54,6 +54,6 @@ def gate(options: GateOptions) -> int:
     --max-rounds; only what those confirm by themselves, as 0.5 % of false alarms are, is a
     regression.
     """
-    from accel_bench.cli.gate_request import run_gate
+    from accel_bench_ci.gate_request import run_gate
 
     return run_gate(options)

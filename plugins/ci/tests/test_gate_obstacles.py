@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from accel_bench_ci.gate_view import FLAT, render_gate
+from accel_bench_ci.verdict import GateReport, judge_gate
 from analysis_factory import FAST, LORA, STEADY, UPDATE, make_experiment, make_rounds, scaled
 from serving_factory import serving
 
 from accel_bench.analysis.checks.offered_load import OTHER_LOAD
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
-from accel_bench.analysis.gates.gate import GateReport, judge_gate
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.machine.state import CPUState, MachineState
-from accel_bench.report.views.gate import FLAT, render_gate
 from accel_bench.result import Result, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.gates.confirmation import Confirmation
-from accel_bench.analysis.gates.history_schema import History, HistoryPoint, HistoryStep
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import count, label, percent, significant
 from accel_bench.report.table import (
@@ -19,6 +17,8 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_ci.series_schema import History, HistoryPoint, HistoryStep
+from accel_bench_ci.step_confirmation import Confirmation
 
 MOST_POINTS = 30
 """Points that are printed for people, the newest; JSON and CSV have all."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from accel_bench.analysis.gates.gate import GatePoint, GateReport
 from accel_bench.analysis.wording import (
     StackAtPoint,
     label,
@@ -32,6 +31,7 @@ from accel_bench.report.views.training import (
     update_verdict,
     verdict_column,
 )
+from accel_bench_ci.verdict import GatePoint, GateReport
 
 FAILURES: Mapping[str, str] = {
     "regression": "failure",

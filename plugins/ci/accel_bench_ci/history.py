@@ -41,6 +41,6 @@ def history(asked: HistoryOptions) -> int:
     in fresh processes, side by side. Exits with 1 where that confirms it, else with 0. Options that
     choose how to run are for that.
     """
-    from accel_bench.cli.history_request import run_history
+    from accel_bench_ci.history_request import run_history
 
     return run_history(asked)

@@ -21,13 +21,6 @@ from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.offered_load import rate_obstacle, saturation
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
-from accel_bench.analysis.gates.tracked_figures import (
-    METRICS,
-    OF_BUSY_TIME,
-    REQUEST_LATENCY,
-    figure_named,
-    figures_of,
-)
 from accel_bench.analysis.schema import Document, PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
@@ -37,6 +30,13 @@ from accel_bench.documents.base import Frozen
 from accel_bench.documents.validate import LocatedError
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
+from accel_bench_ci.figures import (
+    METRICS,
+    OF_BUSY_TIME,
+    REQUEST_LATENCY,
+    figure_named,
+    figures_of,
+)
 
 ClaimVerdict: TypeAlias = Literal["holds", "does not hold", "cannot tell"]
 ERROR_RATE = 0.025

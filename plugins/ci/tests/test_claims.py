@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from accel_bench_ci.claims import CheckedClaim, Claim, check_claim
 from serving_factory import serving
 
 from accel_bench.analysis.checks.offered_load import OTHER_LOAD
-from accel_bench.analysis.gates.claims import CheckedClaim, Claim, check_claim
 
 LATENCY = "request_latency_p50"
 

@@ -1,1 +1,0 @@
-"""What can stop a change: gate, history, reference and claims."""
