@@ -114,6 +114,7 @@ print(json.dumps(found))
 
 WORKS = {
     "advise": ["results", "cost", "--price", "2"],
+    "interop": ["results", "export", "--format", "mllog"],
     "op": ["op", "show", "rms_norm"],
     "share": ["bundle", "list"],
 }

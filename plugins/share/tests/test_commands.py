@@ -120,6 +120,27 @@ def test_a_tampered_bundle_is_neither_run_nor_shown(folder: Path, tmp_path: Path
     page = (tmp_path / "page.html").read_text()
     assert "<strong>bad&lt;b&gt;.zip</strong>" in page
     assert "3 files refused" in page
+    done = call("bundle", "check", "bad<b>.zip", "copy.zip", folder=tmp_path)
+    assert done.code == 1 and "error" not in done.out
+    sha256 = read_bundle(tmp_path / "copy.zip").manifest.sha256
+    assert done.out == f"copy.zip: ok, sha256 {sha256}\n"
+    assert done.err.startswith("bad<b>.zip: refused, ")
+    listed = call("bundle", "list", "--format", "json", folder=tmp_path)
+    assert listed.err.startswith("bad<b>.zip: refused, ")
+    rows = [(row["file"], row["scenario"]) for row in json.loads(listed.out)]
+    assert rows == [(name, "nulls") for name in ("copy.zip", "link.zip", "same.zip")]
+    assert call("bundle", "show", "bad<b>.zip", folder=tmp_path).code == 2
+
+
+def test_what_a_bundle_holds_is_shown_with_its_conclusion(folder: Path) -> None:
+    shown = call("bundle", "show", "first.zip", folder=folder).out
+    made = read_bundle(folder / "first.zip")
+    assert made.manifest.sha256 in shown and made.conclusion.splitlines()[0] in shown
+    document = json.loads(
+        call("bundle", "show", "first.zip", "--format", "json", folder=folder).out
+    )
+    assert document["conclusion"] == made.conclusion
+    assert document["sessions"] == [*made.manifest.sessions]
 
 
 def test_without_a_bundle_there_is_no_page(tmp_path: Path) -> None:
