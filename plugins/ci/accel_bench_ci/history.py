@@ -17,7 +17,7 @@ class HistoryOptions(MeasureOptions):
     scenario: Annotated[
         str, typer.Argument(help="A scenario's name or file; or a --where condition on runs.")
     ]
-    stack: Annotated[Names, typer.Option(help="Only this stack; repeatable.")] = None
+    only: Annotated[Names, typer.Option(help="Only this stack; repeatable.")] = None
     figure: Annotated[
         str, typer.Option(metavar="NAME", help="A figure, such as peak_memory_bytes; metrics.NAME.")
     ] = "tokens_per_second"

@@ -37,7 +37,7 @@ def run_history(options: HistoryOptions) -> int:
     """Print the histories; with `--confirm` run and judge what became worse."""
     with open_results(options.results) as store:
         found = _histories(store, options)
-    chosen = [one for one in found if options.stack is None or one.stack in options.stack]
+    chosen = [one for one in found if options.only is None or one.stack in options.only]
     if not chosen:
         raise StoreError(
             f"no measured run of {options.scenario!r} with these options; its stacks: "

@@ -89,7 +89,7 @@ STEPS = (
     Column("change", reader("relative_change"), form=_signed, kind="number"),
     Column("that is", reader("change"), kind="word"),
     Column("p", reader("p_value"), form=lambda value: significant(value, 2), kind="number"),
-    Column("sessions since", reader("points_since"), kind="number"),
+    Column("sessions since", reader("points_since"), kind="number", rank=1),
     Column("changed there", _changed),
 )
 """Columns of the steps."""
@@ -99,10 +99,10 @@ POINTS = (
     Column("date", lambda line: line.point.started_at[:10], kind="word"),
     Column("value", reader("point.value"), unit="[95 % interval]", form=_interval, kind="number"),
     Column("unit", reader("history.unit"), kind="word"),
-    Column("runs", reader("point.runs"), kind="number"),
+    Column("runs", reader("point.runs"), kind="number", rank=1),
     Column("status", reader("point.statuses"), form=", ".join),
     Column("step", reader("step.relative_change"), form=_signed, kind="number"),
-    Column("accel-bench", lambda line: line.point.versions.get("accel-bench"), kind="word"),
+    Column("accel-bench", lambda line: line.point.versions.get("accel-bench"), kind="word", rank=2),
 )
 """Columns of the points."""
 

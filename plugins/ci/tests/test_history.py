@@ -98,7 +98,7 @@ def document(*arguments: str) -> tuple[Any, Any]:
 
 def test_a_series_is_printed_with_its_step(measured: list[Result], here: Path) -> None:
     store(measured, [1.0] * 8 + [1.2] * 8, "other")
-    done = history("nightly", "--stack", "other")
+    done = history("nightly", "--only", "other")
     assert done.code == 0
     assert "% less, worse since session night-08" in done.out
     assert "steps are estimates until new runs confirm them" in done.out
@@ -110,14 +110,16 @@ def test_a_series_is_printed_with_its_step(measured: list[Result], here: Path) -
     rows = csv.DictReader(io.StringIO(history("nightly", "--format", "csv").out))
     assert [row["session"] for row in rows if row["step_change"] == "worse"] == ["night-08"]
     assert "no step in 8 sessions" not in done.out
-    few = history("nightly", "--where", "started_at < 2026-01-07", "--stack", "other")
+    few = history("nightly", "--where", "started_at < 2026-01-07", "--only", "other")
     assert "6 of the 14 sessions that a search for steps needs" in few.out
+    narrow = call("history", "nightly", COLUMNS="80").out.splitlines()
+    assert max(map(len, narrow)) <= 80
 
 
 def test_a_step_is_confirmed_by_new_runs_or_it_is_not(measured: list[Result], here: Path) -> None:
     # What runs now is as fast as the newest sessions: the step is real.
     store(measured, [0.2] * 8 + [1.0] * 8, "other")
-    arguments = ("nightly.yaml", "--stack", "other", "--confirm", *FORKING)
+    arguments = ("nightly.yaml", "--only", "other", "--confirm", *FORKING)
     code, found = document(*arguments, "--rounds", "5")
     (confirmed,) = found["confirmations"]
     assert (code, confirmed["confirmed"]) == (1, True)
@@ -147,7 +149,7 @@ def on_h100(result: Result) -> Result:
 
 def test_a_step_on_another_device_is_not_confirmed_here(measured: list[Result], here: Path) -> None:
     store([on_h100(run) for run in measured], [1.0] * 8 + [1.2] * 8, "other")
-    done = history("nightly.yaml", "--stack", "other", "--confirm", *FORKING)
+    done = history("nightly.yaml", "--only", "other", "--confirm", *FORKING)
     assert (done.code, done.out) == (2, "")
     assert "of other on NVIDIA H100 is not confirmed: new runs here are of other work" in done.err
     with open_store("accel_bench_results", write=False) as opened:
@@ -156,7 +158,7 @@ def test_a_step_on_another_device_is_not_confirmed_here(measured: list[Result], 
 
 BAD = {
     ("nightyl",): "no measured run of 'nightyl'",
-    ("nightly", "--stack", "none"): "its stacks: ",
+    ("nightly", "--only", "none"): "its stacks: ",
     ("nightly", "--figure", "tokens_per_secnd"): "did you mean 'tokens_per_second'",
     ("nightly", "--where", "stack ="): "cannot be understood",
 }

@@ -23,7 +23,9 @@ from accel_bench_op.engine import Op, OpOptions
 from accel_bench_op.scenarios import CellChoice, _scenario_name, cell_scenarios
 from accel_bench_op.view import operations_report
 from cli.program import call, start, surroundings, write_nulls
+from whole_tables import assert_whole
 
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.catalog.hardware import named_hardware
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
@@ -437,6 +439,20 @@ def test_a_verdict_says_how_many_rounds_it_needs() -> None:
     assert "not tested" in text
     text = render_report(operations_report(OperationReport(baseline="eager", cells=cells)), "wide")
     assert "needs 2" in " ".join(text.split()) and "mean ms" in text
+
+
+def test_a_table_of_cells_fits_80_columns_and_its_cells_are_whole() -> None:
+    span = Interval(median=123456.7, low=98765.4, high=145678.9)
+    figures = {
+        **dict.fromkeys(("flops_per_second", "bytes_per_second", "peak_bytes"), 1.23e9),
+        "fraction_of_roofline": 0.1234,
+        "calls_per_second": span,
+        "seconds_per_call": Interval(median=8.1e-6, low=6.8e-6, high=1.1e-5),
+        "ratio": Interval(median=1.234, low=0.987, high=1.456),
+    }
+    full = OperationCell(**{**cell("inductor", Status.OK, **figures), "runs": 5, "verdict": "same"})
+    report = operations_report(OperationReport(baseline="eager", cells=(full,)))
+    assert_whole(report.sections[0].tables[0])
 
 
 def test_out_of_memory_is_a_cell_and_a_failure_is_an_error() -> None:
