@@ -23,7 +23,9 @@ def fail(source):
 
 
 def read(source):
-    yield "no row" if "rowless" in source.text else ImportedRow(key="one")
+    if "rowless" in source.text:
+        yield "no row"
+    yield ImportedRow(key="one", seconds="long" if "wrong" in source.text else 1.0)
 
 
 FAILING = Format(description="failure", recognizes=fail, read=read)
@@ -93,6 +95,9 @@ def test_broken_formats_are_named_and_hide_no_other(stranger: Path, tmp_path: Pa
     path.write_text("text, but rowless")
     done = call(*ask, folder=tmp_path, PYTHONPATH=str(stranger))
     assert (done.code, f"{path}: begins as texts, but is not: " in done.err) == (2, True)
+    path.write_text("text, but wrong")
+    done = call(*ask, folder=tmp_path, PYTHONPATH=str(stranger))
+    assert "the format read reads what no result may be: seconds: " in done.err and done.code == 2
 
 
 @pytest.mark.parametrize(

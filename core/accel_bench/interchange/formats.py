@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from pydantic import ValidationError
+
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import slug
@@ -209,8 +211,19 @@ def _with_given(row: ImportedRow, given: Mapping[str, JsonValue]) -> ImportedRow
 
 
 def results_of_file(file: ImportedFile, now: str) -> list[Result]:
-    """Return the rows of a file as results of a session that is named by its content."""
+    """Return the rows of a file as results of a session that is named by its content.
+
+    Raises ImportFileError for a row that no result can hold.
+    """
     session = f"import-{slug(file.format)}-{file.source.sha256[:12]}"
     if more := beyond(file.source, file.rows[0].given if file.rows else {}):
         session += f"-{digest(more, 6)}"
-    return to_results(file.rows, file.source, file.format, session, now)
+    try:
+        return to_results(file.rows, file.source, file.format, session, now)
+    except ValidationError as error:
+        problem = "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
+        )
+        raise ImportFileError(
+            f"{file.source.path}: the format {file.format} reads what no result may be: {problem}"
+        ) from error

@@ -47,6 +47,9 @@ from accel_bench_share.bundle_file import (
     read_bundle,
 )
 
+PAGES = "accel_bench.pages"
+"""Group of the entry point that makes the page of a session."""
+
 
 @dataclass(frozen=True)
 class Content:
@@ -57,10 +60,6 @@ class Content:
     baseline: str
     texts: Mapping[str, str]
     """Further members: `scenario.yaml`, `conclusion.md` and what only people read."""
-
-
-PAGES = "accel_bench.pages"
-"""Group of the entry point that makes the page of a session."""
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
