@@ -197,7 +197,8 @@ def collect_runs(
     passed the self-audit and are not audited again.
     """
     experiment = planned.experiment
-    replaced = replaced_rounds(run for run in results if run.experiment.point == experiment.point)
+    later = (run for run in results if run.replaces)
+    replaced = replaced_rounds(run for run in later if run.experiment.point == experiment.point)
     own = [
         result
         for result in results
@@ -257,9 +258,8 @@ def collect_experiment(
 def _of_tables(run: Result, first: Result) -> Result:
     """Return what tables show of a run beside its speed; parts like those of the first are its."""
     ranks = tuple(_with_fields(RankResult, rank, RANK_FACTS) for rank in run.ranks)
-    alike = {
-        name: getattr(first, name) for name in ALIKE if getattr(run, name) == getattr(first, name)
-    }
+    known, own = vars(first), vars(run)
+    alike = {name: known[name] for name in ALIKE if own[name] == known[name]}
     return _with_fields(Result, run, RUN_FACTS, **alike, ranks=ranks)
 
 

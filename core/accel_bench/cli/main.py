@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -50,8 +51,14 @@ def _options(
     """Options of the program itself."""
 
 
+OBJECTS_BETWEEN_COLLECTIONS = 100_000
+"""How many objects are made before garbage is looked for: imports, half of the time of a short
+command, leave none."""
+
+
 def main() -> None:
     """Run the program; an error of ours is a message and an exit code, not a traceback."""
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     prepare_streams()
     _raised.clear()
     for number in INTERRUPTIONS:

@@ -28,25 +28,27 @@ def content_checksum(document: bytes, samples: bytes) -> str:
 def with_checksum(columns: Columns) -> Columns:
     """Return all columns of a row in the order of their names, with their checksum."""
     ordered = dict(sorted(columns.items()))
-    return {**ordered, "checksum": _checksum(ordered)}
+    return {**ordered, "checksum": _checksum([*ordered.values()])}
 
 
-def _checksum(ordered: Mapping[str, Any]) -> str:
-    # Their places are their names: texts of those would double the time.
-    return digest([*ordered.values()], SHA256_DIGITS)
+def _checksum(values: list[Any]) -> str:
+    # A value's place is its name: texts of names would double the time.
+    return digest(values, SHA256_DIGITS)
 
 
 def intact(columns: Mapping[str, Any]) -> bool:
     """Return whether the columns match their checksum, and the content of a run its own.
 
-    All columns of the row are needed, in the order in which `schema.within_limits` reads them.
+    They are those of a whole row, in the order in which `schema.within_limits` reads them, with the
+    contents last.
     """
-    own = dict(columns)
-    checksum, *contents = (own.pop(name, None) for name in ("checksum", *CONTENTS))
+    values = [*columns.values()]
+    contents = [values.pop() for name in CONTENTS if name in columns][::-1]
+    checksum = values.pop()
     try:
-        if _checksum(own) != checksum:
+        if _checksum(values) != checksum:
             return False
     except (TypeError, ValueError):
         # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.
         return False
-    return contents == [None, None] or content_checksum(*contents) == columns["content_checksum"]
+    return not contents or content_checksum(*contents) == columns["content_checksum"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
@@ -318,7 +318,7 @@ class Store:
 
     def _runs(
         self, *conditions: ColumnElement[bool], order: Sequence[Column[Any]] = CHRONOLOGICAL
-    ) -> Iterator[Columns]:
+    ) -> Iterator[Mapping[str, Any]]:
         try:
             query = self._reading.where(*conditions).order_by(*order)
             yield from self.fetch(query, ROWS_AT_ONCE)
@@ -328,7 +328,7 @@ class Store:
             first = [column.name for column in order if column not in CHRONOLOGICAL]
             yield from sorted(found, key=lambda columns: [text_of(columns[name]) for name in first])
 
-    def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Columns]:
+    def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Mapping[str, Any]]:
         """Read part by part where a damaged page stops a query; what cannot be read is empty.
 
         The ids come from the primary key's index, which lies on pages of its own.
@@ -339,7 +339,7 @@ class Store:
 
     def _salvage_part(
         self, ids: Sequence[str], conditions: Sequence[ColumnElement[bool]]
-    ) -> Iterator[Columns]:
+    ) -> Iterator[Mapping[str, Any]]:
         """Read runs together, or in two halves where that cannot be."""
         try:
             yield from list(self.fetch(self._reading.where(RUNS.c.run_id.in_(ids), *conditions)))
@@ -352,14 +352,12 @@ class Store:
 
     def fetch(
         self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS, **parameters: Any
-    ) -> Iterator[Columns]:
+    ) -> Iterator[Mapping[str, Any]]:
         """Yield the rows of a query on tables of `schema`, fetching so many at once."""
         with self._faults(), self._connect(self._engine) as connection:
             reading = connection.execution_options(yield_per=at_once)
-            found = reading.execute(query, parameters)
-            names = list(found.keys())
-            for part in found.partitions():
-                yield from (dict(zip(names, row, strict=True)) for row in part)
+            found: Iterable[Any] = reading.execute(query, parameters).mappings()
+            yield from found
 
     def unknown(self, prefix: str) -> StoreError:
         """Return the error for an unknown id, with the nearest ids or the newest."""

@@ -122,7 +122,7 @@ def group_runs(
         .where(*conditions)
         .group_by(*labels)
     )
-    rows = [_named(row, fields) for row in store.fetch(query)]
+    rows = [_named(dict(row), fields) for row in store.fetch(query)]
     return sorted(rows, key=lambda row: list(map(_place, list(row.values())[: len(fields)])))
 
 

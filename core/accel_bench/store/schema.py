@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -244,7 +243,8 @@ def within_limits(table: Table, untyped: bool, document: str = "") -> list[Colum
     """Return the columns of a table; a text that is too long is cut, and fails its checksum.
 
     `document` is a column that may be longer. With `untyped`, as in SQLite, any column may hold a
-    text. Columns are in the order of their names, in which checksums take them.
+    text. Columns are in the order of their names, in which checksums take them, and the checksum is
+    the last.
     """
 
     def limited(column: Column[Any]) -> ColumnElement[Any]:
@@ -252,11 +252,17 @@ def within_limits(table: Table, untyped: bool, document: str = "") -> list[Colum
             return column
         # Written out: hundreds of parameters take a tenth of a second to compile.
         most = MAXIMUM_PAYLOAD_BYTES if column.name == document else MAXIMUM_COLUMN_BYTES
-        limit: ColumnElement[int] = literal_column(str(most))
+        # In SQLite numbers are less than any text, and their length would have to be written first.
+        fits = (
+            func.length(column) <= literal_column(str(most))
+            if isinstance(column.type, Text)
+            else column < literal_column("''")
+        )
         cut = func.substr(column, literal_column("1"), literal_column(str(SHOWN_LETTERS)))
-        return case((func.length(column) <= limit, column), else_=cut).label(column.name)
+        return case((fits, column), else_=cut).label(column.name)
 
-    return [limited(column) for column in sorted(table.columns, key=attrgetter("name"))]
+    ordered = sorted(table.columns, key=lambda column: (column.name == "checksum", column.name))
+    return [limited(column) for column in ordered]
 
 
 def _content(table: Table, name: str) -> ColumnElement[Any]:

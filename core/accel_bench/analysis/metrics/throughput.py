@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean, stdev
 from typing import TypeVar
 
@@ -109,8 +110,8 @@ def run_throughput(result: Result) -> RunThroughput | None:
         tokens_per_second_per_device=real / seconds / len(windows),
         seconds_per_token=seconds / real,
         step_seconds=tuple(map(max, steps)),
-        losses=_summed(by_rank, lambda sample: sample.loss),
-        step_tokens=_summed(by_rank, lambda sample: sample.supervised_tokens),
+        losses=_summed(by_rank, attrgetter("loss")),
+        step_tokens=_summed(by_rank, attrgetter("supervised_tokens")),
         real_tokens=real,
         seconds=seconds,
         sequences=sum(sample.sequences for window in counted for sample in window.samples),
@@ -145,11 +146,11 @@ def _summed(
     by_rank: Sequence[Mapping[int, Sample]], read: Callable[[Sample], T | None]
 ) -> tuple[T | None, ...]:
     """Sum a number over ranks, by step number from 0; null where a rank lacks it."""
-    if len(by_rank) == 1:
-        (only,) = by_rank
-        return tuple(read(only[step]) if step in only else None for step in range(max(only) + 1))
+    last: int = max(max(one) for one in by_rank)
+    if len(by_rank) == 1 and [*by_rank[0]] == [*range(last + 1)]:
+        return tuple(map(read, by_rank[0].values()))
     sums: list[T | None] = []
-    for step in range(max(map(max, by_rank)) + 1):
+    for step in range(last + 1):
         samples = [ranks_samples.get(step) for ranks_samples in by_rank]
         known = [value for sample in samples if sample and (value := read(sample)) is not None]
         sums.append(sum(known) if len(known) == len(samples) else None)
