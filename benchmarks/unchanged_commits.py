@@ -15,8 +15,7 @@ from collections.abc import Collection, Sequence
 from statistics import fmean, median
 from typing import TypeAlias
 
-from accel_bench_ci.gate_confirmation import with_new_points
-from accel_bench_ci.looks import settle_gate
+from accel_bench_ci.looks import settle_gate, with_new_points
 from accel_bench_ci.step_confirmation import judge_new_runs
 from accel_bench_ci.verdict import EXIT_CODES, GatePoint, GateReport
 

@@ -17,7 +17,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench_ci.series_schema import History, HistoryPoint, HistoryStep
+from accel_bench_ci.series import History, HistoryPoint, HistoryStep
 from accel_bench_ci.step_confirmation import Confirmation
 
 MOST_POINTS = 30

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.aggregate import counted_runs, replaced_rounds
 from accel_bench.analysis.checks.audit import with_audit
@@ -19,9 +19,11 @@ from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.checks.offered_load import load_obstacle, newly_saturated
 from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
 from accel_bench.analysis.metrics.offered_load import OfferedLoad, offered_load
+from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, holm
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
 from accel_bench.analysis.tables.listing import differing_keys
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
@@ -34,13 +36,6 @@ from accel_bench_ci.figures import (
     figures_of,
 )
 from accel_bench_ci.reference_keys import DEFAULT_KEYS, rows_of
-from accel_bench_ci.reference_schema import (
-    FigureVerdict,
-    ReferenceComparison,
-    ReferenceFigure,
-    ReferenceRow,
-    State,
-)
 
 DEFAULT_FIGURES = ("tokens_per_second", "peak_memory_bytes", "last_loss")
 """Figures that are compared."""
@@ -59,6 +54,95 @@ DEVIATIONS = 3.5
 
 NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
 """Endings that say nothing of what was run."""
+
+State: TypeAlias = Literal[
+    "compared", "new", "missing", "newly failing", "newly saturated", "newly passing", "failing"
+]
+FigureVerdict: TypeAlias = Literal[
+    "better", "worse", "different", "same", "inconclusive", "unknown"
+]
+
+
+class ReferenceFigure(Frozen):
+    """One figure of one row on both sides: medians over runs."""
+
+    name: str
+    unit: str
+    better: str
+    reference: float | None
+    current: float | None
+
+    ratio: Interval | None = None
+    """Current over reference, with Welch's 95 % interval; null unless both are positive."""
+
+    p_value: float | None = None
+    """Chance of such a ratio if nothing changed, by Welch's t test, adjusted by Holm's method for
+    all rows and figures; null with fewer than two runs on a side."""
+
+    verdict: FigureVerdict
+    """`same` within the tolerance; `inconclusive` with a single run on a side, or a p-value above
+    0.05; `worse` too, without a ratio, for the latency of requests that pile up in the current runs
+    alone, at the same rate."""
+
+    reason: str = ""
+    """Why it is not compared, where requests arrive at a rate; else empty."""
+
+    outlier: bool = False
+    """Whether the ratio stands out from those of the other rows."""
+
+
+class ReferenceRow(Frozen):
+    """One key in both sets."""
+
+    key: dict[str, JsonValue]
+    state: State
+    """`newly saturated` where requests pile up in a current run, and in none of the reference at
+    the same rate."""
+
+    reference_runs: tuple[str, ...]
+    """Ids of runs that count."""
+
+    current_runs: tuple[str, ...]
+
+    reference_status: str
+    """How they ended, each ending once; empty without runs."""
+
+    current_status: str
+    imported: bool = False
+    """Whether either side was measured by another program."""
+
+    figures: tuple[ReferenceFigure, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Why the current runs failed, where they did."""
+
+    differing: tuple[Difference, ...] = ()
+    """Arguments and facts of the environment that differ, except those of all rows."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether something looks worse than in the reference."""
+        newly = self.state in ("newly failing", "newly saturated")
+        return newly or any(one.verdict == "worse" for one in self.figures)
+
+
+class ReferenceComparison(Document):
+    """The document of `accel-bench results regressions`."""
+
+    reference: str
+    """What was compared with."""
+
+    tolerance: float
+    aliases: dict[str, str]
+    rows: tuple[ReferenceRow, ...]
+
+    differing: tuple[Difference, ...]
+    """What differs in every row that both sets have, in the same way."""
+
+    worse: int
+    """Rows in which something looks worse."""
+
+    exit_code: int
+    """1 where there are any, else 0."""
 
 
 Loads: TypeAlias = tuple[OfferedLoad, OfferedLoad]

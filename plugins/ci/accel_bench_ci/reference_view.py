@@ -19,7 +19,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench_ci.reference_schema import (
+from accel_bench_ci.reference import (
     ReferenceComparison,
     ReferenceFigure,
     ReferenceRow,

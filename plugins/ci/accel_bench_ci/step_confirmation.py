@@ -20,8 +20,7 @@ from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA, SHORTEST_SIDE
 from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, PRACTICAL_FLOOR, RoundKey
 from accel_bench.analysis.wording import join_names, label, percent
 from accel_bench.documents.base import JsonValue
-from accel_bench_ci.series import HistoryRun
-from accel_bench_ci.series_schema import History, HistoryPoint, HistoryStep
+from accel_bench_ci.series import History, HistoryPoint, HistoryRun, HistoryStep
 
 FEWEST_FOR_ROBUST = 20
 """Sessions without which a robust spread costs more certainty than outliers do."""

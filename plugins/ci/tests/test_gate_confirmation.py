@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accel_bench_ci.gate_confirmation import (
+from accel_bench_ci.looks import (
     ERROR_RATE,
     points_to_confirm,
     with_confirmation,
