@@ -133,6 +133,12 @@ def test_the_shell_completes_a_stranger_s_command(stranger: Path) -> None:
     assert done.out.split() == ["greet"]
 
 
+def test_the_shell_completes_commands_of_a_noun(stranger: Path) -> None:
+    asked = {"COMP_WORDS": "accel-bench results p", "COMP_CWORD": "2"}
+    done = start(_ACCEL_BENCH_COMPLETE="complete_bash", PYTHONPATH=str(stranger), **asked)
+    assert sorted(done.out.split()) == ["pivot", "praise"]
+
+
 def test_the_shell_completes_nothing_behind_a_command_that_there_is_not() -> None:
     asked = {"COMP_WORDS": "accel-bench nothing ", "COMP_CWORD": "2"}
     done = start(_ACCEL_BENCH_COMPLETE="complete_bash", **asked)

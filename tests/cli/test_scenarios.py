@@ -165,3 +165,12 @@ def test_every_key_is_listed_with_its_values_default_and_meaning() -> None:
     assert (device["values"], device["default"]) == ("text", '"auto"')
     assert found["measure.warmup"]["values"] == "whole number, auto"
     assert {"stacks.NAME.set", "exclude[].when", "adapter.use"} <= found.keys()
+
+
+def test_a_new_scenario_is_a_copy_that_checks_and_replaces_no_file(tmp_path: Path) -> None:
+    done = call("scenarios", "new", "my.yaml", "--like", "noise-floor", folder=tmp_path)
+    assert done.code == 0 and "scenarios check my.yaml" in done.out
+    assert call("scenarios", "show", "noise-floor").out == (tmp_path / "my.yaml").read_text()
+    again = call("scenarios", "new", "my.yaml", folder=tmp_path)
+    assert (again.code, "is already there" in again.err) == (2, True)
+    assert call("scenarios", "new", "x", "--like", "quickstrat", folder=tmp_path).code == 2

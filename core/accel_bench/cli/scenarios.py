@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -78,6 +79,23 @@ def check(
             wrong += 1
             print_aside(printable(str(error)))
     raise typer.Exit(2 if wrong else 0)
+
+
+@app.command("new")
+def new_scenario(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, such as my.yaml.")],
+    like: Annotated[str, typer.Option(help="A name that `scenarios` lists.")] = "quickstart",
+) -> None:
+    """Write a scenario to go on from: a copy of a shipped one."""
+    from accel_bench.documents.files import write_atomically
+    from accel_bench.documents.presets import preset_path
+    from accel_bench.errors import ScenarioError
+
+    text = preset_path("scenarios", like).read_text(encoding="utf8")
+    if file.exists():
+        raise ScenarioError(f"{file} is already there; nothing is overwritten, choose another name")
+    write_atomically(file, [text])
+    typer.echo(printable(f"written: {file}; `accel-bench scenarios check {file}` checks it"))
 
 
 @app.command("schema")
