@@ -13,7 +13,7 @@ from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl
 from accel_bench.modeling.data import text_sources
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.speech_impl import SpeechDataset
+    from accel_bench_media.data.speech_impl import SpeechDataset
 
 SPEAKER = "espeak-ng"
 """The program that speaks, and Debian's package of it."""
@@ -88,7 +88,7 @@ class Speech(Plugin[SpeechOptions]):
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
         """Speak in a process that is not measured."""
-        from accel_bench.builtin.data import speech_impl
+        from accel_bench_media.data import speech_impl
 
         if self.options.source == SPEAKER:
             speech_impl.spoken(run, self.options)
@@ -96,7 +96,7 @@ class Speech(Plugin[SpeechOptions]):
     @hookimpl
     def load_data(self, run: Run) -> SpeechDataset:
         """Make up the tones from `data.seed`, or map what was spoken into memory."""
-        from accel_bench.builtin.data import speech_impl
+        from accel_bench_media.data import speech_impl
 
         dataset = speech_impl.load(run, self.options)
         run.on_evidence(dataset.evidence)
@@ -105,21 +105,21 @@ class Speech(Plugin[SpeechOptions]):
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
         """Yield micro-batches as the task needs them; what is counted are audio samples."""
-        from accel_bench.builtin.data import speech_batches_impl
+        from accel_bench_media.data import speech_batches_impl
 
         return speech_batches_impl.batches_of(run, self.options)
 
     @hookimpl
     def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
         """Return the batches of the utterances that are held out."""
-        from accel_bench.builtin.data import speech_batches_impl
+        from accel_bench_media.data import speech_batches_impl
 
         return speech_batches_impl.evaluation_batches_of(run, self.options)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
         """Return utterances of `max_audio_len` as the task needs them."""
-        from accel_bench.builtin.data import speech_simulated_impl
+        from accel_bench_media.data import speech_simulated_impl
 
         return speech_simulated_impl.simulated_batch(run, self.options, micro_batch_size)
 

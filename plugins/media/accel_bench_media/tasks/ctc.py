@@ -19,7 +19,7 @@ from accel_bench import (
     hookimpl,
     model_config,
 )
-from accel_bench.builtin.tasks.speech import (
+from accel_bench_media.tasks.speech import (
     AUDIO_SAMPLES,
     augmentation,
     dropped_layers,
@@ -100,7 +100,7 @@ class CTC(Task[CTCOptions]):
 
         The encoder is frozen with its first call: the optimizer has all weights by then.
         """
-        from accel_bench.builtin.tasks.ctc_impl import CTCLoss, FrozenEncoder
+        from accel_bench_media.tasks.ctc_impl import CTCLoss, FrozenEncoder
 
         micro_batches = run.trains_from * run.scenario.train.gradient_accumulation
         return CTCLoss(run.unwrapped_model, FrozenEncoder(run.unwrapped_model, micro_batches))

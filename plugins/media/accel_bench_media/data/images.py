@@ -19,7 +19,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.text_sources import home_path
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.data.images_impl import ImageDataset
+    from accel_bench_media.data.images_impl import ImageDataset
 
 GLYPHS = string.digits + string.ascii_letters + string.punctuation
 """Characters that the source `glyphs` draws, one for each class."""
@@ -94,7 +94,7 @@ class Pictures(Plugin[ImageOptionsT]):
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
         """Draw in a process that is not measured."""
-        from accel_bench.builtin.data import images_impl
+        from accel_bench_media.data import images_impl
 
         if self.options.source != "synthetic":
             images_impl.drawn(run, self.options)
@@ -102,7 +102,7 @@ class Pictures(Plugin[ImageOptionsT]):
     @hookimpl
     def load_data(self, run: Run) -> ImageDataset:
         """Make up the images from `data.seed`, or map what was drawn into memory."""
-        from accel_bench.builtin.data import images_impl
+        from accel_bench_media.data import images_impl
 
         dataset = images_impl.load(run, self.options)
         run.on_evidence(dataset.evidence)
@@ -126,7 +126,7 @@ class Images(Pictures[ImageOptions]):
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
         """Yield micro-batches of `pixel_values` and `labels`; what is counted are images."""
-        from accel_bench.builtin.data import images_impl
+        from accel_bench_media.data import images_impl
 
         config = getattr(run.unwrapped_model, "config", None)
         size, labels = getattr(config, "image_size", None), getattr(config, "num_labels", None)
@@ -140,14 +140,14 @@ class Images(Pictures[ImageOptions]):
     @hookimpl
     def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
         """Return the batches of the images that are held out."""
-        from accel_bench.builtin.data import images_impl
+        from accel_bench_media.data import images_impl
 
         return images_impl.evaluation_batches_of(run)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
         """Return images, with a label each."""
-        from accel_bench.builtin.data import images_impl
+        from accel_bench_media.data import images_impl
 
         return images_impl.simulated_batch(run, self.options, micro_batch_size)
 

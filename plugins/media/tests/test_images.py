@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accel_bench_media.data.images import GLYPHS, ImageOptions, Images
+from accel_bench_media.data.images_impl import drawn, load, make_up
 from media_works import built_run
 from pydantic import ValidationError
 
-from accel_bench.builtin.data.images import GLYPHS, ImageOptions, Images
-from accel_bench.builtin.data.images_impl import drawn, load, make_up
 from accel_bench.errors import ScenarioError
 from accel_bench.testing import make_run
 
@@ -74,7 +74,7 @@ def test_more_classes_than_characters_are_refused() -> None:
 def test_drawing_without_pillow_is_refused_with_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accel_bench.builtin.data.images.find_spec", lambda name: None)
+    monkeypatch.setattr("accel_bench_media.data.images.find_spec", lambda name: None)
     run = make_run(tmp_path)
     drawing, made_up = (Images(ImageOptions(source=one)) for one in ("glyphs", "synthetic"))
     (reason,) = drawing.check_scenario(run.experiment)

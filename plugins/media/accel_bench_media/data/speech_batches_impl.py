@@ -12,8 +12,6 @@ import numpy.typing as npt
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.speech import SpeechOptions
-from accel_bench.builtin.data.speech_impl import SAMPLING_RATE, SpeechDataset
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, Order, sample_order
 from accel_bench.modeling.data.sample_batches import (
@@ -24,6 +22,8 @@ from accel_bench.modeling.data.sample_batches import (
     micro_batches,
 )
 from accel_bench.modeling.data.token_batches import IGNORED_LABEL, evaluation_plan, plan_of
+from accel_bench_media.data.speech import SpeechOptions
+from accel_bench_media.data.speech_impl import SAMPLING_RATE, SpeechDataset
 
 Waveform: TypeAlias = npt.NDArray[np.float32]
 Mask: TypeAlias = npt.NDArray[np.bool_]

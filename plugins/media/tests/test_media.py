@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from accel_bench_media.tasks.ctc import CTC, CTCOptions
+from accel_bench_media.tasks.image_text_impl import contrastive_loss
+from accel_bench_media.tasks.speech_pretraining import SpeechPretraining
 from media_works import SAMPLES, TRAIN, WORKS, built_run
 from transformers import Trainer, TrainingArguments
 
-from accel_bench import Result, Status
-from accel_bench.builtin.tasks.ctc import CTC, CTCOptions
-from accel_bench.builtin.tasks.image_text_impl import contrastive_loss
+from accel_bench import Result, Status, Task
 from accel_bench.errors import ScenarioError
 from accel_bench.flops.formulas import model_flops
 from accel_bench.testing import make_experiment, run_scenario
@@ -85,6 +86,22 @@ def test_an_image_with_the_same_caption_is_no_negative() -> None:
         for row, columns in enumerate(kept)
     ]
     assert loss.item() == pytest.approx(float(sum(both)) / 2, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("task", "config", "drawn"),
+    [
+        (SpeechPretraining, {}, "Gumbel noise"),
+        (CTC, {"mask_time_prob": 0.05}, "SpecAugment"),
+        (CTC, {"mask_time_prob": 0.05, "apply_spec_augment": False}, ""),
+        (CTC, {"mask_time_prob": 0.0}, ""),
+    ],
+)
+def test_a_task_says_what_its_steps_draw_at_random(
+    task: type[Task[Any]], config: dict[str, Any], drawn: str
+) -> None:
+    model = SimpleNamespace(config=SimpleNamespace(**config))
+    assert task(task.Options()).random_operations(model) == drawn
 
 
 def test_pretraining_hides_about_half_of_an_utterance(tmp_path: Path) -> None:

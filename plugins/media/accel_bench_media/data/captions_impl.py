@@ -10,9 +10,6 @@ import numpy as np
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.captions import CaptionOptions
-from accel_bench.builtin.data.images import fitting_problems
-from accel_bench.builtin.data.images_impl import ImageDataset, black, made_up_names
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
 from accel_bench.modeling.data.sample_batches import (
@@ -23,6 +20,9 @@ from accel_bench.modeling.data.sample_batches import (
     micro_batches,
 )
 from accel_bench.modeling.data.token_batches import IGNORED_LABEL, evaluation_plan, plan_of
+from accel_bench_media.data.captions import CaptionOptions
+from accel_bench_media.data.images import fitting_problems
+from accel_bench_media.data.images_impl import ImageDataset, black, made_up_names
 
 BYTES = 256
 """Token ids of a text are below this; those of the model's special tokens lie above."""

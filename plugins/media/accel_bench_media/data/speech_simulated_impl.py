@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.speech import SpeechOptions
-from accel_bench.builtin.data.speech_batches_impl import FRAMES_IN_POSITION, HOP, frames_of
-from accel_bench.builtin.data.speech_impl import TONE_SAMPLES
+from accel_bench_media.data.speech import SpeechOptions
+from accel_bench_media.data.speech_batches_impl import FRAMES_IN_POSITION, HOP, frames_of
+from accel_bench_media.data.speech_impl import TONE_SAMPLES
 
 
 def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:

@@ -9,13 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from media_works import built_run
-from pydantic import ValidationError
-
-from accel_bench import Run
-from accel_bench.builtin.data.speech import Speech, SpeechOptions
-from accel_bench.builtin.data.speech_batches_impl import frames_of, normalized
-from accel_bench.builtin.data.speech_impl import (
+from accel_bench_media.data.speech import Speech, SpeechOptions
+from accel_bench_media.data.speech_batches_impl import frames_of, normalized
+from accel_bench_media.data.speech_impl import (
     ALPHABET,
     SpeechDataset,
     docstring_sentences,
@@ -23,6 +19,10 @@ from accel_bench.builtin.data.speech_impl import (
     spoken,
     transcript_of,
 )
+from media_works import built_run
+from pydantic import ValidationError
+
+from accel_bench import Run
 from accel_bench.errors import ScenarioError
 from accel_bench.testing import evidence_of, make_run
 
@@ -101,7 +101,7 @@ def test_a_voice_that_there_is_not_is_named(tmp_path: Path) -> None:
 
 
 def test_without_the_program_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accel_bench.builtin.data.speech.shutil.which", lambda name: None)
+    monkeypatch.setattr("accel_bench_media.data.speech.shutil.which", lambda name: None)
     (reason,) = Speech(SpeechOptions(source="espeak-ng")).check_scenario()
     assert "Debian's package espeak-ng" in reason
 

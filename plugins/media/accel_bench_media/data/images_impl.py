@@ -14,7 +14,6 @@ import numpy.typing as npt
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.builtin.data.images import ImageOptions
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
 from accel_bench.modeling.data.sample_batches import (
     Collate,
@@ -24,6 +23,7 @@ from accel_bench.modeling.data.sample_batches import (
     micro_batches,
 )
 from accel_bench.modeling.data.token_batches import evaluation_plan, plan_of
+from accel_bench_media.data.images import ImageOptions
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -129,7 +129,7 @@ def drawn(run: Run, options: ImageOptions) -> Path:
 
 
 def _fill(options: ImageOptions, seed: int, folder: Path) -> None:
-    from accel_bench.builtin.data.drawing_impl import Drawing
+    from accel_bench_media.data.drawing_impl import Drawing
 
     generator = np.random.default_rng(seed)
     texts, drawing = options.texts(), Drawing(options.image_size, options.font_paths())

@@ -33,6 +33,6 @@ class ImageText(Task[Options]):
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
         """Return the contrastive loss."""
-        from accel_bench.builtin.tasks.image_text_impl import contrastive_loss
+        from accel_bench_media.tasks.image_text_impl import contrastive_loss
 
         return contrastive_loss

@@ -23,10 +23,10 @@ import numpy.typing as npt
 from scipy.signal import resample_poly
 
 from accel_bench import Run, available_cores
-from accel_bench.builtin.data.speech import SPEAKER, SpeechOptions, speaker_version
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import text_sources
 from accel_bench.modeling.data.batch_plan import Integers
+from accel_bench_media.data.speech import SPEAKER, SpeechOptions, speaker_version
 
 Audio: TypeAlias = npt.NDArray[np.int16]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accel_bench import Batch, Experiment, Held, Loss, Options, Run, Task, hookimpl, model_config
-from accel_bench.builtin.tasks.speech import (
+from accel_bench_media.tasks.speech import (
     AUDIO_SAMPLES,
     augmentation,
     dropped_layers,

@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import Field
 
 from accel_bench import Batch, Experiment, Held, Loss, Options, Run, Task, hookimpl, model_config
-from accel_bench.builtin.tasks.speech import (
+from accel_bench.errors import ScenarioError
+from accel_bench_media.tasks.speech import (
     AUDIO_SAMPLES,
     dropped_layers,
     held_waveforms,
     refuse_dropped_layers,
 )
-from accel_bench.errors import ScenarioError
 
 
 class SpeechPretrainingOptions(Options):

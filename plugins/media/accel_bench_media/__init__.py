@@ -1,0 +1,1 @@
+"""Images and speech: data, and the tasks that train on them."""

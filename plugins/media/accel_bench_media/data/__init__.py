@@ -1,0 +1,1 @@
+"""Images, images with texts, and speech: made up, drawn or spoken on this machine."""
