@@ -75,7 +75,7 @@ RUN_ELSEWHERE = ("dpo-cpu", "inference-cpu")
 
 SHORTER = {
     "doctor": ("--no-noise",),  # tests/cli/test_doctor.py measures the noise.
-    "scenarios": (*SMALL, *FORKING),
+    "scenarios count": (*SMALL, *FORKING),
     "estimate": (
         "--only",
         "baseline",
@@ -94,8 +94,9 @@ def shortened(arguments: list[str]) -> list[str]:
         return [*arguments, "--dry-run"]
     if "--race" in arguments:  # it needs rounds after its first look
         return [*arguments, "--rounds", "6", *FORKING]
-    if arguments[0] in SHORTER:
-        return [*arguments, *SHORTER[arguments[0]]]
+    for words, more in SHORTER.items():
+        if " ".join(arguments).startswith(words):
+            return [*arguments, *more]
     if arguments[0] not in ("run", "gate") or "--dry-run" in arguments:
         return arguments
     own_file = any(word.endswith(".yaml") for word in arguments)
