@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accel_bench.builtin.data.instructions import Instructions
+from accel_bench import Options, Plugin
 from accel_bench.plugins.describe import options_of, slots_of_hooks
 from accel_bench.plugins.template.new_plugin import plugin_files
 
@@ -30,7 +30,19 @@ def test_hooks_decide_which_slots_a_plugin_fills(hooks: list[str], slots: tuple[
     assert (f"{', '.join(slots)} of a scenario" in readme) == bool(slots)
 
 
+class Row(Options):
+    """What is read of a row."""
+
+    prompt: str | tuple[str, ...] = "prompt"
+    messages: str | None = None
+
+
+class Rows(Plugin[Row]):
+    """Reads rows."""
+
+    Options = Row
+
+
 def test_types_of_options_are_shown_as_people_write_them() -> None:
-    shown = {one["name"]: one["type"] for one in options_of(Instructions)}
-    assert shown["prompt"] == "str | tuple[str, ...]"
-    assert shown["messages"] == "str | null"
+    shown = {one["name"]: one["type"] for one in options_of(Rows)}
+    assert shown == {"prompt": "str | tuple[str, ...]", "messages": "str | null"}

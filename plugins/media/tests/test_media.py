@@ -340,3 +340,21 @@ def test_compiled_blocks_learn_the_same(work: str, tmp_path: Path) -> None:
     assert results["compiled"].status is Status.OK, results["compiled"].reasons
     losses = [losses_of(results[name]) for name in stacks]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("work", ["vit", "wav2vec2 without transcripts", "whisper", "clip"])
+def test_images_and_utterances_are_held_out_too(work: str, tmp_path: Path) -> None:
+    run = built_run(tmp_path, work, held_out=0.25)
+    epoch = [batch for batch, _ in zip(run.batches, range(6), strict=False)]
+    found = list(run.evaluation_batches)
+    assert [batch.sequences for batch in found] == [4, 4]
+    first = "input_features" if work == "whisper" else next(iter(found[0].inputs))
+    rows = [row.numpy().tobytes() for batch in epoch for row in batch.inputs[first]]
+    held = [row.numpy().tobytes() for batch in found for row in batch.inputs[first]]
+    assert len({*rows, *held}) == SAMPLES
+    with torch.no_grad():
+        losses = [run.loss(run.model, one.inputs, one.supervised_in_step) for one in found]
+    assert 0 < float(sum(losses)) < 1000
+    assert {batch.supervised_in_step for batch in found} == {
+        sum(batch.tokens.supervised for batch in found)
+    }

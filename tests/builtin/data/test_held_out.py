@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_works import WORKS, built_run
 
 from accel_bench import Batch
 from accel_bench.errors import ScenarioError
@@ -116,21 +114,3 @@ def test_batches_can_be_iterated_over_again() -> None:
     found = EvaluationBatches(dataset(10), chosen, BatchPlan(2))
     assert samples_of(list(found)) == samples_of(list(found))
     assert len(found) == 2
-
-
-@pytest.mark.parametrize("work", ["vit", "wav2vec2 without transcripts", "whisper", "clip"])
-def test_images_and_utterances_are_held_out_too(work: str, tmp_path: Path) -> None:
-    run = built_run(tmp_path, work, held_out=0.25)
-    epoch = [batch for batch, _ in zip(run.batches, range(6), strict=False)]
-    found = list(run.evaluation_batches)
-    assert [batch.sequences for batch in found] == [4, 4]
-    first = "input_features" if work == "whisper" else next(iter(found[0].inputs))
-    rows = [row.numpy().tobytes() for batch in epoch for row in batch.inputs[first]]
-    held = [row.numpy().tobytes() for batch in found for row in batch.inputs[first]]
-    assert len({*rows, *held}) == WORKS[work]["data"]["samples"]
-    with torch.no_grad():
-        losses = [run.loss(run.model, one.inputs, one.supervised_in_step) for one in found]
-    assert 0 < float(sum(losses)) < 1000
-    assert {batch.supervised_in_step for batch in found} == {
-        sum(batch.tokens.supervised for batch in found)
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,8 @@ import numpy as np
 from accel_bench.builtin.data.synthetic import Lengths, SyntheticOptions
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.batch_plan import Integers
-from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
+from accel_bench.modeling.data.made_up import digest_of, markov_tokens
+from accel_bench.modeling.data.token_batches import TokenDataset
 
 LENGTHS_STREAM = 1
 """Added to the seed for lengths, so that drawing them leaves the tokens as they are."""
@@ -27,13 +27,12 @@ def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> Token
     if options.pattern == "uniform":
         drawn = generator.integers(options.distinct_tokens, size=shape, dtype=np.uint32)
     else:
-        drawn = _walk(generator, options.distinct_tokens, options.successors, shape)
-    fingerprint = hashlib.sha256(drawn.tobytes()).hexdigest()[:24]
+        drawn = markov_tokens(generator, options.distinct_tokens, options.successors, shape)
+    fingerprint = digest_of(drawn.tobytes())
     lengths: Integers = np.full(options.samples, sequence_length, dtype=np.int64)
     if options.lengths is not None:
         lengths = draw_lengths(options.lengths, options.samples, sequence_length, seed)
-        both = hashlib.sha256(fingerprint.encode() + lengths.tobytes())
-        fingerprint = both.hexdigest()[:24]
+        fingerprint = digest_of(fingerprint.encode() + lengths.tobytes())
     return TokenDataset(
         tokens=drawn.reshape(-1),
         starts=np.arange(options.samples, dtype=np.int64) * sequence_length,
@@ -79,23 +78,3 @@ def draw_lengths(lengths: Lengths, samples: int, longest: int, seed: int) -> Int
     generator = np.random.default_rng((seed, LENGTHS_STREAM))
     drawn = np.exp(np.log(lengths.median) + lengths.sigma * generator.standard_normal(samples))
     return np.clip(np.rint(np.minimum(drawn, longest)), lengths.minimum, longest).astype(np.int64)
-
-
-def _walk(
-    generator: np.random.Generator, tokens: int, successors: int, shape: tuple[int, int]
-) -> Tokens:
-    """Walk a random Markov chain, all samples in parallel.
-
-    Each token has `successors` equally likely followers, so that no model can get below a loss of
-    about log(successors) nats. Followers are drawn by Zipf's law, as the words of a language are: a
-    model that knows the frequencies alone beats chance, so the loss falls from the first steps on.
-    """
-    frequency = 1.0 / np.arange(1, tokens + 1)
-    frequency /= frequency.sum()
-    followers = generator.choice(tokens, size=(tokens, successors), p=frequency).astype(np.uint32)
-    choices = generator.integers(successors, size=shape)
-    walked = np.empty(shape, dtype=np.uint32)
-    walked[:, 0] = generator.choice(tokens, size=shape[0], p=frequency)
-    for position in range(1, shape[1]):
-        walked[:, position] = followers[walked[:, position - 1], choices[:, position]]
-    return walked

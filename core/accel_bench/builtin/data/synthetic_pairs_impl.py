@@ -6,11 +6,13 @@ import numpy as np
 
 from accel_bench.builtin.data.pairs import PairOptions
 from accel_bench.builtin.data.pairs_impl import PairDataset
-from accel_bench.builtin.data.synthetic import SyntheticOptions
-from accel_bench.builtin.data.synthetic_impl import make_up as make_up_tokens
+from accel_bench.modeling.data.made_up import digest_of, markov_tokens
 
 RESERVED = 2
 """Ids that no pair has: those of padding and of the end."""
+
+SUCCESSORS = 4
+"""Tokens that can follow each token."""
 
 RENAMING_STREAM = 3
 """Added to the seed for the permutation."""
@@ -18,13 +20,11 @@ RENAMING_STREAM = 3
 
 def make_up(options: PairOptions, sequence_length: int, seed: int) -> PairDataset:
     """Make pairs that options, length and seed alone decide; each side is as long as it may be."""
-    ids = options.vocab_size - RESERVED
-    made = make_up_tokens(
-        SyntheticOptions(vocab_size=ids, samples=options.samples), sequence_length, seed
-    )
+    ids, shape = options.vocab_size - RESERVED, (options.samples, sequence_length)
+    made = markov_tokens(np.random.default_rng(seed), ids, SUCCESSORS, shape).reshape(-1)
     renamed = np.random.default_rng((seed, RENAMING_STREAM)).permutation(ids).astype(np.uint32)
-    tokens = np.concatenate((made.tokens, renamed[made.tokens])) + np.uint32(RESERVED)
-    starts, whole = made.starts, len(made.tokens)
+    tokens = np.concatenate((made, renamed[made])) + np.uint32(RESERVED)
+    starts, whole = np.arange(options.samples, dtype=np.int64) * sequence_length, len(made)
     ends = starts + sequence_length
     return PairDataset(
         tokens=tokens,
@@ -32,6 +32,6 @@ def make_up(options: PairOptions, sequence_length: int, seed: int) -> PairDatase
         sequence_length=sequence_length,
         vocab_size=options.vocab_size,
         pad_token_id=0,
-        fingerprint=made.fingerprint,
+        fingerprint=digest_of(made.tobytes()),
         more_samples="raise data.samples",
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from accel_bench import (
@@ -16,13 +14,10 @@ from accel_bench import (
     Run,
     Scenario,
     hookimpl,
-    model_directory,
     model_problems,
 )
 from accel_bench.errors import ScenarioError
-
-SMALL_BYTES = 1_000_000
-"""A file below this size goes into a fingerprint with its content, a larger one with its size."""
+from accel_bench.modeling.model_files import digest_of_model
 
 OLDEST_FOR_FLASH = (8, 0)
 """Compute capability from which flash-attn 2 has kernels."""
@@ -42,9 +37,7 @@ class HuggingFace(Plugin[Options]):
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return the SHA-256 of the files of the model's local directory; None without one."""
-        model = experiment.scenario.model
-        directory = model_directory(model)
-        return None if directory is None else digest_files(directory, model.weights)
+        return digest_of_model(experiment.scenario.model)
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> list[str]:
@@ -101,14 +94,3 @@ def _attention_reasons(scenario: Scenario, machine: Machine) -> Iterator[str]:
                 f"model.attention 'flash_attention_2' needs compute capability 8.0, {gpu.name} has "
                 f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}; use 'sdpa'"
             )
-
-
-def digest_files(directory: Path, weights: str) -> str:
-    """Return the SHA-256 of the files that a model's directory is loaded from."""
-    patterns = ["config.json", "*.py", *(["*.safetensors*"] if weights == "pretrained" else [])]
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
-        size = path.stat().st_size
-        content = hashlib.sha256(path.read_bytes()).hexdigest() if size < SMALL_BYTES else ""
-        digest.update(f"{path.name}\0{size}\0{content}\n".encode())
-    return digest.hexdigest()

@@ -19,11 +19,10 @@ from accel_bench import (
     Task,
     held_tokens,
     hookimpl,
-    model_directory,
     model_problems,
 )
-from accel_bench.builtin.models.huggingface import digest_files
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.model_files import digest_of_model
 from accel_bench.modeling.tensor_parallel_plan import tensor_parallel_problems
 
 
@@ -70,8 +69,7 @@ class DPO(Task[DPOOptions]):
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return the SHA-256 of the files of the reference's local directory; None without one."""
         use = self._reference_use(experiment.scenario)
-        directory = None if use is None else model_directory(use)
-        return None if directory is None or use is None else digest_files(directory, use.weights)
+        return None if use is None else digest_of_model(use)
 
     def adjust_model(self, model: Any) -> None:
         """Turn dropout off, as TRL does, and copy the policy where the copy is the reference.
