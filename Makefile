@@ -47,7 +47,7 @@ OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.
 # The index has torchvision and its like for CUDA's torch alone; transformers would import them.
 VLLM := $(VENV)-vllm
 
-.PHONY: demo test test-ordinary test-quantized ready quick release oldest vllm quantized lint bench pictures clean
+.PHONY: demo test test-ordinary test-quantized ready alone quick release oldest vllm quantized lint bench pictures clean
 
 demo: $(VENV)/.demo
 	$(BIN)/accel-bench run
@@ -77,11 +77,18 @@ test-quantized: $(QUANTIZED)/.done
 		code=$$?; cat $(QUANTIZED_LOG); ( exit $$code ) || { $(ALONE) $(QUANTIZED)/bin/python \
 		-m pytest -o cache_dir=$(QUANTIZED)/.pytest_cache $(AGAIN) $(QUANTIZED_TESTS); }
 
+# Core without any folder of the box, and each of them without the others.
+alone: $(VENV)/.test
+	$(BIN)/python tests/alone.py "" -m pytest $(PARALLEL) -m "not box and not release" tests \
+		--ignore tests/benchmarks
+	for folder in $$($(BIN)/python tests/alone.py); do \
+		$(BIN)/python tests/alone.py $$folder -m pytest $(PARALLEL) plugins/$$folder || exit 1; done
+
 quick: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"
 
 # What is too long for every change; it needs an index of packages.
-release: $(VENV)/.test $(QUANTIZED)/.done oldest vllm
+release: $(VENV)/.test $(QUANTIZED)/.done oldest vllm alone
 	$(PIP) -e '.[mlflow,wandb]' datasets gguf trl xllamacpp
 	$(BIN)/python -m pytest $(PARALLEL) -m release
 	$(QUANTIZED)/bin/python -m pytest $(PARALLEL) -m release $(QUANTIZED_TESTS)

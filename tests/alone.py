@@ -1,7 +1,8 @@
-"""Environments with core and chosen folders of the box, and of our distributions nothing else.
+"""Environments with core and chosen folders of the box.
 
-`python tests/alone.py trackers,op -m pytest plugins/op` runs a command in one of them; an empty
-name stands for core alone.
+`python tests/alone.py op -m pytest plugins/op` runs a command in one of them, and an empty name
+stands for none of the folders; distributions of other folders of `plugins/` stay installed there.
+Without arguments it prints the folders.
 """
 
 from __future__ import annotations
@@ -28,27 +29,35 @@ def boxed_folders() -> dict[str, str]:
     return {folder.name: "accel_bench_" + folder.name.replace("-", "_") for folder in boxed}
 
 
-def make_environment(place: Path, folders: Collection[str] = ()) -> Path:
-    """Make an environment with core and these folders of the box; return its Python."""
+def make_environment(place: Path, folders: Collection[str] = (), others: bool = False) -> Path:
+    """Make an environment with core and these folders of the box; return its Python.
+
+    `others` are our other distributions.
+    """
     venv.create(place, symlinks=True)
     (site,) = place.glob("lib/python*/site-packages")
     # Folders that a .pth file names are not searched for further ones: ours in them are not read.
     paths = [ROOT / "core", *(ROOT / "plugins" / folder for folder in folders)]
+    paths += [file.parent for file in (ROOT / "plugins").glob("*/pyproject.toml") if others]
     installed = [path for path in sys.path if Path(path).name == "site-packages"]
     (site / "checkout.pth").write_text("".join(f"{path}\n" for path in [*paths, *installed]))
-    write_metadata(site, folders)
+    write_metadata(site, folders, others)
     return place / "bin" / "python"
 
 
-def write_metadata(site: Path, folders: Collection[str]) -> None:
+def write_metadata(site: Path, folders: Collection[str], others: bool = False) -> None:
     """Write what our distributions say of themselves, with the entry points of core and of these
-    folders alone. It hides what stands behind it on the path.
+    folders, and of `others`. It hides what stands behind it on the path.
     """
     packages = {"accel_bench", *(boxed_folders()[folder] for folder in folders)}
     for found in our_distributions():
+        if others and found.name != OURS:
+            continue
         info = site / f"{found.name.replace('-', '_')}-{found.version}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(str(found.read_text("METADATA")), encoding="utf8")
+        for file in ("METADATA", "direct_url.json"):
+            if text := found.read_text(file):
+                (info / file).write_text(text, encoding="utf8")
         lines: list[str] = []
         for group in found.entry_points.groups if found.name == OURS else ():
             entries = found.entry_points.select(group=group)
@@ -64,7 +73,9 @@ def our_distributions() -> Iterator[metadata.Distribution]:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit(print(*boxed_folders()))
     named, *arguments = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="alone-") as folder:
-        python = make_environment(Path(folder), [name for name in named.split(",") if name])
+        python = make_environment(Path(folder), [*filter(None, named.split(","))], others=True)
         sys.exit(subprocess.run([python, *arguments], check=False).returncode)

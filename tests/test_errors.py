@@ -25,6 +25,7 @@ def test_of_many_names_three_are_listed_and_the_others_are_counted() -> None:
     assert len(text.split(", ")) == 4
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     "command",
     [

@@ -179,6 +179,7 @@ CHECKS = (
 """More of them; each imports plugins, or torch, in another process."""
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     "commands",
     [
@@ -270,6 +271,7 @@ def boxed_packages() -> list[str]:
     ]
 
 
+@pytest.mark.box
 def test_a_folder_in_the_box_is_shipped_and_registered_by_the_wheel_accel_bench() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf8")
     packages = boxed_packages()
@@ -328,6 +330,7 @@ ORDINARY_WORDS = {
 """Names of plugins in the box that core may hold as a text, and what they mean there."""
 
 
+@pytest.mark.box
 def test_core_holds_no_name_of_a_plugin_in_the_box() -> None:
     """Defaults of slots stand in `sample_configurations/defaults.yaml`."""
     groups = ("accel_bench", "accel_bench.formats")
@@ -369,6 +372,7 @@ PLUGIN_CLASS = re.compile(
 """How the class of a plugin begins; a base of several is generic in its options."""
 
 
+@pytest.mark.box
 def test_every_plugin_in_the_box_is_an_entry_point_of_the_distribution() -> None:
     entries = metadata.entry_points(group="accel_bench")
     named = {entry.value.partition(":")[0] for entry in entries if is_ours(entry)}

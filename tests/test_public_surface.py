@@ -192,6 +192,7 @@ def programs_in_the_box() -> set[str]:
     return {module.partition(".")[0] for module in other} - {"accel_bench"}
 
 
+@pytest.mark.box
 def test_plugins_import_the_public_face_alone() -> None:
     """Those in the box have no privilege: a stranger's plugin can do all that they do."""
     boxed = {*(ROOT / "core" / "accel_bench" / "builtin").rglob("*.py")}

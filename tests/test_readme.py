@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf8")
 
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.box]
 
 
 def blocks(*languages: str) -> list[str]:

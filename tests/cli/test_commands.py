@@ -72,6 +72,7 @@ def stranger(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.box
 def test_a_stranger_s_command_is_listed_helped_called_and_ours_keep_their_names(
     stranger: Path,
 ) -> None:
@@ -112,6 +113,7 @@ def test_the_command_of_the_documentation_takes_fifteen_lines_and_works(tmp_path
     assert re.fullmatch(r"(baseline|other): [\d,]+ tokens/s\n", done.out), done.err
 
 
+@pytest.mark.box
 def test_a_library_that_is_missing_stands_in_the_list(stranger: Path) -> None:
     metadata_file = stranger / "a_stranger-1.0.dist-info" / "METADATA"
     metadata_file.write_text(metadata_file.read_text() + "Requires-Dist: no-such-library>=2\n")
@@ -119,6 +121,7 @@ def test_a_library_that_is_missing_stands_in_the_list(stranger: Path) -> None:
     assert "  greet      no-such-library>=2 is not installed\n" in listed
 
 
+@pytest.mark.box
 def test_a_misspelt_command_gets_the_nearest_name() -> None:
     done = call("reprot")
     assert (done.code, done.err) == (
@@ -158,6 +161,7 @@ def test_a_stranger_s_command_joins_a_noun_and_a_noun_is_made_of_what_joins_it(
     assert "greet" in listed and "accel-bench fruits COMMAND:\n  list\n" in listed
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("noun", ["results", "scenarios", "plugins", "catalog", "bundle", "op"])
 def test_commands_of_a_noun_stand_on_a_line_each_and_the_common_ones_first(noun: str) -> None:
     text = call(noun, "--help", COLUMNS="80").out.partition("Commands:\n")[2]
@@ -169,6 +173,7 @@ def test_commands_of_a_noun_stand_on_a_line_each_and_the_common_ones_first(noun:
     assert names[: len(common)] == common and (common or noun == "catalog")
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     "noun", ["scenarios", "plugins", "bundle", "op", *(f"catalog {one}" for one in CATALOG)]
 )
@@ -189,6 +194,7 @@ def test_the_catalog_alone_lists_its_kinds() -> None:
 FORMER = load_toml((presets_root() / RENAMED).read_text("utf8"), RENAMED).data
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(("former", "new"), FORMER["commands"].items())
 def test_a_former_name_is_answered_with_a_command_that_there_is(former: str, new: str) -> None:
     done = call(*former.split(), "--help")
@@ -241,6 +247,7 @@ def test_the_list_imports_no_command() -> None:
     assert of_commands and not of_commands & modules
 
 
+@pytest.mark.box
 def test_every_command_of_ours_has_a_line_that_fits_80_columns_whole() -> None:
     ours = [one for one in find_commands().values() if one.entry is None or one.entry.is_ours]
     assert [one.name for one in ours if not one.line.endswith(".")] == []

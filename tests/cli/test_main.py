@@ -121,6 +121,7 @@ def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str]) -> N
     assert "Traceback" not in done.err
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     ("command", "former", "successor"),
     [
@@ -139,6 +140,7 @@ def test_the_former_name_of_an_option_is_answered_with_the_new_one(
     assert former not in call(command.split(maxsplit=1)[0], "--help").out
 
 
+@pytest.mark.box
 def test_run_and_gate_share_their_options() -> None:
     def options(command: str) -> set[str]:
         return set(re.findall(r"--[a-z-]+", call(command, "--help").out))

@@ -224,6 +224,7 @@ def test_every_option_of_ours_says_its_type_default_and_meaning(name: str) -> No
     assert all(option["type"] and option["description"] for option in shown["options"])
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("name", [plugin.name for plugin in installed()])
 def test_every_installed_plugin_passes_its_check(name: str) -> None:
     if name in ("mlflow", "wandb"):  # `make release` installs them

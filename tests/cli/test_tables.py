@@ -191,6 +191,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("what", [*COMMANDS, *VIEWS])
 def test_a_table_fits_80_and_120_columns_and_all_its_cells_are_whole(
     what: str, results: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,6 +219,7 @@ def tables(what: str, monkeypatch: pytest.MonkeyPatch) -> list[Table]:
     return found
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     "what",
     [

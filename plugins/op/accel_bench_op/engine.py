@@ -27,7 +27,7 @@ from accel_bench import (
 
 
 class Operation(Task[Options]):
-    """Counts calls of one operation, in the place of tokens; an engine such as `op` makes them."""
+    """Counts calls of one operation, in the place of tokens; nothing is trained."""
 
     counts = "calls"
 
