@@ -16,7 +16,7 @@ from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenSummary
 from accel_bench.analysis.metrics.update_cost import UpdateCost
 from accel_bench.analysis.metrics.utilization import Utilization
-from accel_bench.analysis.searches.race_schema import RaceSummary
+from accel_bench.analysis.race_schema import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.tables.point_schema import PointFigure

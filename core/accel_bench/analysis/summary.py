@@ -33,9 +33,9 @@ from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.update_cost import update_cost
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
+from accel_bench.analysis.race import race_looks, race_point
+from accel_bench.analysis.race_schema import RaceSummary
 from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
-from accel_bench.analysis.searches.race import race_looks, race_point
-from accel_bench.analysis.searches.race_schema import RaceSummary
 from accel_bench.analysis.sections import with_sections
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds

@@ -20,7 +20,7 @@ from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.views.fit import fit_view
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.fit import FitSearch, first_swept, freed, start_of
-from accel_bench.runner.trial import TrialRunner, single
+from accel_bench.runner.trial import TrialRunner
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 
@@ -48,7 +48,7 @@ def _search(
         with redirect_stdout(sys.stderr):
             return make_plan(draft, machine, replace(request, overrides=overrides))
 
-    experiment = single(plan_with(first_swept(draft, options.vary))).experiment
+    experiment = plan_with(first_swept(draft, options.vary)).single.experiment
     scenario = experiment.scenario
     start = options.first or start_of(scenario, options.vary)
     start = min(start, options.most or start)

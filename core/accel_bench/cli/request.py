@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import typer
 
+from accel_bench.analysis.race import race_looks
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.searches.race import race_looks
 from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import exit_code, judge_row

@@ -28,7 +28,7 @@ from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.report.views.tune import tune_view
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.study import open_study, require_optuna
-from accel_bench.runner.trial import TrialRunner, single
+from accel_bench.runner.trial import TrialRunner
 from accel_bench.runner.tune import TuneSearch
 from accel_bench.runner.tune_check import TuneChecker
 from accel_bench.runner.tune_plans import TunePlans
@@ -93,7 +93,7 @@ def run_tune(options: TuneOptions) -> int:
             return allocation.exit_code
         machine = machine_of(allocation, machine)
         plans = _plans(draft, machine, request, options.stack)
-        planned = single(plans.baseline({}))
+        planned = plans.baseline({}).single
         task = _Task(axes, _at_the_rate(objective, planned, axes), plans, planned)
         _check_ends(task)
         if options.dry_run:

@@ -138,6 +138,19 @@ class Plan:
         return [planned for planned in self.planned if not planned.skipped]
 
     @property
+    def single(self) -> Planned:
+        """Return the only experiment. Raises ScenarioError where there are several, or none."""
+        if self.nothing:
+            raise ScenarioError(self.nothing)
+        if len(self.planned) > 1:
+            swept = ", ".join({key: None for one in self.planned for key in one.experiment.sweep})
+            raise ScenarioError(
+                f"scenario {self.file.name!r} sweeps over {swept}, and one point is searched at a "
+                "time; choose it with --set KEY=VALUE"
+            )
+        return self.planned[0]
+
+    @property
     def runs(self) -> int:
         """Return the number of runs in all rounds."""
         return len(self.runnable) * self.file.measure.rounds

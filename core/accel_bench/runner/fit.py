@@ -17,7 +17,7 @@ from accel_bench.analysis.searches.fitting import (
 from accel_bench.analysis.wording import size
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
-from accel_bench.runner.trial import TrialRunner, single
+from accel_bench.runner.trial import TrialRunner
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.layers import AXES, look_up
 from accel_bench.scenario.models import Scenario
@@ -68,7 +68,7 @@ class FitSearch:
     def _try(self, value: int) -> FitPoint:
         self.notify(f"{self.key} = {value:,}")
         plan = self.make_plan({self.key: value})
-        planned = single(plan)
+        planned = plan.single
         check_value(planned.experiment.scenario, self.key, value)
         need = planned.need
         if need is not None and not need.fits and not self.force:
@@ -83,7 +83,7 @@ class FitSearch:
         plan = self.make_plan({self.key: point.value, "measure.rounds": self.rounds})
         session = self.runner.new_session(resume=True)
         session.run_plan(plan)
-        runs = self.runner.store.results(experiment_ids=[single(plan).experiment.id])
+        runs = self.runner.store.results(experiment_ids=[plan.single.experiment.id])
         first = next(n for n, run in enumerate(runs) if run.run_id == point.run_id)
         # What ran out of memory before the run that fits was outdone by it.
         counted = [

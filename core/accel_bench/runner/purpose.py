@@ -15,7 +15,6 @@ from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.plugins.doors import Entry, find_entry
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.log_end import log_end
-from accel_bench.runner.trial import single
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import slot_defaults
 
@@ -32,7 +31,8 @@ def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str 
     request = replace(request, overrides=(launcher, *request.overrides))
     if stack is None:
         stack = make_plan(draft, machine, replace(request, build_environments=False)).baseline
-    return single(make_plan(draft, machine, replace(request, only=(stack,), no_baseline=True)))
+    request = replace(request, only=(stack,), no_baseline=True)
+    return make_plan(draft, machine, request).single
 
 
 def ask_ranks(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
@@ -36,7 +35,7 @@ class TrialRunner:
 
     def run(self, plan: Plan) -> Trial:
         """Run the only experiment of a plan; each attempt is stored."""
-        planned = single(plan)
+        planned = plan.single
         found = None if self.again else self.stored(planned)
         if found is not None:
             return Trial(planned, found, True)
@@ -57,16 +56,3 @@ class TrialRunner:
         here = run.machine is not None and run.machine.memory_bytes == self.machine.memory_bytes
         ended = run.status.completed or (run.status is Status.OOM and here)
         return ended and run.provenance.origin == "measured"
-
-
-def single(plan: Plan) -> Planned:
-    """Return the only experiment of a plan. Raises ScenarioError where there are several."""
-    if plan.nothing:
-        raise ScenarioError(plan.nothing)
-    if len(plan.planned) > 1:
-        swept = ", ".join({key: None for one in plan.planned for key in one.experiment.sweep})
-        raise ScenarioError(
-            f"scenario {plan.file.name!r} sweeps over {swept}, and one point is searched at a "
-            "time; choose it with --set KEY=VALUE"
-        )
-    return plan.planned[0]

@@ -23,7 +23,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.planning.plan import Plan
 from accel_bench.result import Result
 from accel_bench.runner.study import State, StoredTrial, Study
-from accel_bench.runner.trial import TrialRunner, single
+from accel_bench.runner.trial import TrialRunner
 from accel_bench.runner.tune_plans import TunePlans
 from accel_bench.scenario.models import Scenario
 from accel_bench.store.schema import RUNS
@@ -107,7 +107,7 @@ class TuneSearch:
                 plan = self.plans.trial(parameters, {})
             except AccelBenchError as error:
                 return not_run(str(error))
-            need = single(plan).need
+            need = plan.single.need
             if need is not None and not need.fits and not self.force:
                 return not_run(f"it needs {need.describe()}, which is more than there is")
             run = self._run(plan, lambda changes: self.plans.trial(parameters, changes))
@@ -115,7 +115,7 @@ class TuneSearch:
 
     def _run(self, plan: Plan, replan: Callable[[Mapping[str, Any]], Plan]) -> Result:
         """Run an experiment for long enough that the objective can be read."""
-        steps = self._steps(single(plan).experiment.scenario)
+        steps = self._steps(plan.single.experiment.scenario)
         for _ in range(MOST_RUNS):
             longer = replan({"measure.steps": steps}) if steps else plan
             run = self.runner.run(longer).result

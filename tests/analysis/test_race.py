@@ -10,8 +10,8 @@ from accel_bench_report.page.scenario import scenario_page
 from analysis_factory import FAST, LORA, NF4, STEADY, make_rank, make_result, make_rounds, scaled
 from serving_factory import serving
 
+from accel_bench.analysis.race import race_looks, run_race
 from accel_bench.analysis.schema import PlannedSummary, Summary
-from accel_bench.analysis.searches.race import race_looks, run_race
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.analysis.summary import summarize

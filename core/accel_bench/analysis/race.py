@@ -19,7 +19,7 @@ from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.searches.race_schema import RaceDrop
+from accel_bench.analysis.race_schema import RaceDrop
 from accel_bench.analysis.statistics.estimators import log_interval
 from accel_bench.analysis.statistics.sequential import is_slower, look_sizes
 from accel_bench.analysis.statistics.verdict import (
