@@ -16,17 +16,12 @@ from serving_factory import serving
 from typer.main import get_command
 from whole_tables import assert_whole
 
-from accel_bench.analysis.searches.fitting import FitPoint, SearchRange, fit_report
-from accel_bench.analysis.searches.tuning import with_answer
-from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, TuneTrial
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.cli.main import app
 from accel_bench.report.formats import FORMATS
 from accel_bench.report.table import Report, Table
 from accel_bench.report.views.catalog import PRICES
-from accel_bench.report.views.fit import fit_view
 from accel_bench.report.views.stack_comparison import stacks_report
-from accel_bench.report.views.tune import tune_view
 from accel_bench.result import Metric, Result
 from accel_bench.store.database import open_store
 from accel_bench.store.sessions import SessionRecord
@@ -106,64 +101,9 @@ def answered() -> Report:
     return stacks_report([make_summary(experiments, found, baseline="base")])
 
 
-def fitted() -> Report:
-    """The largest batch that fits."""
-    points = [
-        FitPoint(
-            value=1000 * size,
-            outcome="fits",
-            run_id=f"20260101-120000-0123456789ab-{size}",
-            stored=True,
-            tokens_per_second=SPEED,
-            peak_memory_bytes=PEAK,
-        )
-        for size in (1, 2)
-    ]
-    return fit_view(
-        fit_report("some", "lora", "train.micro_batch_size", SearchRange(start=1000), points)
-    )
-
-
-def tuned() -> Report:
-    """A study of three keys."""
-    trials = [
-        TuneTrial(
-            number=number,
-            parameters={
-                "train.micro_batch_size": 16,
-                "train.learning_rate": 0.000123456,
-                "data.packing": True,
-            },
-            outcome="ok",
-            value=1.23456,
-            tokens_per_second=123_456.7,
-            peak_memory_bytes=PEAK,
-            last_loss=2.34567,
-        )
-        for number in (None, 1, 2)
-    ]
-    return tune_view(
-        with_answer(
-            TuneReport(
-                scenario="some",
-                stack="lora",
-                study="s",
-                objective=Objective(goal="loss", unit="seconds", amount=60.0),
-                baseline=trials[0],
-                trials=tuple(trials[1:]),
-                best=None,
-                check=None,
-                answer="",
-            )
-        )
-    )
-
-
 VIEWS: dict[str, Callable[[], Report]] = {
     "scaling": scaled,
     "run inference": answered,
-    "fit": fitted,
-    "tune": tuned,
 }
 """Tables of commands that measure, by what they are made of."""
 

@@ -19,8 +19,6 @@ from typer.testing import CliRunner
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
-from accel_bench.runner.study import open_study
-from accel_bench.runner.tune_space import Axis
 from accel_bench.store import database, postgresql, schema
 from accel_bench.store.audit import audit_store
 from accel_bench.store.database import open_store
@@ -272,25 +270,3 @@ def test_commands_take_the_address(address: str) -> None:
     arguments = ["results", "list", "--results", address, "--where", "status = ok"]
     done = CliRunner().invoke(app, [*arguments, "--format", "json"], catch_exceptions=False)
     assert [row["run_id"] for row in json.loads(done.stdout)] == ["a", "b", "c"]
-
-
-def test_a_study_stands_beside_the_results_in_one_database(server: str, tmp_path: Path) -> None:
-    # In a database of its own: what cleans up after the others knows no tables of Optuna.
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text("CREATE DATABASE studies"))
-    engine.dispose()
-    url = make_url(server).set(database="studies").update_query_dict({"folder": str(tmp_path)})
-    address = url.render_as_string(hide_password=False)
-    axes = [Axis("train.learning_rate", 1e-5, 1e-1, log=True)]
-    for number in range(2):
-        with (
-            open_store(address, write=True) as store,
-            open_study(store, "some", axes, seed=1, maximize=False) as study,
-        ):
-            assert len(study.trials()) == number
-            study.tell(study.ask()[0], "COMPLETE", 2.5, notes={"run_id": f"run-{number}"})
-            store.add_session(make_session(f"session-{number}"))
-            store.add(make_result(f"run-{number}", session=f"session-{number}"))
-    with open_store(address, write=False) as store:
-        assert store.count() == 2

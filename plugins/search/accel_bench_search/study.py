@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from accel_bench.documents.base import JsonValue
 from accel_bench.errors import AccelBenchError, StoreError
-from accel_bench.runner.tune_space import Axis
 from accel_bench.store.database import TIMEOUT_SECONDS, Store
+from accel_bench_search.tune_space import Axis
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from accel_bench_search.tune_check import check_speed, paired_losses
+from accel_bench_search.tune_plans import TUNED
+from accel_bench_search.tune_report import Objective, TuneCheck
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
 from serving_factory import serving
 
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.searches.tuning_schema import Objective, TuneCheck
 from accel_bench.analysis.summary import summarize
 from accel_bench.result import Result
-from accel_bench.runner.tune_check import check_speed, paired_losses
-from accel_bench.runner.tune_plans import TUNED
 
 OBJECTIVE = Objective(goal="loss", unit="tokens", amount=2 * TOKENS)
 

@@ -48,6 +48,6 @@ def fit(options: FitOptions) -> int:
     that the same command goes on where it was stopped. A failure of any other kind ends the search
     with its reason and exit code 1.
     """
-    from accel_bench.cli.fit_request import run_fit
+    from accel_bench_search.fit_request import run_fit
 
     return run_fit(options)

@@ -18,14 +18,6 @@ from accel_bench.analysis.learning.curves import Reached, training_curve, valida
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.searches.tuning_schema import (
-    CheckVerdict,
-    Objective,
-    TrialOutcome,
-    TuneCheck,
-    TuneReport,
-    TuneTrial,
-)
 from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
@@ -47,6 +39,14 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
+from accel_bench_search.tune_report import (
+    CheckVerdict,
+    Objective,
+    TrialOutcome,
+    TuneCheck,
+    TuneReport,
+    TuneTrial,
+)
 
 GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
 """Keys of which a larger value never takes less memory."""

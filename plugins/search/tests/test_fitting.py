@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from analysis_factory import make_result
-from hypothesis import given
-from hypothesis import strategies as st
-from serving_factory import serving
-
-from accel_bench.analysis.searches.fitting import (
+from accel_bench_search.fitting import (
     FitPoint,
     FitReport,
     SearchRange,
@@ -17,6 +12,11 @@ from accel_bench.analysis.searches.fitting import (
     fit_report,
     next_value,
 )
+from analysis_factory import make_result
+from hypothesis import given
+from hypothesis import strategies as st
+from serving_factory import serving
+
 from accel_bench.result import Status
 
 KEY = "train.micro_batch_size"

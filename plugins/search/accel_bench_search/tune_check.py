@@ -8,18 +8,18 @@ from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.searches.tuning import check_losses, loss_at
-from accel_bench.analysis.searches.tuning_schema import (
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.planning.plan import Plan
+from accel_bench.result import Result
+from accel_bench_search.tune_plans import TUNED
+from accel_bench_search.tune_report import (
     CheckVerdict,
     Objective,
     TuneCheck,
     TuneTrial,
 )
-from accel_bench.documents.canonical import canonical_json
-from accel_bench.planning.plan import Plan
-from accel_bench.result import Result
-from accel_bench.runner.tune import TuneSearch
-from accel_bench.runner.tune_plans import TUNED
+from accel_bench_search.tune_search import TuneSearch
+from accel_bench_search.tuning import check_losses, loss_at
 
 VERDICTS: dict[str, CheckVerdict] = {"faster": "better", "slower": "worse"}
 

@@ -11,13 +11,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from accel_bench.analysis.metrics.offered_load import offered_rate
-from accel_bench.analysis.searches.tuning import beats, best_of, with_answer
-from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, Unit
 from accel_bench.analysis.tables.experiment_keys import changes_task
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import new_sessions, one_draft, plan_request
-from accel_bench.cli.tune import TuneOptions
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.errors import AccelBenchError, ScenarioError
@@ -25,17 +22,20 @@ from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.defaults import add_stack
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
-from accel_bench.report.views.tune import tune_view
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.study import open_study, require_optuna
-from accel_bench.runner.trial import TrialRunner
-from accel_bench.runner.tune import TuneSearch
-from accel_bench.runner.tune_check import TuneChecker
-from accel_bench.runner.tune_plans import TunePlans
-from accel_bench.runner.tune_space import Axis, parse_axis
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.layers import look_up
+from accel_bench_search.study import open_study, require_optuna
+from accel_bench_search.trial import TrialRunner
+from accel_bench_search.tune import TuneOptions
+from accel_bench_search.tune_check import TuneChecker
+from accel_bench_search.tune_plans import TunePlans
+from accel_bench_search.tune_report import Objective, TuneReport, Unit
+from accel_bench_search.tune_search import TuneSearch
+from accel_bench_search.tune_space import Axis, parse_axis
+from accel_bench_search.tune_view import tune_view
+from accel_bench_search.tuning import beats, best_of, with_answer
 
 UNITS: tuple[Unit, ...] = ("seconds", "dollars", "tokens")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from accel_bench.analysis.searches.tuning_schema import TuneReport, TuneTrial
 from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,
@@ -22,6 +21,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_search.tune_report import TuneReport, TuneTrial
 
 
 def tune_view(report: TuneReport) -> Report:

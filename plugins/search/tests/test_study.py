@@ -5,8 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from accel_bench.runner.study import Study, open_study
-from accel_bench.runner.tune_space import Axis
+from accel_bench_search.study import Study, open_study
+from accel_bench_search.tune_space import Axis
+from sqlalchemy import make_url
+from store.postgresql_server import running_server
+from store.store_factory import make_result, make_session
+
 from accel_bench.store.database import Store, open_store
 
 AXES = (Axis("rate", 1e-5, 1e-1, log=True), Axis("batch", 1, 64), Axis("kind", choices=("a", "b")))
@@ -50,3 +54,17 @@ def test_a_trial_that_was_cut_off_is_data_and_is_tried_again(tmp_path: Path) -> 
         with opened(store) as study:
             assert study.trials()[number].notes["reason"] == "it was cut off"
             assert study.ask()[1] == parameters
+
+
+def test_a_study_stands_beside_the_results_in_one_database(tmp_path: Path) -> None:
+    with running_server() as server:
+        url = make_url(server).update_query_dict({"folder": str(tmp_path)})
+        address = url.render_as_string(hide_password=False)
+        for number in range(2):
+            with open_store(address, write=True) as store, opened(store) as study:
+                assert len(study.trials()) == number
+                study.tell(study.ask()[0], "COMPLETE", 2.5, notes={"run_id": f"run-{number}"})
+                store.add_session(make_session(f"session-{number}"))
+                store.add(make_result(f"run-{number}", session=f"session-{number}"))
+        with open_store(address, write=False) as store:
+            assert store.count() == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accel_bench.analysis.searches.fitting import FitPoint, FitReport, tried
 from accel_bench.analysis.wording import milliseconds, rate_interval, size
 from accel_bench.report.table import (
     Column,
@@ -13,6 +12,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_search.fitting import FitPoint, FitReport, tried
 
 
 def fit_view(report: FitReport) -> Report:

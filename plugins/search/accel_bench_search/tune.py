@@ -66,6 +66,6 @@ def tune(options: TuneOptions) -> int:
 
     Needs Optuna: pip install 'accel-bench[tune]'.
     """
-    from accel_bench.cli.tune_request import run_tune
+    from accel_bench_search.tune_request import run_tune
 
     return run_tune(options)

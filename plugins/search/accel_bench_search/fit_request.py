@@ -8,21 +8,21 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any
 
-from accel_bench.analysis.searches.fitting import SearchRange
 from accel_bench.analysis.wording import settings
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.fit import FitOptions
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import new_sessions, one_draft, plan_request
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.report.views.fit import fit_view
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.fit import FitSearch, first_swept, freed, start_of
-from accel_bench.runner.trial import TrialRunner
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
+from accel_bench_search.fit import FitOptions
+from accel_bench_search.fit_search import FitSearch, first_swept, freed, start_of
+from accel_bench_search.fit_view import fit_view
+from accel_bench_search.fitting import SearchRange
+from accel_bench_search.trial import TrialRunner
 
 
 def run_fit(options: FitOptions) -> int:

@@ -9,24 +9,24 @@ from typing import Any
 
 from accel_bench.analysis.learning.curves import training_curve
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.searches.tuning import (
+from accel_bench.analysis.wording import settings, significant
+from accel_bench.documents.base import JsonValue
+from accel_bench.errors import AccelBenchError
+from accel_bench.planning.plan import Plan
+from accel_bench.result import Result
+from accel_bench.scenario.models import Scenario
+from accel_bench.store.schema import RUNS
+from accel_bench_search.study import State, StoredTrial, Study
+from accel_bench_search.trial import TrialRunner
+from accel_bench_search.tune_plans import TunePlans
+from accel_bench_search.tune_report import Objective, TrialOutcome, TuneTrial
+from accel_bench_search.tuning import (
     best_of,
     dominated,
     judge_trial,
     loss_at,
     steps_to_reach,
 )
-from accel_bench.analysis.searches.tuning_schema import Objective, TrialOutcome, TuneTrial
-from accel_bench.analysis.wording import settings, significant
-from accel_bench.documents.base import JsonValue
-from accel_bench.errors import AccelBenchError
-from accel_bench.planning.plan import Plan
-from accel_bench.result import Result
-from accel_bench.runner.study import State, StoredTrial, Study
-from accel_bench.runner.trial import TrialRunner
-from accel_bench.runner.tune_plans import TunePlans
-from accel_bench.scenario.models import Scenario
-from accel_bench.store.schema import RUNS
 
 MOST_RUNS = 3
 """Runs of one trial: those that end before the objective is read are made again, longer."""

@@ -6,12 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from analysis_factory import TOKENS, make_experiment, make_rank, make_result
-from learning_factory import learned
-from serving_factory import serving
-
-from accel_bench.analysis.learning.curves import training_curve
-from accel_bench.analysis.searches.tuning import (
+from accel_bench_search.tune_report import Objective, TuneReport, TuneTrial
+from accel_bench_search.tuning import (
     beats,
     best_of,
     check_losses,
@@ -21,7 +17,11 @@ from accel_bench.analysis.searches.tuning import (
     steps_to_reach,
     with_answer,
 )
-from accel_bench.analysis.searches.tuning_schema import Objective, TuneReport, TuneTrial
+from analysis_factory import TOKENS, make_experiment, make_rank, make_result
+from learning_factory import learned
+from serving_factory import serving
+
+from accel_bench.analysis.learning.curves import training_curve
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result, Status
 

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accel_bench.analysis.searches.fitting import (
+from accel_bench.analysis.wording import size
+from accel_bench.errors import ScenarioError
+from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.layers import AXES, look_up
+from accel_bench.scenario.models import Scenario
+from accel_bench_search.fitting import (
     FitPoint,
     FitReport,
     SearchRange,
@@ -14,13 +20,7 @@ from accel_bench.analysis.searches.fitting import (
     fit_report,
     next_value,
 )
-from accel_bench.analysis.wording import size
-from accel_bench.errors import ScenarioError
-from accel_bench.planning.plan import Plan, PlanRequest
-from accel_bench.runner.trial import TrialRunner
-from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.layers import AXES, look_up
-from accel_bench.scenario.models import Scenario
+from accel_bench_search.trial import TrialRunner
 
 MakePlan = Callable[[Mapping[str, Any]], Plan]
 """Plans the stack with further values of dotted keys; None takes a key back."""
