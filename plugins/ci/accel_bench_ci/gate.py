@@ -39,7 +39,7 @@ class GateOptions(MeasureOptions):
     against: Annotated[
         str | None, typer.Option(help="The stack to compare it with; else the baseline.")
     ] = None
-    floor: Annotated[
+    tolerance: Annotated[
         str, typer.Option(metavar="FRACTION", help="Slow-down that is allowed: 1% or 0.01.")
     ] = "1%"
     rounds: Annotated[
@@ -60,7 +60,7 @@ class GateOptions(MeasureOptions):
 
 @takes(GateOptions)
 def gate(options: GateOptions) -> int:
-    """Run two stacks side by side and fail when one is slower than the other by more than a floor.
+    """Run two stacks side by side, and fail when one is slower by more than is allowed.
 
     Exits with 0 when the stack passes, 1 when a run failed or is invalid, 4 when it is slower or
     its loss is different, 5 when that is open, saying how many more rounds would settle it.
@@ -73,7 +73,7 @@ def gate(options: GateOptions) -> int:
     --max-rounds; only what those confirm by themselves, as 0.5 % of false alarms are, is a
     regression.
     """
-    floor = parse_fraction(options.floor, "--floor")
+    floor = parse_fraction(options.tolerance, "--tolerance")
     for path in (options.junit, options.markdown):
         if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
             raise StoreError(f"{path} cannot be written; name a file in a folder that is there")

@@ -277,7 +277,7 @@ def _sentence(
         f"{judged.rounds_needed}, or --max-rounds {judged.rounds_needed} from the start)"
         if judged.rounds_needed
         else f"even {MAXIMUM_ROUNDS} rounds would not settle it: look for what makes the machine "
-        "noisy, or raise --floor"
+        "noisy, or raise --tolerance"
     )
 
 

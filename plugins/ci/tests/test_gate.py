@@ -97,7 +97,9 @@ def test_a_plugin_that_doubles_the_step_is_a_regression(folder: Path) -> None:
         "--set",
         "engine.step_seconds=0.05",
     )
-    code, found = document("--stack", "doubled", "--against", "baseline", "--floor", "1%", *files)
+    code, found = document(
+        "--stack", "doubled", "--against", "baseline", "--tolerance", "1%", *files
+    )
     (point,) = found["points"]
     assert (code, found["exit_code"], found["outcome"]) == (4, 4, "regression")
     assert (point["rounds"], point["looks"], point["loss_verdict"]) == (5, 1, "equivalent")
@@ -130,7 +132,7 @@ def test_what_a_stack_sets_holds_in_its_runs_and_not_in_those_of_the_plain_one()
 
 
 def test_a_plugin_that_changes_the_loss_does_not_pass_however_fast_it_is() -> None:
-    code, found = document("--stack", "unlike", "--floor", "50%", "--rounds", "1")
+    code, found = document("--stack", "unlike", "--tolerance", "50%", "--rounds", "1")
     (point,) = found["points"]
     assert (code, point["loss_verdict"]) == (4, "different")
     assert (
@@ -141,7 +143,7 @@ def test_a_plugin_that_changes_the_loss_does_not_pass_however_fast_it_is() -> No
 
 def test_too_few_rounds_are_inconclusive_until_the_missing_ones_are_added() -> None:
     # Steps that are long beside what other programs take from them.
-    twin = ("--stack", "twin", "--floor", "50%", "--set", "engine.step_seconds=0.05")
+    twin = ("--stack", "twin", "--tolerance", "50%", "--set", "engine.step_seconds=0.05")
     code, found = document(*twin, "--rounds", "2")
     (point,) = found["points"]
     assert (code, point["rounds"], point["more_rounds"]) == (5, 2, 3)
@@ -155,7 +157,7 @@ def test_too_few_rounds_are_inconclusive_until_the_missing_ones_are_added() -> N
 
 def test_rounds_are_added_up_to_the_limit_and_each_time_is_a_look() -> None:
     # Nothing passes a floor of a ten-millionth: every look stays open.
-    open_gate = ("--stack", "twin", "--floor", "0.0000001")
+    open_gate = ("--stack", "twin", "--tolerance", "0.0000001")
     code, found = document(*open_gate, "--rounds", "1", "--max-rounds", "2")
     (point,) = found["points"]
     assert (code, point["rounds"], point["looks"]) == (5, 2, 2)
@@ -200,7 +202,7 @@ def test_every_sweep_point_is_judged() -> None:
 def test_an_open_point_gets_its_rounds_though_another_one_has_failed() -> None:
     plain = ("--set", "stacks.baseline=[]", "--set", "stacks.twin=[]")
     sweep = ("--set", "sweep.engine.step_seconds=[0.001,5]", "--set", "measure.timeout_seconds=3")
-    looks = ("--rounds", "1", "--max-rounds", "2", "--floor", "0.0000001")
+    looks = ("--rounds", "1", "--max-rounds", "2", "--tolerance", "0.0000001")
     code, found = document("--stack", "twin", *plain, *sweep, *looks)
     points = [(one["outcome"], one["rounds"]) for one in found["points"]]
     assert (code, points) == (1, [("inconclusive", 2), ("failed", 0)])
@@ -221,7 +223,7 @@ def test_a_dry_run_shows_the_two_stacks_and_starts_nothing() -> None:
         (("--stack", "baseline"), "cannot be compared with itself"),
         (("--stack", "double"), "did you mean 'doubled'?"),
         (("--stack", "twin", "--against", "basline"), "did you mean 'baseline'?"),
-        (("--stack", "twin", "--floor", "1"), "write 1% or 0.01"),
+        (("--stack", "twin", "--tolerance", "1"), "write 1% or 0.01"),
         (("--stack", "twin", "--rounds", "9", "--max-rounds", "6"), "--max-rounds 6 is less"),
         (("--stack", "twin", "--max-rounds", "2000"), "more than --max-runs 1,000"),
         (("--stack", "twin", "--junit", "no/such/file.xml"), "no/such/file.xml cannot be written"),
@@ -237,8 +239,8 @@ def test_what_cannot_be_gated_is_refused_before_anything_runs(
 
 
 def test_a_floor_is_a_fraction() -> None:
-    assert parse_fraction("1%", "--floor") == parse_fraction(" 1 % ", "--floor") == 0.01
-    assert parse_fraction("0.025", "--floor") == 0.025
+    assert parse_fraction("1%", "--tolerance") == parse_fraction(" 1 % ", "--tolerance") == 0.01
+    assert parse_fraction("0.025", "--tolerance") == 0.025
     for text in ("0", "100%", "-1%", "one", "1%%", "nan", ""):
         with pytest.raises(ScenarioError):
-            parse_fraction(text, "--floor")
+            parse_fraction(text, "--tolerance")

@@ -363,7 +363,16 @@ def test_the_scenario_of_an_operation_is_gated(
     """Nothing is trained, which is no obstacle: it passes or is open; a wrong kernel fails."""
     text = call("op", "show", "acme_scale", "--compute-type", "forward", "--executor", executor).out
     Path("cell.yaml").write_text(text, encoding="utf8")
-    options = ["--floor", "95%", "--rounds", "2", "--set", "measure.steps=5", "--format", "json"]
+    options = [
+        "--tolerance",
+        "95%",
+        "--rounds",
+        "2",
+        "--set",
+        "measure.steps=5",
+        "--format",
+        "json",
+    ]
     options += ["--set", "measure.warmup=2", "--results", "results"]
     done = start("gate", "cell.yaml", "--stack", executor, *options, PYTHONPATH=str(site))
     assert done.code in codes, done.err

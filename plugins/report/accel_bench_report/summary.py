@@ -15,7 +15,7 @@ from accel_bench.cli.output import AnyFormat
 class SummaryOptions(SelectionOptions):
     """Options of `summary`."""
 
-    by: Annotated[
+    group_by: Annotated[
         Names,
         typer.Option(metavar="KEY", help="Settings, `device` or `stack`; else all main ones."),
     ] = None
@@ -27,13 +27,13 @@ def summary(options: SummaryOptions) -> None:
     """Summarize stored experiments by batch size, learning rate, optimizer, precision, hardware.
 
     Values are compared within experiments that differ in that key alone. The best learning rate is
-    that of the lowest loss at the end, for each model and device. Without --by there is a table for
-    each main setting in which the experiments differ.
+    that of the lowest loss at the end, for each model and device. Without --group-by there is a
+    table for each main setting in which the experiments differ.
     """
     from accel_bench.cli.output import print_report
     from accel_bench_report.tables.grouping import summarize_by
     from accel_bench_report.tables.groups_view import groups_by_key_report
 
     experiments, baselines = options.read_experiments()
-    document = summarize_by(experiments, split_names(options.by), baselines)
+    document = summarize_by(experiments, split_names(options.group_by), baselines)
     print_report(groups_by_key_report(document), options.output)

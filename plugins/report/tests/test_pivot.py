@@ -102,7 +102,7 @@ def test_stacks_are_compared_with_the_baseline_that_is_stored(folder: Path) -> N
             store.add(make_result(f"later-{number}", "tuesday", experiment=one, position=number))
     made = json.loads(succeed("results", "pivot", "tuesday", "--format", "json").out)
     assert made["reference"] == {"stack": "nf4"}
-    text = succeed("results", "summary", "tuesday", "--by", "stack", "--format", "csv").out
+    text = succeed("results", "summary", "tuesday", "--group-by", "stack", "--format", "csv").out
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["value"], row["pairs"]) for row in rows] == [("nf4", "0"), ("lora", "1")]
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_shown_is_an_error(folder: Path, arguments: list[str], me
 def test_a_summary_has_a_table_for_each_setting_that_differs(folder: Path) -> None:
     text = succeed("results", "summary").out
     assert "by stack" in text and "by train.micro_batch_size" in text and "1 OOM" in text
-    found = succeed("results", "summary", "--by", "batch_size", "--format", "csv").out
+    found = succeed("results", "summary", "--group-by", "batch_size", "--format", "csv").out
     rows = list(csv.DictReader(io.StringIO(found)))
     assert [(row["value"], row["experiments"], row["pairs"]) for row in rows] == [
         ("1", "2", "0"),
