@@ -59,14 +59,8 @@ if TYPE_CHECKING:
     from accel_bench.interchange.formats import Format
     from accel_bench.interchange.rows import ImportedRow, SourceFile
     from accel_bench.job import Job
-    from accel_bench.launcher import (
-        Allocation,
-        LocalProcess,
-        NodePlace,
-        Observer,
-        RankProcess,
-        rank_environment,
-    )
+    from accel_bench.launcher import Allocation, Observer, RankProcess
+    from accel_bench.local_process import LocalProcess, NodePlace, rank_environment
     from accel_bench.machine import nvml
     from accel_bench.machine.caches import cache_folder
     from accel_bench.machine.device_type import DeviceType
@@ -202,14 +196,8 @@ _HOMES = {
     "accel_bench.interchange.formats": ("Format",),
     "accel_bench.interchange.rows": ("ImportedRow", "SourceFile"),
     "accel_bench.job": ("Job",),
-    "accel_bench.launcher": (
-        "Allocation",
-        "LocalProcess",
-        "NodePlace",
-        "Observer",
-        "RankProcess",
-        "rank_environment",
-    ),
+    "accel_bench.launcher": ("Allocation", "Observer", "RankProcess"),
+    "accel_bench.local_process": ("LocalProcess", "NodePlace", "rank_environment"),
     "accel_bench.machine.caches": ("cache_folder",),
     "accel_bench.machine.device_type": ("DeviceType",),
     "accel_bench.machine.info": (

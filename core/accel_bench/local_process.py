@@ -1,0 +1,170 @@
+"""A rank on this machine: its process, its environment, and the end of all that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import accel_bench.reaper as reaper_program
+from accel_bench.job import Job
+from accel_bench.machine.info import available_cores
+from accel_bench.result import Node
+
+ELSEWHERE = (
+    "ACCELERATE_",
+    "ACCEL_BENCH_AGENTS",
+    "ACCEL_BENCH_JOB",
+    "ACCEL_BENCH_LOST",
+    "ACCEL_BENCH_SECRET",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MV2_",
+    "OMPI_",
+    "PET_",
+    "PMIX_",
+    "PMI_",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "TORCHELASTIC_",
+)
+"""Beginnings of variables of a launcher that has started our parent: a library that reads them in
+a rank would join another process group, or take settings that no scenario has made."""
+
+SWEEP_SECONDS = 10.0
+"""How long a reaper may take to end what a rank has left behind."""
+
+
+class LocalProcess:
+    """One rank, the leader of a session and process group of its own.
+
+    On Linux it is run by a reaper, which ends with it, in the same way, and then has ended whatever
+    the rank has started.
+    """
+
+    MARK = "ACCEL_BENCH_RUN_ID"
+    """Environment variable by which what a run has started is recognised: run and rank."""
+
+    def __init__(self, job: Job, rank: int, environment: Mapping[str, str] | None = None) -> None:
+        """Start it; `environment` is that of `rank_environment`, which holds its local rank."""
+        self.rank = rank
+        self.pid: int | None = None
+        self.node: Node | None = None
+        environment = environment or rank_environment(job, rank)
+        numbers = str(rank), environment["LOCAL_RANK"]
+        command = job.python_command("-m", "accel_bench.worker", str(job.path()), *numbers)
+        reading, writing = os.pipe()
+        adopting = sys.platform == "linux"
+        if adopting:
+            reaper = [sys.executable, "-I", "-S", reaper_program.__file__]
+            command = [*reaper, str(os.getpid()), str(writing), *command]
+        with open(reading, "rb") as report:
+            with job.log_path(rank).open("ab") as log, open(writing, "wb"):
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    start_new_session=True,
+                    pass_fds=(writing,) if adopting else (),
+                )
+            try:
+                self.pid = int(report.read() or self._process.pid)
+            except BaseException:
+                self.sweep()
+                raise
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until the process ends, without waking up to look."""
+        if hasattr(os, "pidfd_open") and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(self._process.pid)
+                try:
+                    select.select([descriptor], [], [], seconds)
+                finally:
+                    os.close(descriptor)
+        elif self._process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+        else:
+            time.sleep(seconds)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        return self._process.poll()
+
+    def dump_stack(self) -> None:
+        """Have the worker write all its stacks, as its fault handler does on SIGUSR1."""
+        if self.pid and self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
+
+    def signal(self, number: int) -> None:
+        """Signal the group; a stopped process is continued, so that it can act on it."""
+        for which in (number, signal.SIGCONT):
+            if self.pid and self.poll() is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.pid, which)
+
+    def sweep(self) -> None:
+        """Wait until the reaper has ended what the rank has left behind, as SIGTERM has it do."""
+        if sys.platform != "linux":
+            self.signal(signal.SIGKILL)
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(SWEEP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """Where a rank runs among those of its node."""
+
+    local_rank: int
+    """Its number on the node, or the index of its device where it sees only some of the node's."""
+
+    local_size: int
+
+    threads: int
+    """Its threads where the scenario does not say."""
+
+
+def rank_environment(job: Job, rank: int, place: NodePlace | None = None) -> dict[str, str]:
+    """Return the parent's environment, the scenario's changes, and what all stacks get alike.
+
+    Without a `place` all ranks are on this machine.
+    """
+    scenario = job.experiment.scenario
+    size = job.world_size
+    place = place or NodePlace(rank, size, max(1, available_cores() // size))
+    threads = scenario.resources.threads or place.threads
+    defaults = {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        # The worker sets it for other launchers; one that is preloaded reads it before that.
+        "OMP_WAIT_POLICY": "passive",
+        "TOKENIZERS_PARALLELISM": "true",
+    }
+    ours = {
+        LocalProcess.MARK: f"{job.run_id}/{rank}",
+        "ACCEL_BENCH_PARENT": str(os.getpid()),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
+        "PYTHONUNBUFFERED": "1",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(job.world_size),
+    }
+    inherited = {name: os.environ[name] for name in os.environ if not name.startswith(ELSEWHERE)}
+    return {**defaults, **inherited, **scenario.environment, **ours}
