@@ -6,14 +6,12 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accel_bench_report.page.scenario import scenario_page
 from analysis_factory import FAST, LORA, NF4, STEADY, make_rank, make_result, make_rounds, scaled
 from serving_factory import serving
 
 from accel_bench.analysis.race import race_looks, run_race
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.statistics.verdict import RoundKey
-from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.analysis.summary import summarize
 from accel_bench.report.formats import render
 from accel_bench.result import Status
@@ -161,17 +159,6 @@ def test_a_stack_that_ran_out_of_memory_does_not_end_the_race_of_the_others() ->
     assert run_race(racing, "a", ROUNDS, lambda *_: True) == []
     found = run_race(racing, "a", ROUNDS, lambda *_: True, failed=["b"])
     assert [(one.stack, one.after) for one in found] == [("c", 10)]
-
-
-def test_the_report_of_a_race_misses_no_round_that_a_dropped_stack_was_spared() -> None:
-    document = {"scenario": {"measure": {"rounds": 12}}, "race": True}
-    results = [run for row in (LORA, FAST) for run in make_rounds(row, [*STEADY, *STEADY, *STEADY])]
-    results = [*results[:12], *results[15:27], *make_rounds(NF4, scaled(2.0))]
-    for race, status in ((True, Status.OK), (False, Status.INTERRUPTED)):
-        plan = stored_plan({**document, "race": race}, results)
-        page = scenario_page("monday", (), plan, results, {})
-        assert [row.status for row in page.summary.experiments] == [Status.OK, Status.OK, status]
-        assert (page.summary.race is not None) is race
 
 
 def race_of_servers(**full: bool) -> list[tuple[str, str]]:

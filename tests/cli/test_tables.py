@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_report.sweep import scaling_of
-from accel_bench_report.tables.scaling_view import scaling_report
-from analysis_factory import make_experiment, make_ranks, make_result, make_summary
+from analysis_factory import make_summary
 from cli.program import call
 from recommendation_factory import experiment, in_turn, runs
 from serving_factory import serving
@@ -61,24 +59,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scaled() -> Report:
-    """A weak scaling of one stack."""
-    points = [
-        make_experiment(
-            sweep={"resources.devices": size},
-            scenario={"resources": {"devices": size}, "train": {"micro_batch_size": 4}},
-        )
-        for size in (1, 2, 4)
-    ]
-    found = [
-        make_result(point, round=number, ranks=make_ranks(point, 1e-4 * noise * (1 + place / 10)))
-        for place, point in enumerate(points)
-        for number, noise in enumerate((1.0, 1.004, 0.997, 1.002, 0.998))
-    ]
-    made = make_summary(points, found)
-    return scaling_report([(made, scaling_of(made))])
-
-
 def answered() -> Report:
     """Stacks that answer requests, with all their latencies and rates."""
     latencies = ("time_to_first_token", "inter_token_latency", "queueing")
@@ -102,7 +82,6 @@ def answered() -> Report:
 
 
 VIEWS: dict[str, Callable[[], Report]] = {
-    "scaling": scaled,
     "run inference": answered,
 }
 """Tables of commands that measure, by what they are made of."""

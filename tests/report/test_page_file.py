@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from accel_bench_report.page.render_html import render_html
-from page_factory import page_of_endings
 
 from accel_bench.errors import AccelBenchError
 from accel_bench.report.page_file import write_markdown, write_page
+from accel_bench.report.plain_html import render_plain_html
+from accel_bench.report.table import Section
 
 
 def test_a_page_of_ours_is_replaced(tmp_path: Path) -> None:
-    page = render_html(page_of_endings("x", plots=False))
+    page = render_plain_html([Section(title="x")])
     for text in (page, page):
         write_page(tmp_path / "index.html", text)
         assert (tmp_path / "index.html").read_text("utf8") == text

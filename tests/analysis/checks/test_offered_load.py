@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_report.page.scenario import scenario_page
 from analysis_factory import make_failures, make_rank
 from serving_factory import serving
 
@@ -16,7 +15,6 @@ from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.metrics.offered_load import is_saturated, largest_metric
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.analysis.summary import judge_row, summarize
 from accel_bench.report.formats import render
 from accel_bench.result import Result, Status
@@ -81,21 +79,6 @@ def test_nothing_is_compared_with_a_server_whose_queue_grows(full: str) -> None:
     assert row.verdict_reason in render([summary], "markdown")
     stored = compare_stored(*runs)
     assert (stored.ratio, stored.verdict) == (None, "not tested")
-
-
-def test_a_page_ranks_by_latency_and_gives_a_saturated_server_no_rank() -> None:
-    stacks = [
-        serving("base", 100, seconds=0.1),
-        serving("soon", 50, seconds=0.2),
-        serving("full", 10, seconds=0.05, saturated=True),
-    ]
-    results = [run for runs in stacks for run in runs]
-    names = [runs[0].experiment.stack.name for runs in stacks]
-    document = {"scenario": {"baseline": "base", "stacks": {name: {} for name in names}}}
-    page = scenario_page("monday", (), stored_plan(document, results), results, {})
-    (rows,) = page.points
-    assert [row.summary.stack for row in rows] == ["soon", "base", "full"]
-    assert rows[-1].why_not_ranked == "saturated at 4.0 requests/s"
 
 
 def test_a_latency_and_a_speed_are_not_compared() -> None:

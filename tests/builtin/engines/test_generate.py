@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from accel_bench import Batch, Run, Status, testing
+from accel_bench.analysis.aggregate import collect_experiments
+from accel_bench.analysis.metrics.rate import Terms
+from accel_bench.analysis.tables.figures import FIGURES
 from accel_bench.builtin.data.synthetic import SyntheticOptions
 from accel_bench.builtin.data.synthetic_impl import make_up
 from accel_bench.builtin.engines.generate_impl import GenerateEngine
@@ -340,12 +343,10 @@ def test_compiled_blocks_answer_the_same_and_compile_nothing_in_the_window(
     assert rank.window is not None and not rank.window.instabilities
 
 
-def test_a_sweep_of_batches_and_lengths_is_one_pivot(results: dict[str, Result]) -> None:
-    from accel_bench_report.tables.pivot import pivot
-
-    values = ["time_to_first_token_p50", "inter_token_latency_p99", "kv_cache_bytes"]
-    found = pivot([results["baseline"], results["static"]], values=values)
-    by_stack = {cell.stack: cell.figures for cell in found.cells}
-    assert by_stack.keys() == {"baseline", "static"}
-    for figures in by_stack.values():
-        assert [one is not None and one.median > 0 for one in figures.values()] == [True] * 3
+def test_latencies_and_the_cache_are_figures_of_tables(results: dict[str, Result]) -> None:
+    names = {"time_to_first_token_p50", "inter_token_latency_p99", "kv_cache_bytes"}
+    figures = [one for one in FIGURES if one.name in names]
+    assert len(figures) == len(names)
+    for row in collect_experiments([results["baseline"], results["static"]]):
+        found = [figure.compute(row, Terms()) for figure in figures]
+        assert [one is not None and one.median > 0 for one in found] == [True] * 3

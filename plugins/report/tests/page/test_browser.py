@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from accel_bench_report.page.render_html import render_html
 from browser import Browser
-from page_factory import HOSTILE, page_of_a_sweep, page_of_endings
+
+from .page_factory import HOSTILE, page_of_a_sweep, page_of_endings
 
 WIDTHS = (375, 800, 1400)
 

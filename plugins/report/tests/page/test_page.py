@@ -25,13 +25,6 @@ from accel_bench_report.page.render_markdown import render_page_markdown
 from accel_bench_report.page.scenario import scenario_page, with_repetitions
 from accel_bench_report.page.tables import row_origin
 from analysis_factory import STEADY, make_experiment, make_rounds
-from page_factory import (
-    HOSTILE,
-    dressed,
-    every_ending,
-    page_of_endings,
-    scenario_of_endings,
-)
 from repeated_sessions import make_runs
 
 from accel_bench.analysis.repetitions import Repetition
@@ -40,6 +33,14 @@ from accel_bench.analysis.stored_plan import StoredPlan
 from accel_bench.analysis.tables.overview import RunLine, overview
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
+
+from .page_factory import (
+    HOSTILE,
+    dressed,
+    every_ending,
+    page_of_endings,
+    scenario_of_endings,
+)
 
 
 class Tags(HTMLParser):

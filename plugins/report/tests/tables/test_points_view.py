@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from accel_bench_report.sweep import NAME
+from accel_bench_report.tables.points_view import point_tables
 from analysis_factory import STEADY, make_experiment, make_ranks, make_result, make_rounds, scaled
 
 from accel_bench.analysis.schema import PlannedSummary, Summary
 from accel_bench.analysis.summary import summarize
 from accel_bench.report.formats import render
-from accel_bench.result import Result
+from accel_bench.result import Node, Result, Status
 from accel_bench.scenario.experiment import Experiment
 
 
@@ -70,3 +72,25 @@ def test_a_sweep_of_devices_shows_how_it_scales() -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("2 ")]
     assert {"1.600", "80", "125", "1.250"} <= set(line.replace("%", " ").split())
     assert "serial share, an estimate by Gustafson's law: 40 %" in text
+
+
+def test_a_summary_of_several_points_holds_them_in_one_table() -> None:
+    one, four = (make_experiment(sweep={"train.micro_batch_size": size}) for size in (1, 4))
+    failed = [make_result(four, round=n, status=Status.OOM) for n in range(5)]
+    made = summary([one, four], [*make_rounds(one, STEADY), *failed])
+    pivot = made.sections[NAME].pivot
+    assert [(cell.row, cell.word) for cell in pivot.cells] == [((1,), ""), ((4,), "OOM")]
+    text = render([made], "table")
+    assert "figures of the sweep points" in text and "samples per second" in text
+    assert summary([one], make_rounds(one, STEADY)).sections == {}
+
+
+def test_points_of_other_nodes_are_said_to_be_unpaired() -> None:
+    def on(name: str, results: list[Result]) -> list[Result]:
+        nodes = (Node(rank=0, name=name, address="192.0.2.1", cores=1, memory_bytes=1),)
+        return [run.model_copy(update={"nodes": nodes}) for run in results]
+
+    one, four = (make_experiment(sweep={"train.micro_batch_size": size}) for size in (1, 4))
+    runs = [*on("a", make_rounds(one, STEADY)), *on("b", make_rounds(four, scaled(0.5)))]
+    (table,) = point_tables(summary([one, four], runs))
+    assert any("times or nodes" in note for note in table.notes)

@@ -50,7 +50,7 @@ class Printed(NamedTuple):
 
 def read() -> list[Printed]:
     """The table's twelve rows."""
-    path = Path(__file__).resolve().parents[1] / "data" / "cost_cookbook.csv"
+    path = Path(__file__).resolve().parents[3] / "tests" / "data" / "cost_cookbook.csv"
     with path.open(encoding="utf8", newline="") as file:
         return [
             Printed(
