@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli.program import call
+from sqlalchemy import select
 from store.store_factory import make_experiment, make_result, make_session
 
 from accel_bench.analysis import aggregate
@@ -16,7 +17,7 @@ from accel_bench.analysis.checks.audit import Broken, audit
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store import records, rows
+from accel_bench.store import fields, records, rows
 from accel_bench.store.database import Store, open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.schema import RUNS
@@ -59,7 +60,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_experiments_are_read_one_after_another_and_each_is_validated_once(store: Store) -> None:
     """A store of 10,000 runs took 700 MB, and all it does for a second look at each object."""
-    groups = [[run.run_id for run in runs] for runs, _ in store.by_experiment()]
+    groups = [[row["run_id"] for row in one] for one in store.by_experiment()]
     assert sorted(groups) == [["run-0", "run-1", "run-3", "run-5"], ["run-2", "run-4"]]
     records._shared_experiment.cache_clear()
     found, baselines = select_experiments(store)
@@ -72,7 +73,8 @@ def test_experiments_are_read_one_after_another_and_each_is_validated_once(store
     assert [list(row.counted) for row in found] == [list(row.counted) for row in whole]
     runs = [run for row in found for run in row.counted.values()]
     assert len({id(run.experiment) for run in runs}) == 2
-    assert sum(run.ranks[0].window is not None for run in runs) == 4  # `middle` and `last`
+    windows = [window for run in runs if (window := run.ranks[0].window) is not None]
+    assert [len(window.samples) > 0 for window in windows] == [True] * 4  # `middle` and `last`
     (chosen,), _ = select_experiments(store, RUNS.c.session == "tuesday")
     assert [*chosen.counted] == [("tuesday", 0)]
 
@@ -92,6 +94,16 @@ def test_runs_that_have_passed_the_self_audit_are_not_audited_again(
     monkeypatch.setattr(rows, "FIGURES_VERSION", rows.FIGURES_VERSION + 1)
     select_experiments(store)  # what another version found does not count
     assert sorted(audited) == [f"run-{number}" for number in range(6)]
+
+
+def test_speeds_that_are_too_long_for_a_column_are_read_from_the_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fields, "MAXIMUM_COLUMN_BYTES", 100)
+    with open_store(fill(tmp_path, ("sunday", LORA, "01")), write=False) as store:
+        assert [row["throughput"] for row in store.fetch(select(RUNS.c.throughput))] == [None]
+        (row,), _ = select_experiments(store)
+        assert row.speeds == collect_experiments(store.results())[0].speeds != {}
 
 
 def ids(store: Store, a: str, b: str, other: Store | None = None) -> tuple[list[str], list[str]]:

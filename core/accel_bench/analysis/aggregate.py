@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -41,6 +41,8 @@ RANK_FACTS = ("rank", "status", "device", "metrics", "evidence")
 
 ALIKE = ("experiment", "machine", "nodes", "provenance")
 """Fields that most runs of an experiment share."""
+
+NOTHING_KNOWN: Mapping[str, RunThroughput] = {}
 
 ModelT = TypeVar("ModelT", bound=Frozen)
 
@@ -162,13 +164,13 @@ class ExperimentRuns:
         """The last completed run."""
         return list(self.completed.values())[-1] if self.completed else None
 
-    def for_tables(self) -> ExperimentRuns:
+    def for_tables(self, whole: Callable[[Result], Result] = lambda run: run) -> ExperimentRuns:
         """Return the same with a tenth of the memory: tables need nothing but RUN_FACTS and the
-        speeds of runs, and all that is stored of `middle` and `last`."""
-        whole = {id(run) for run in (self.middle, self.last)}
+        speeds of runs, and all that is stored of `middle` and `last`, which `whole` returns."""
+        kept = {id(run) for run in (self.middle, self.last)}
         first = next(iter(self.counted.values()), None)
         runs = {
-            key: run if id(run) in whole or first is None else _of_tables(run, first)
+            key: whole(run) if id(run) in kept or first is None else _of_tables(run, first)
             for key, run in self.counted.items()
         }
         tokens = {one.step_tokens: one.step_tokens for one in self.speeds.values()}
@@ -187,14 +189,14 @@ def collect_runs(
     results: Sequence[Result],
     rounds: int,
     stopped: StopReason = BY_THE_USER,
-    sound: Collection[str] = (),
+    known: Mapping[str, RunThroughput] = NOTHING_KNOWN,
 ) -> ExperimentRuns:
     """Select the experiment's runs from all results and return how it ended.
 
     Stacks that do the same have the same identity, so the stack's name must agree too. A skipped
     experiment has no runs, whatever an earlier session left. Runs whose figures disagree with one
-    another are degraded, also those that were stored long ago; runs whose ids are in `sound` have
-    passed the self-audit and are not audited again.
+    another are degraded, also those that were stored long ago; `known` are the speeds of runs that
+    have passed the self-audit, by id: these are not audited again, and may lack their samples.
     """
     experiment = planned.experiment
     later = (run for run in results if run.replaces)
@@ -208,7 +210,7 @@ def collect_runs(
         and result.experiment.stack.name == experiment.stack.name
     ]
     rows = counted_runs(own)
-    broken = {key: [] if run.run_id in sound else audit(run) for key, run in rows.items()}
+    broken = {key: [] if run.run_id in known else audit(run) for key, run in rows.items()}
     counted = {key: marked_degraded(run, broken[key]) for key, run in rows.items()}
     end = ending(planned, list(counted.values()), rounds, stopped)
     valid = end.status is not Status.INVALID
@@ -222,7 +224,8 @@ def collect_runs(
         for key, run in counted.items()
         if valid and run.status.completed and not run.imported
     }
-    speeds = {key: speed for key, run in completed.items() if (speed := run_throughput(run))}
+    found = {key: known.get(run.run_id) or run_throughput(run) for key, run in completed.items()}
+    speeds = {key: speed for key, speed in found.items() if speed}
     disowned = dict.fromkeys(
         words for key, run in completed.items() for words in disowning(run, broken[key])
     )
@@ -243,16 +246,18 @@ def collect_experiments(results: Sequence[Result]) -> list[ExperimentRuns]:
 
 
 def collect_experiment(
-    runs: Sequence[Result], again: Sequence[Result], sound: Collection[str] = ()
+    runs: Sequence[Result],
+    again: Sequence[Result],
+    known: Mapping[str, RunThroughput] = NOTHING_KNOWN,
 ) -> ExperimentRuns:
     """Return an experiment with all of its stored rounds.
 
-    `again` are runs of any experiment that measured a round a second time, `sound` ids of runs that
-    have passed the self-audit.
+    `again` are runs of any experiment that measured a round a second time, `known` as for
+    `collect_runs`.
     """
     first = min(runs, key=lambda run: (run.started_at, run.run_id))
     planned = PlannedSummary(experiment=first.experiment)
-    return collect_runs(planned, [*runs, *again], rounds=0, sound=sound)
+    return collect_runs(planned, [*runs, *again], rounds=0, known=known)
 
 
 def _of_tables(run: Result, first: Result) -> Result:

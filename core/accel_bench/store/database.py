@@ -38,7 +38,7 @@ from accel_bench.store.records import (
     run_record,
     unreadable,
 )
-from accel_bench.store.rows import Row, chronological_key, stored_audit, text_of, to_row
+from accel_bench.store.rows import Row, chronological_key, text_of, to_row
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
     EXPERIMENTS,
@@ -217,22 +217,12 @@ class Store:
         for columns in self._runs(*conditions):
             yield str(columns["run_id"]), readable(columns)
 
-    def by_experiment(
-        self, *conditions: ColumnElement[bool]
-    ) -> Iterator[tuple[list[Result], set[str]]]:
-        """Yield the intact results of each experiment and stack, in the order of `results`, so that
-        those of one alone are in memory; and the ids of those that have passed the self-audit."""
+    def by_experiment(self, *conditions: ColumnElement[bool]) -> Iterator[list[Mapping[str, Any]]]:
+        """Yield the rows of each experiment and stack, corrupt ones included, in the order of
+        `results`: those of one alone are in memory."""
         names = [column.name for column in EXPERIMENTS]
         runs = self._runs(*conditions, order=(*EXPERIMENTS, *CHRONOLOGICAL))
-        for _, group in groupby(runs, key=itemgetter(*names)):
-            intact, sound = [], set()
-            for columns in group:
-                if (result := readable(columns)) is not None:
-                    intact.append(result)
-                    if stored_audit(columns) == ():
-                        sound.add(result.run_id)
-            if intact:
-                yield intact, sound
+        return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[Row]:
         """Return a listing of all runs in the same order, corrupt ones included and marked.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from accel_bench.analysis.checks.audit import audit, marked_degraded
@@ -58,6 +59,7 @@ def derived_columns(result: Result) -> dict[str, Any]:
     return {
         **{one.column: _fitting(one, _read(sources, one.path)) for one in DERIVED},
         "broken": canonical_json([[one.invariant, one.figures] for one in broken]),
+        "throughput": _throughput(result),
         "options": _mapping(options_of(result) | _origin_of(result)),
         "metrics": _mapping(flat_metrics(result)),
         "figures_version": FIGURES_VERSION,
@@ -83,6 +85,7 @@ def _imported_columns(result: Result) -> dict[str, Any]:
         "seconds": result.seconds or None,
         "device": _text(result.provenance.machine) or None,
         "broken": "[]",
+        "throughput": None,
         "options": _mapping(options | {"provenance.format": result.provenance.format}),
         "metrics": _mapping({one.name: one.value for one in result.metrics}),
         "figures_version": FIGURES_VERSION,
@@ -120,6 +123,18 @@ def _figures(result: Result) -> dict[str, Any]:
         "peak_memory_bytes": _peak_memory(result),
         "mfu": _mfu(result) if speed else None,
     }
+
+
+def _throughput(result: Result) -> str | None:
+    """Return the JSON of a run's throughput, which is read far faster than its samples; null for
+    one that is too long or overflows."""
+    if (speed := run_throughput(result)) is None:
+        return None
+    try:
+        text = canonical_json({one.name: getattr(speed, one.name) for one in fields(speed)})
+    except ValueError:
+        return None
+    return text if len(text) <= MAXIMUM_COLUMN_BYTES else None
 
 
 def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

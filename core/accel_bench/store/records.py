@@ -179,14 +179,14 @@ def _detach_samples(window: dict[str, Any] | None) -> dict[str, Any] | None:
     return {part: window.pop(part) for part in WINDOW_PARTS}
 
 
-def to_result(columns: Mapping[str, Any]) -> Result:
+def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
     """Return the result of a row. Raises StoreError for one that is damaged or cannot be read."""
     if problem := problem_of(columns):
         raise StoreError(problem)
     try:
-        document, samples = (_decompress(columns[name]) for name in CONTENTS)
-        _check_numbers(samples)
-        return _with_samples(parse_result(document), samples)
+        document, samples = (columns[name] for name in CONTENTS)
+        result = parse_result(_decompress(document))
+        return _with_samples(result, _decompress(samples)) if with_samples else result
     except (ValueError, zlib.error, RecursionError) as error:
         raise StoreError(
             f"run {text_of(columns['run_id'])!r} is intact, but this version of accel-bench cannot "
@@ -236,6 +236,7 @@ def _parse(model: type[ModelT], payload: str) -> ModelT:
 def _with_samples(result: Result, samples: str) -> Result:
     """Return the result with the samples of its windows. Raises ValueError."""
     windows = _windows_adapter().validate_json(samples)
+    _check_numbers(samples)
     for rank, parts in zip(result.ranks, windows, strict=True):
         if rank.window is not None and parts is not None:
             vars(rank.window).update(vars(parts))  # Nobody else has it yet, and copies take long.
@@ -251,10 +252,10 @@ def _decompress(content: bytes) -> str:
     return text.decode()
 
 
-def readable(columns: Mapping[str, Any]) -> Result | None:
+def readable(columns: Mapping[str, Any], with_samples: bool = True) -> Result | None:
     """Return the result of a row, or None for one that is damaged or cannot be read."""
     try:
-        return to_result(columns)
+        return to_result(columns, with_samples)
     except StoreError:
         return None
 

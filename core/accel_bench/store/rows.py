@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.documents.base import JsonValue
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.checksums import CONTENTS, intact
@@ -175,6 +176,19 @@ def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | No
     try:
         return tuple((str(name), str(figures)) for name, figures in json.loads(columns["broken"]))
     except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def stored_throughput(columns: Mapping[str, Any]) -> RunThroughput | None:
+    """Return the throughput of a run that passed the self-audit of this version when it was stored;
+    None for another run, whose samples must be read."""
+    found = _mapping(columns["throughput"]) if stored_audit(columns) == () else {}
+    whole: dict[str, Any] = {
+        name: tuple(one) if isinstance(one, list) else one for name, one in found.items()
+    }
+    try:
+        return RunThroughput(**whole)
+    except TypeError:
         return None
 
 

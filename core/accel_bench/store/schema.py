@@ -32,7 +32,7 @@ from sqlalchemy import (
 
 METADATA = MetaData()
 
-STORE_VERSION = 4
+STORE_VERSION = 5
 """Version of the tables; a database of another version is refused."""
 
 MAXIMUM_PAYLOAD_BYTES = 24 * 1024 * 1024
@@ -176,14 +176,15 @@ RUNS = Table(
     *_columns(KEY, "started_at"),
     *_columns(Integer, "schema_version"),
     *(Column(one.column, _TYPES[one.kind]) for one in DERIVED),
-    *(Column(name, Text) for name in ("broken", "options", "metrics")),
+    *(Column(name, Text) for name in ("broken", "throughput", "options", "metrics")),
     *_columns(Integer, "figures_version"),
     *_columns(Text, "content_checksum", "checksum"),
 )
 """One row for each attempt: who it is, settings, effective configuration and figures.
 
-`broken` is what its self-audit finds, `options` settings without a column, `metrics` the figures of
-plugins, each as JSON. `content_checksum` is that of the document and the samples.
+`broken` is what its self-audit finds, `throughput` what its samples say, `options` settings without
+a column, `metrics` the figures of plugins, each as JSON. `content_checksum` is that of the document
+and the samples.
 """
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, select
 
@@ -21,6 +22,8 @@ from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store.database import SessionRecord, Store, begins_with
 from accel_bench.store.queries import condition_of
+from accel_bench.store.records import readable
+from accel_bench.store.rows import stored_throughput
 from accel_bench.store.schema import CHRONOLOGICAL, IMPORTED, RUNS
 
 Runs = list[Result]
@@ -103,18 +106,29 @@ def select_experiments(
     """Return every experiment of the intact runs of conditions, in the order of their first runs,
     and the baselines of their sessions by session.
 
-    Each is read by itself and kept without its samples, so that a store of any size can be read.
+    Each is read by itself and kept without its samples, so that a store of any size can be read;
+    those of most runs are not even parsed.
     """
     again = store.results(RUNS.c.replaces != "", *conditions)
     found = []
     with uncollected():
-        for runs, sound in store.by_experiment(*conditions):
-            row, first = collect_experiment(runs, again, sound), runs[0]
-            begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
-            found.append((begin, {run.session for run in runs}, row.for_tables()))
+        for rows in store.by_experiment(*conditions):
+            speeds = {one["run_id"]: speed for one in rows if (speed := stored_throughput(one))}
+            read = (readable(one, one["run_id"] not in speeds) for one in rows)
+            if runs := [run for run in read if run is not None]:
+                row, first = collect_experiment(runs, again, speeds), runs[0]
+                lean = {one["run_id"]: one for one in rows if one["run_id"] in speeds}
+                begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
+                ran = {run.session for run in runs}
+                found.append((begin, ran, row.for_tables(partial(_whole, lean))))
     found.sort(key=itemgetter(0))
     sessions = store.sessions({session for _, ran, _ in found for session in ran})
     return [row for *_, row in found], {one.id: one.baseline for one in sessions}
+
+
+def _whole(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
+    """Return the run with its samples, which is one of these rows if it has none."""
+    return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
 
 
 @contextmanager
