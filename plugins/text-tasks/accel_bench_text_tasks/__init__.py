@@ -1,0 +1,1 @@
+"""Tasks of text beside `causal-lm`, and data of prompts, answers, preferences and pairs."""

@@ -1,0 +1,240 @@
+"""The data plugin `instructions`: prompts and answers, with the loss on the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
+
+from pydantic import Field, model_validator
+
+from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import text_sources
+from accel_bench.modeling.data.text_sources import TextFile, content_digest, home_path
+from accel_bench.modeling.data.tokenizer_options import TokenizerOptions, file_of
+from accel_bench_text_tasks.data import row_sources, synthetic_rows
+
+if TYPE_CHECKING:
+    from accel_bench.modeling.data.batch_plan import Padding
+    from accel_bench.modeling.data.token_batches import TokenDataset
+
+WITHOUT_LIMIT = 1 << 62
+"""Bytes that no source has."""
+
+TEMPLATES = ("plain", "tokenizer")
+"""Values of `chat_template` that name no file."""
+
+FieldNames: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
+"""A list of names in a file."""
+
+
+class ConversationOptions(TokenizerOptions):
+    """Which rows with prompts are read, and how they become tokens."""
+
+    source: Literal["stdlib", "path", "synthetic"] = "stdlib"
+    """`stdlib`: documented functions of Python's standard library, always there; `path`: what
+    `path` names; `synthetic`: words to be sorted, made up from `data.seed`."""
+
+    path: str | None = None
+    """A .jsonl or .parquet file, a folder of them, or one that `datasets` has saved."""
+
+    split: str = Field("train", min_length=1)
+    """Split of a folder that `datasets` has saved with several."""
+
+    prompt: str | FieldNames = Field("prompt", min_length=1)
+    """Field that holds the prompt; of several, those that are not empty are joined by a blank line.
+    """
+
+    chat_template: str | None = Field(None, min_length=1)
+    """How turns become text: `plain`; `tokenizer`, the template in the tokenizer's folder; or a
+    file with a Jinja template, as transformers reads it. null: messages take the tokenizer's
+    template where it has one, else `plain`, and prompts and answers are joined as they are."""
+
+    padding: Literal["max_length", "longest"] = "max_length"
+    """Pad to `data.sequence_length`, or to the longest of the micro-batch."""
+
+    maximum_samples: int | None = Field(None, ge=1)
+    """Read no more samples than this; null reads up to `limit_bytes`, and makes up 2,048."""
+
+    limit_bytes: int = Field(4_000_000, ge=1, le=10**13)
+    """Read no more bytes of prompts and answers than this; the evidence says where there are more
+    (`limited`)."""
+
+    @model_validator(mode="after")
+    def _path_where_it_is_read(self) -> ConversationOptions:
+        if self.source == "path" and self.path is None:
+            raise ValueError("source: path needs `path`, a file or a folder")
+        if self.source != "path" and self.path is not None:
+            raise ValueError("`path` is only read with `source: path`")
+        if self.chat_template == "tokenizer" and self.tokenizer == "train":
+            raise ValueError("chat_template: tokenizer needs a folder or a hub id in `tokenizer`")
+        return self
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """Fields of the prompt."""
+        return (self.prompt,) if isinstance(self.prompt, str) else self.prompt
+
+    def files(self) -> list[TextFile]:
+        """Return the selected files, by name; empty when there is nothing to read."""
+        if self.source == "synthetic":
+            return []
+        if self.path is None:  # Of a source little is prompts and answers, which alone count.
+            return text_sources.stdlib_files(WITHOUT_LIMIT)
+        return row_sources.row_files(home_path(self.path), self.split, self.limit_bytes)
+
+    def leaves_files_out(self) -> bool:
+        """Return whether the files of `path` hold more than `limit_bytes` lets be read."""
+        if self.path is None:
+            return False
+        root = home_path(self.path)
+        whole = row_sources.row_files(root, self.split, WITHOUT_LIMIT)
+        return sum(file.size for file in whole) > sum(file.size for file in self.files())
+
+    @property
+    def source_name(self) -> str:
+        """What is read, as part of a sentence."""
+        named = {"stdlib": "the standard library", "synthetic": "the synthetic rows"}
+        return self.path or named[self.source]
+
+    @property
+    def more_samples(self) -> str:
+        """How a user gets more samples, as part of a sentence."""
+        more = "raise data.maximum_samples" if self.source == "synthetic" else "bring more rows"
+        return f"raise data.limit_bytes or data.sequence_length, or {more}"
+
+    def template_path(self) -> Path | None:
+        """Return the file of a chat template; None where none is named."""
+        named = self.chat_template is not None and self.chat_template not in TEMPLATES
+        return home_path(self.chat_template or "") if named else None
+
+    def content_fingerprint(self, seed: int) -> str:
+        """Return a digest of the selected rows, the tokenizer and the template, in hexadecimal.
+
+        Rows that are made up follow from the seed.
+        """
+        template = self.template_path()
+        files = self.files_beside_tokenizer()
+        files += [file_of(template)] if template and template.is_file() else []
+        more = content_digest(files) if files else ""
+        made_up = synthetic_rows.rows_digest(seed) if self.source == "synthetic" else ""
+        return (made_up or content_digest(self.files())) + self.tokenizer_digest() + more
+
+    def check_files(self) -> Iterable[str]:
+        """Return why there is nothing to read. Raises ScenarioError for what the user must mend."""
+        if self.path is not None:
+            problem = row_sources.unusable_rows(home_path(self.path), self.split)
+            if problem:
+                raise ScenarioError(problem)
+        template = self.template_path()
+        if template is not None and not template.is_file():
+            raise ScenarioError(
+                f"data.chat_template {str(template)!r} is no file; name a Jinja template, `plain`, "
+                "or `tokenizer`"
+            )
+        self.check_tokenizer()
+        if self.chat_template == "tokenizer" and self.tokenizer_folder() is None:
+            raise ScenarioError(
+                "data.chat_template: tokenizer needs a tokenizer of a folder or a hub; name one in "
+                "data.tokenizer, or set data.chat_template: plain"
+            )
+        if self.source == "stdlib" and not self.files():
+            return ["Python's standard library is not here as source; use `source: path`"]
+        return []
+
+
+class InstructionsOptions(ConversationOptions):
+    """Which prompts and answers are learned, and which of their tokens."""
+
+    answer: str = Field("answer", min_length=1)
+    """Field that holds the answer."""
+
+    messages: str | None = Field(None, min_length=1)
+    """Field with a list of messages, each with `role` and `content`, or with `from` and `value` as
+    ShareGPT's rows have them, in the place of prompt and answer; what the role `assistant`, or
+    `gpt`, says are the answers."""
+
+    train_on: Literal["answers", "all"] = "answers"
+    """Tokens that the loss is computed on: those of answers, with the token that ends each, or all.
+    A sample is cut behind `data.sequence_length`; one that keeps no token of an answer is left
+    out."""
+
+    packing: bool = False
+    """Join samples and cut them into full ones; else each is a sample of its own."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields that are read of each row."""
+        return (*self.prompts, self.answer) if self.messages is None else (self.messages,)
+
+
+ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions)
+
+
+class Conversations(Plugin[ConversationOptionsT]):
+    """Base of data plugins of prompts and answers."""
+
+    def fingerprint(self, experiment: Experiment) -> str | None:
+        """Return a digest of rows, tokenizer and template; None when they cannot be read."""
+        if list(self.check_scenario(experiment)):
+            return None
+        options = self.options.of_model(experiment)
+        return options.content_fingerprint(experiment.scenario.data.seed)
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment) -> Iterable[str]:
+        """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
+        return self.options.of_model(experiment).check_files()
+
+
+class Instructions(Conversations[InstructionsOptions]):
+    """Prompts with answers, or conversations by a chat template; the loss on the answers."""
+
+    Options = InstructionsOptions
+    tasks = frozenset({"causal-lm"})
+
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Render and tokenize in a process that is not measured."""
+        from accel_bench_text_tasks.data import instructions_impl
+
+        instructions_impl.tokenized(run, self.options.of_model(run))
+
+    @hookimpl
+    def sample_lengths(self, run: Run) -> Sequence[int]:
+        """Return the tokens of each prompt with its answer."""
+        from accel_bench.modeling.data import token_batches
+        from accel_bench_text_tasks.data import instructions_impl
+
+        return token_batches.kept_lengths(
+            instructions_impl.tokenized(run, self.options.of_model(run))
+        )
+
+    @hookimpl
+    def load_data(self, run: Run) -> TokenDataset:
+        """Map the tokens into memory; tokenize first where that was not prepared."""
+        from accel_bench_text_tasks.data import instructions_impl
+
+        options = self.options.of_model(run)
+        folder = instructions_impl.tokenized(run, options)
+        loaded = instructions_impl.load(folder, options, run.scenario.data.sequence_length)
+        run.on_evidence(loaded.evidence)
+        return loaded.dataset
+
+    @hookimpl
+    def build_batches(self, run: Run) -> Iterator[Batch]:
+        """Yield micro-batches; samples that are not packed are padded as the options say."""
+        from accel_bench.modeling.data import token_batches
+
+        return token_batches.batches_of(run, self._padding())
+
+    @hookimpl
+    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
+        """Return the batches of the samples that are held out, padded as in training."""
+        from accel_bench.modeling.data import token_batches
+
+        return token_batches.evaluation_batches_of(run, self._padding())
+
+    def _padding(self) -> Padding:
+        return "none" if self.options.packing else self.options.padding

@@ -1,0 +1,374 @@
+"""Render and tokenize pairs of answers into the cache, and make batches of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from accel_bench import Batch, Run, TokenCounts
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data import batch_plan, token_batches
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, Padding
+from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
+from accel_bench_text_tasks.data.conversations_cache_impl import (
+    cached,
+    limit_note,
+    save,
+    within_limit,
+)
+from accel_bench_text_tasks.data.conversations_impl import (
+    ASSISTANT,
+    Codec,
+    Rendered,
+    Template,
+    bytes_of,
+    make_template,
+    render,
+)
+from accel_bench_text_tasks.data.documented_functions import documented_functions
+from accel_bench_text_tasks.data.preferences import PreferencesOptions
+from accel_bench_text_tasks.data.row_sources import (
+    Message,
+    Row,
+    messages_of,
+    read_rows,
+    text_of,
+    value_of,
+)
+from accel_bench_text_tasks.data.synthetic_rows import synthetic_rows
+
+
+class Pair(NamedTuple):
+    """A prompt with two answers, each as text or as messages."""
+
+    where: str
+    prompt: str | list[Message]
+    chosen: str | list[Message]
+    rejected: str | list[Message]
+
+
+@dataclass(frozen=True)
+class PairFacts:
+    """What is known about a cached folder beside its arrays; `facts.json` in it."""
+
+    pairs: int
+    tokens: int
+    """Tokens of both sequences of all pairs."""
+
+    vocab_size: int
+    """Every token id is smaller than this."""
+
+    pad_token_id: int
+
+    empty: int
+    """Rows that were left out, since an answer is missing."""
+
+    limited: bool
+    """Whether `data.limit_bytes` ended the reading before the data did."""
+
+
+@dataclass(frozen=True)
+class PreferenceDataset:
+    """Pairs of sequences with the same prompt."""
+
+    sequences: TokenDataset
+    """Sequence 2 n is the chosen one of pair n, 2 n + 1 the rejected one."""
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of the longer sequence of each pair, shape (pairs,)."""
+        longer: Integers = self.sequences.lengths.reshape(-1, 2).max(axis=1)
+        return longer
+
+    @property
+    def sequence_length(self) -> int:
+        """Longest length that a sequence may have."""
+        return self.sequences.sequence_length
+
+    @property
+    def more_samples(self) -> str:
+        """Advice on getting more pairs, a clause for messages."""
+        return self.sequences.more_samples
+
+    @property
+    def vocab_size(self) -> int:
+        """Every token id is smaller than this."""
+        return self.sequences.vocab_size
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal digest: equal for equal content."""
+        return self.sequences.fingerprint
+
+    @property
+    def tokenizer_path(self) -> Path | None:
+        """`tokenizer.json` that made the tokens."""
+        return self.sequences.tokenizer_path
+
+    def __len__(self) -> int:
+        return len(self.sequences) // 2
+
+    def sample(self, index: int) -> Tokens:
+        """Return the token ids of a pair's chosen sequence, shape (its length,)."""
+        return self.sequences.sample(2 * index)
+
+    def training_samples(self, run: Run) -> Integers:
+        """Return the numbers of the pairs that a run trains on."""
+        data = run.scenario.data
+        return batch_plan.split_samples(len(self), data.held_out, data.seed)[0]
+
+
+class Loaded(NamedTuple):
+    """A dataset, and what cutting has cost."""
+
+    dataset: PreferenceDataset
+    facts: PairFacts
+    options: PreferencesOptions
+
+    cut: int
+    """Sequences that are longer than the sequence length."""
+
+    without_answer: int
+    """Pairs that were left out: no token of one of the answers is left."""
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what the rows became."""
+        sequences = self.dataset.sequences
+        real = int(sequences.lengths.sum())
+        share = int(sequences.supervised_lengths.sum()) / max(1, real)
+        left_out = f"; {self.without_answer} pairs without an answer left out"
+        return {
+            "summary": f"{len(self.dataset)} pairs, {share:.0%} of the tokens are of answers"
+            + (left_out if self.without_answer else "")
+            + limit_note(self.options, self.facts.limited),
+            **asdict(self.facts),
+            "samples": len(self.dataset),
+            "sequences_cut": self.cut,
+            "pairs_without_answer": self.without_answer,
+            "supervised_fraction": share,
+            "sequences_per_sample": 2,
+            "constant_length": self.options.padding == "max_length",
+            "fingerprint": self.dataset.fingerprint,
+            "tokenizer": self.options.tokenizer_name(),
+        }
+
+
+def tokenized(run: Run, options: PreferencesOptions) -> Path:
+    """Return the cached folder, as `conversations_cache_impl.cached` says; fill it when it is new.
+
+    Raises ScenarioError when rows, tokenizer or template cannot be used.
+    """
+    seed = run.scenario.data.seed
+    return cached(run, "preferences", options, lambda folder: fill(folder, options, seed))
+
+
+def fill(folder: Path, options: PreferencesOptions, seed: int) -> None:
+    """Read or make up rows, render, tokenize and write everything into an empty folder."""
+    read, limited = within_limit(_pairs(options, seed), options, _size)
+    kept = [one for one in read if one.chosen and one.rejected]
+    if not kept:
+        raise ScenarioError(
+            f"data: no pair of answers in the first {options.limit_bytes} bytes of "
+            f"{options.source_name}: name other files in data.path, or raise "
+            "data.limit_bytes"
+        )
+    has_messages = any(not isinstance(part, str) for one in kept for part in one[1:])
+    template = make_template(options, has_messages)
+    rendered = [
+        _rendered(template, one, answer) for one in kept for answer in (one.chosen, one.rejected)
+    ]
+    codec = Codec(options, template, [one.text for one in rendered])
+    encoded = codec.encode(rendered)
+    facts = PairFacts(
+        pairs=len(kept),
+        tokens=sum(len(one.tokens) for one in encoded),
+        vocab_size=codec.vocab_size,
+        pad_token_id=codec.pad_token_id,
+        empty=len(read) - len(kept),
+        limited=limited,
+    )
+    save(folder, codec, encoded, asdict(facts))
+
+
+def kept_lengths(folder: Path) -> list[int]:
+    """Return the tokens of the longer sequence of each pair in a cached folder."""
+    both = np.array(token_batches.kept_lengths(folder)).reshape(-1, 2)
+    found: list[int] = both.max(axis=1).tolist()
+    return found
+
+
+def load(folder: Path, options: PreferencesOptions, sequence_length: int) -> Loaded:
+    """Map cached tokens into memory as pairs of at most `sequence_length` tokens each.
+
+    Sequences are cut at their end. A pair is left out where nothing of an answer is left. Raises
+    ScenarioError when none is left.
+    """
+    facts = PairFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
+    answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
+    ends = np.load(folder / "ends.npy", allow_pickle=False)
+    starts, lengths = token_batches.windows(ends, sequence_length, packing=False)
+    left = token_batches.supervised_lengths(answers, starts, lengths).reshape(-1, 2).min(axis=1) > 0
+    if not left.any():
+        raise ScenarioError(
+            f"data: no pair keeps both answers within data.sequence_length {sequence_length}: "
+            "raise it"
+        )
+    both = np.repeat(left, 2)
+    sequences = TokenDataset(
+        tokens=np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False),
+        starts=starts[both],
+        lengths=lengths[both],
+        sequence_length=sequence_length,
+        vocab_size=facts.vocab_size,
+        pad_token_id=facts.pad_token_id,
+        fingerprint=folder.name,
+        more_samples=options.more_samples,
+        tokenizer_path=folder / "tokenizer.json",
+        supervised=answers,
+    )
+    cut = int((ends - starts > sequence_length).sum())
+    return Loaded(PreferenceDataset(sequences), facts, options, cut, int((~left).sum()))
+
+
+def pair_batches(run: Run, padding: Padding) -> Iterator[Batch]:
+    """Yield this rank's micro-batches of pairs without end.
+
+    `input_ids` and `labels` have shape (2 x pairs, length), the chosen sequences before the
+    rejected ones. `supervised_in_step` is the number of pairs of the step, by which their losses
+    are divided, and `chosen_tokens` of shape (1,) that of tokens of its chosen answers. Raises
+    ScenarioError at once when the model lacks token ids, or when pairs do not fill one step.
+    """
+    dataset: PreferenceDataset = run.dataset
+    token_batches.check_vocabulary(run)
+    plan = token_batches.plan_of(run, padding)
+    steps = batch_plan.steps(dataset, plan)
+    return _batches(dataset.sequences, plan, steps)
+
+
+def evaluation_batches_of(run: Run, padding: Padding) -> Iterable[Batch]:
+    """Return the batches of held-out pairs that the run's rank evaluates, as its scenario says."""
+    # It imports torch, for which a process that only tokenizes does not wait.
+    from accel_bench.modeling.data.sample_batches import SampleEvaluation, Step
+
+    plan, held_out = token_batches.evaluation_plan(run, padding)
+    sequences = run.dataset.sequences
+
+    def collate(pairs: Integers, step: Step) -> Batch:
+        return _batch(sequences, plan, pairs, step.samples)
+
+    return SampleEvaluation(held_out, plan, collate)
+
+
+def _batches(
+    sequences: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]
+) -> Iterator[Batch]:
+    for step in steps:
+        mine, size = step[plan.rank :: plan.data_parallel], plan.micro_batch_size
+        for start in range(0, len(mine), size):
+            yield _batch(sequences, plan, mine[start : start + size], step)
+
+
+def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Integers) -> Batch:
+    """Return a micro-batch of pairs; `step` are those of its step over all ranks."""
+    import torch
+
+    chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
+    rows = np.concatenate((2 * pairs, 2 * pairs + 1))
+    batch = token_batches.batch_of(sequences, rows, plan, len(step))
+    inputs = {**batch.inputs, "chosen_tokens": chosen}
+    return replace(batch, inputs=inputs, sequences=len(pairs))
+
+
+def simulated_batch(pairs: int, length: int) -> Batch:
+    """Return a micro-batch of the longest pairs, of zeros."""
+    import torch
+
+    names = ("input_ids", "labels", "attention_mask")
+    tensors = {name: torch.zeros((2 * pairs, length), dtype=torch.long) for name in names}
+    tokens = 2 * pairs * length
+    counts = TokenCounts(tokens, tokens, 2 * pairs * (length - 1))
+    inputs = {**tensors, "chosen_tokens": torch.zeros(1, dtype=torch.long)}
+    return Batch(inputs, pairs, counts, pairs)
+
+
+def _rendered(template: Template | None, pair: Pair, answer: str | list[Message]) -> Rendered:
+    """Return the text of a prompt with one of its answers; what the prompt answers is no answer."""
+    found = render(template, pair.prompt, answer, pair.where)
+    before = 0 if isinstance(pair.prompt, str) else _answers_in(pair.prompt)
+    return Rendered(found.text, found.answers[before:])
+
+
+def _answers_in(messages: list[Message]) -> int:
+    return sum(one["role"] == ASSISTANT for one in messages)
+
+
+def _pairs(options: PreferencesOptions, seed: int) -> Iterator[Pair]:
+    if options.source == "synthetic":
+        for made in synthetic_rows(seed, options.maximum_samples):
+            yield Pair(*made)
+        return
+    if options.path is None:
+        functions = list(documented_functions(options.files()))
+        for number, function in enumerate(functions):
+            # A body of another function, of which none is near: the next ones may be much alike.
+            other = functions[(number + len(functions) // 2) % len(functions)]
+            yield Pair(function.where, function.prompt, function.answer, other.answer)
+        return
+    for row in read_rows(options.files(), options.fields):
+        chosen = _said(row, options.chosen, "data.chosen")
+        rejected = _said(row, options.rejected, "data.rejected")
+        yield without_repeated_prompt(Pair(row[0], _prompt(row, options), chosen, rejected))
+
+
+def without_repeated_prompt(pair: Pair) -> Pair:
+    """Return a pair whose answers do not repeat the prompt, as whole conversations do.
+
+    Messages that both answers begin with are the prompt. Raises ScenarioError where answers begin
+    with messages that the prompt does not hold.
+    """
+    chosen, rejected = pair.chosen, pair.rejected
+    if isinstance(chosen, str) or isinstance(rejected, str):
+        return pair
+    if not chosen or not rejected or chosen[0]["role"] == rejected[0]["role"] == ASSISTANT:
+        return pair
+    prompt = pair.prompt
+    both = zip(chosen, rejected, strict=False)
+    shared = sum(1 for _ in takewhile(lambda two: two[0] == two[1], both))
+    while shared and chosen[shared - 1]["role"] == ASSISTANT:
+        shared -= 1  # Equal answers are answers.
+    turns = chosen[:shared]
+    repeated = (
+        any(one.get("content") == prompt for one in turns)
+        if isinstance(prompt, str)
+        else turns[: len(prompt)] == prompt
+    )
+    if not turns or not repeated:
+        raise ScenarioError(
+            f"{pair.where}: the answers begin with a message of {chosen[0]['role']!r}, and what "
+            "both begin with is not the prompt: leave all turns before the answer out of both, or "
+            "let both begin with the prompt"
+        )
+    return Pair(pair.where, turns, chosen[shared:], rejected[shared:])
+
+
+def _prompt(row: Row, options: PreferencesOptions) -> str | list[Message]:
+    if len(options.prompts) == 1:
+        return _said(row, options.prompts[0], "data.prompt")
+    parts = [text_of(row, field, "data.prompt") for field in options.prompts]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _said(row: Row, field: str, option: str) -> str | list[Message]:
+    """Return a field's messages or its text."""
+    is_list = isinstance(value_of(row, field, option), list)
+    return messages_of(row, field, option) if is_list else text_of(row, field, option)
+
+
+def _size(pair: Pair) -> int:
+    return sum(map(bytes_of, (pair.prompt, pair.chosen, pair.rejected)))

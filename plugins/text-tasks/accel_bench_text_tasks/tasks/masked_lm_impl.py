@@ -1,0 +1,113 @@
+"""Dynamic masking: which tokens of a sample are predicted, drawn from the seed of the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from accel_bench import Run
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.losses import IGNORED_LABEL
+
+if TYPE_CHECKING:
+    from accel_bench_text_tasks.tasks.masked_lm import MaskedLMOptions
+
+MASKS = ("[MASK]", "<mask>")
+"""Names of the mask in tokenizers."""
+
+MASKING_STREAM = 2
+"""Added to the seed for masks, so that drawing them leaves the data as they are."""
+
+Integers = npt.NDArray[np.int64]
+
+
+class Masking:
+    """Masks one sample at a time, by its place in the endless order of samples alone.
+
+    So all ranks know the labels of all samples of a step, and every stack gets the same ones.
+    """
+
+    def __init__(self, run: Run, options: MaskedLMOptions) -> None:
+        dataset = run.dataset
+        self._options = options
+        self._seed = run.scenario.data.seed
+        self._vocabulary: int = dataset.vocab_size
+        tokenizer = _tokenizer(getattr(dataset, "tokenizer_path", None))
+        self._mask = _mask_id(run, options, tokenizer)
+        self._special = _special_ids(tokenizer)
+        self._words = np.setdiff1d(np.arange(self._vocabulary, dtype=np.int64), self._special)
+        self.samples = self.masked = self.tokens = 0
+
+    def __call__(self, tokens: Integers, place: int) -> tuple[Integers, Integers]:
+        """Return the inputs and labels of a sample, each of the shape of its tokens.
+
+        Special tokens are neither predicted, but where a sample holds nothing else, nor put in the
+        place of others. `place` counts samples from the first step on.
+        """
+        options = self._options
+        generator = np.random.default_rng((self._seed, MASKING_STREAM, place))
+        special = np.isin(tokens, self._special)
+        chosen = (generator.random(len(tokens)) < options.masked) & ~special
+        if not chosen.any():
+            (open_places,) = np.nonzero(special.all() | ~special)
+            chosen[open_places[generator.integers(len(open_places))]] = True
+        how = generator.random(len(tokens))
+        random = self._words[generator.integers(len(self._words), size=len(tokens))]
+        inputs = tokens.astype(np.int64)
+        labels = np.where(chosen, inputs, IGNORED_LABEL)
+        inputs[chosen & (how < options.replaced)] = self._mask
+        drawn = chosen & (how >= options.replaced) & (how < options.replaced + options.random)
+        inputs[drawn] = random[drawn]
+        self.samples += 1
+        self.masked += int(chosen.sum())
+        self.tokens += len(tokens)
+        return inputs, labels
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of what was masked."""
+        share = self.masked / self.tokens if self.tokens else 0.0
+        return {
+            "samples": self.samples,
+            "masked_share": share,
+            "mask_token_id": self._mask,
+        }
+
+
+def _mask_id(run: Run, options: MaskedLMOptions, tokenizer: Any) -> int:
+    """Return the id of the mask. Raises ScenarioError where the model has no embedding for it."""
+    found = options.mask_token_id
+    if found is None:
+        found = _of_tokenizer(tokenizer)
+    if found is None:
+        found = run.dataset.vocab_size
+    config = getattr(run.unwrapped_model, "config", None)
+    known = getattr(config, "vocab_size", None)
+    if isinstance(known, int) and found >= known:
+        raise ScenarioError(
+            f"task masked-lm: the mask has the id {found}, and the model {run.scenario.model.id!r} "
+            f"a vocabulary of {known}; set task.mask_token_id, or a smaller data.vocab_size"
+        )
+    return found
+
+
+def _of_tokenizer(tokenizer: Any) -> int | None:
+    if tokenizer is None:
+        return None
+    ids = (tokenizer.token_to_id(name) for name in MASKS)
+    return next((int(one) for one in ids if one is not None), None)
+
+
+def _special_ids(tokenizer: Any) -> Integers:
+    """Return the ids of the special tokens; none where the tokens are made up."""
+    added = {} if tokenizer is None else tokenizer.get_added_tokens_decoder()
+    return np.array([number for number, token in added.items() if token.special], dtype=np.int64)
+
+
+def _tokenizer(path: Any) -> Any:
+    if path is None:
+        return None
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(path))
