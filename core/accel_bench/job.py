@@ -9,6 +9,7 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen, PositiveInt
 from accel_bench.machine.info import python_command
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+from accel_bench.scenario.uses import Use
 
 WRITES_RESULT = "write_result"
 """The phase in which a worker's core writes the result."""
@@ -41,7 +42,6 @@ PHASES = (
     "phases",
     "check",
     "communication",
-    "profile",
     "observe_steps",
     "near_ties",
     "report_evidence",
@@ -50,7 +50,7 @@ PHASES = (
 )
 """Phases of a worker, in order; a heartbeat page holds the index."""
 
-STEP_PHASES = ("warm-up", "window", "phases", "check", "communication", "profile", "observe_steps")
+STEP_PHASES = ("warm-up", "window", "phases", "check", "communication", "observe_steps")
 """Phases in which the engine takes steps."""
 
 HEARTBEAT_STEP, HEARTBEAT_PHASE, HEARTBEAT_PLUGIN, HEARTBEAT_PASSES = 0, 1, 2, 3
@@ -64,53 +64,11 @@ HEARTBEAT_BYTES = 32
 UPDATE_FILE = "rank0.update"
 """Name of the file in which a run keeps the change of its trained weights until it is compared."""
 
-PROFILE_FOLDER = "profile"
-"""Name of the folder in a run's folder that holds a folder of each profiled rank."""
-
 BYTES_OF_A_CHANGE = 4
 """Bytes of one number in the file of the weights' change: float32, little-endian."""
 
 SPARE_DISK_BYTES = 1 << 30
 """Room that is left on a disk on which such a file is written."""
-
-
-class ProfileRequest(Frozen):
-    """What to record after the measured window, in steps of their own."""
-
-    skip: int = Field(0, ge=0)
-    """Steps before the first cycle that the profiler leaves alone."""
-
-    wait: int = Field(0, ge=0)
-    """Steps at the beginning of each cycle that it leaves alone."""
-
-    warmup: int = Field(1, ge=0)
-    """Steps of each cycle in which it runs, and keeps nothing."""
-
-    active: PositiveInt = 3
-    """Steps of each cycle that it records."""
-
-    repeat: PositiveInt = 1
-    """Cycles."""
-
-    top: PositiveInt = 15
-    """Kernels or operations to keep by time, and as many by count."""
-
-    shapes: bool = False
-    """Whether the trace has the shapes of each operation's inputs."""
-
-    python_stack: bool = False
-    """Whether the trace has the Python functions that were called, which slows every step."""
-
-    memory: bool = False
-    """Whether to record what memory is used for, in steps of its own."""
-
-    nsight: bool = False
-    """Whether to mark steps for Nsight, in the place of all that is recorded here."""
-
-    @property
-    def steps(self) -> int:
-        """Steps that all cycles take."""
-        return self.skip + self.repeat * (self.wait + self.warmup + self.active)
 
 
 class Job(Frozen):
@@ -154,8 +112,8 @@ class Job(Frozen):
     update_bytes: int = Field(0, ge=0)
     """Largest file of the trained weights' change that rank 0 may leave; 0: none."""
 
-    profile: ProfileRequest | None = None
-    """What to record after the measured window; null for nothing."""
+    observers: tuple[Use, ...] = ()
+    """Plugins that observe steps after the measured window, and are no part of the experiment."""
 
     @property
     def world_size(self) -> int:
@@ -186,10 +144,6 @@ class Job(Frozen):
     def update_path(self) -> Path:
         """Return the path of the trained weights' change, which the parent takes away."""
         return Path(self.folder) / UPDATE_FILE
-
-    def profile_folder(self, rank: int) -> Path:
-        """Return the folder of a rank's profile and traces."""
-        return Path(self.folder) / PROFILE_FOLDER / f"rank{rank}"
 
     def heartbeat_path(self, rank: int) -> Path:
         """Return the path of the memory-mapped page in which a rank stores its step number."""

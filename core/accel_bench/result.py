@@ -495,7 +495,8 @@ class RankResult(Frozen):
     """Collectives of a step; null with one rank, and without torch."""
 
     profiled_steps: int = 0
-    """Steps that were taken after all others to be profiled; no figure here is made of them."""
+    """Steps that were taken after all others for what is no part of the experiment, such as a
+    profile; no figure here is made of them."""
 
     checked_steps: int = 0
     """Steps after the window in which the model was read again; no figure here is made of them."""

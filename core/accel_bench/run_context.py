@@ -244,7 +244,8 @@ class Run:
 class StepObserver(Protocol):
     """Observes optimizer steps that are taken for it alone, after the measured window.
 
-    Where a step fails, `finish` is not called: give `run.on_close` what must be undone.
+    Where a step fails, `fail(error)` is called in the place of `finish`, if there is such a method.
+    `mark(phase)`, if there is such a method, is called where an engine ends a part of a step.
     """
 
     steps: int

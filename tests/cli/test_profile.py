@@ -16,7 +16,7 @@ from fault_plugins.distribution import install
 from several_ranks.scenarios import forking, write
 
 from accel_bench import read_events
-from accel_bench.job import PROFILE_FOLDER
+from accel_bench.analysis.profiles.reading import PROFILE_FOLDER
 from accel_bench.store.database import open_store
 
 PLANTED = """
@@ -141,7 +141,7 @@ def test_each_planted_cause_is_the_first_line_of_the_answer(tmp_path: Path) -> N
         )
         assert list(measured["step"]) == [sample.step for sample in rank.window.samples]
         profiled = read_events(folder / "rank0" / "profiled")
-        first = rank.window.samples[-1].step + 1
+        first = rank.window.samples[-1].step + 1 + len(rank.steps_after) + rank.checked_steps
         assert list(profiled["step"]) == list(range(first, first + 4))
         assert len(profiled["Memory"].dropna()) == 4
         assert set(read_events(folder)["run"]) == {"rank0/measured", "rank0/profiled"}
@@ -154,7 +154,7 @@ def test_a_step_of_the_profile_that_fails_costs_no_measured_window(tmp_path: Pat
     assert found["status"] == "degraded"
     (reason,) = found["reasons"]
     assert reason.startswith("out of memory in forward: asked 2.0 GiB (")
-    assert reason.endswith("(while the profile was recorded; the measured window is complete)")
+    assert reason.endswith("(while steps were observed; the measured window is complete)")
     (left,) = found["ranks"]
     assert reason in left["warnings"]
     assert len(left["scalars"]) == 4

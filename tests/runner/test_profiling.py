@@ -6,9 +6,8 @@ from pathlib import Path
 
 from analysis_factory import make_experiment, make_rank, make_result
 
-from accel_bench.analysis.profiles.reading import PROFILE_FILE
+from accel_bench.analysis.profiles.reading import PROFILE_FILE, PROFILE_FOLDER
 from accel_bench.analysis.profiles.schema import ProfileReport, RankProfile
-from accel_bench.job import PROFILE_FOLDER
 from accel_bench.result import Status
 from accel_bench.runner.profiling import collect_profiles
 

@@ -19,7 +19,7 @@ from typing import Any
 from accel_bench import Options, Plugin, hookimpl, rank_environment
 from accel_bench.documents.files import write_atomically
 from accel_bench.job import Job
-from accel_bench.plugins.manager import activate
+from accel_bench.plugins.manager import activate, with_observers
 from accel_bench.testing.in_process import EndedRank
 from accel_bench.worker import settings
 from accel_bench.worker.heartbeat import Heartbeat
@@ -95,5 +95,6 @@ def _work(job: Job, rank: int) -> None:
     settings.set_environment({})
     sent = Job.model_validate_json(job.path().read_bytes())
     active = activate(sent.experiment.scenario, sent.experiment.stack, allow_torch=True)
+    active = with_observers(active, sent.observers)
     result = measure(sent, rank, rank, active, Heartbeat(job.heartbeat_path(rank)))
     write_atomically(job.result_path(rank), result.model_dump_json())

@@ -18,7 +18,6 @@ from accel_bench.cli.profile import ProfileOptions
 from accel_bench.cli.request import new_sessions, one_draft, plan_request, print_failures
 from accel_bench.documents.load import SUFFIXES
 from accel_bench.errors import NothingToRunError, ScenarioError
-from accel_bench.job import ProfileRequest
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
@@ -36,6 +35,10 @@ from accel_bench.runner.profiling import (
 from accel_bench.runner.session import run_side_by_side
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.uses import Use
+
+RECORDED = ("skip", "wait", "warmup", "active", "repeat", "top", "shapes", "python_stack", "memory")
+"""Options that are those of the plugin that records."""
 
 
 def run_profile(options: ProfileOptions) -> int:
@@ -57,7 +60,9 @@ def run_profile(options: ProfileOptions) -> int:
         if allocation is not None and allocation.exit_code is not None:
             return allocation.exit_code
         machine = machine_of(allocation, machine)
-        plans = [_plan(one, machine, own) for one, own in zip(drafts, requests, strict=True)]
+        plans = [
+            _plan(options, one, machine, own) for one, own in zip(drafts, requests, strict=True)
+        ]
         return _profile(options, plans, machine, allocation)
 
 
@@ -78,24 +83,14 @@ def print_nsys(arguments: Sequence[str]) -> int:
 
 def _request(options: ProfileOptions) -> PlanRequest:
     stacks = tuple(split_names(options.stack))
+    recorded = {name: getattr(options, name) for name in RECORDED} | {"nsight": options.nvtx}
     return plan_request(
         options,
         {"measure.rounds": _rounds(options)},
         only=stacks,
         no_baseline=bool(stacks),
         build_environments=not options.dry_run,
-        profile=ProfileRequest(
-            skip=options.skip,
-            wait=options.wait,
-            warmup=options.warmup,
-            active=options.active,
-            repeat=options.repeat,
-            top=options.top,
-            shapes=options.shapes,
-            python_stack=options.python_stack,
-            memory=options.memory,
-            nsight=options.nvtx,
-        ),
+        observers=(Use(use="profile", options=recorded),),
     )
 
 
@@ -132,14 +127,15 @@ def _of_both(request: PlanRequest, draft: Draft, machine: Machine, against: str)
     return replace(request, only=(*request.only, against), no_baseline=True)
 
 
-def _plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
+def _plan(options: ProfileOptions, draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """Return the plan. Raises NothingToRunError or ScenarioError for what cannot be profiled."""
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         plan = make_plan(draft, machine, request)
     if plan.nothing:
         raise NothingToRunError(plan.nothing)
     refuse_without_torch(plan, machine)
-    refuse_marks_without_cuda(plan)
+    if options.nvtx:
+        refuse_marks_without_cuda(plan)
     return plan
 
 

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.job import ProfileRequest
 from accel_bench.planning.defaults import add_stack, sweep_family, sweep_seeds
 from accel_bench.planning.environments import with_swept_environments
 from accel_bench.planning.resolve import ResolvedFile, resolve
@@ -18,6 +17,7 @@ from accel_bench.scenario.automatic import Choices
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.scenario.sweep import Point, count_points
+from accel_bench.scenario.uses import Use
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class PlanRequest:
     trust_remote_code: bool = False
     """Let models bring code of their own."""
 
-    profile: ProfileRequest | None = None
-    """What every run records after its measured window."""
+    observers: tuple[Use, ...] = ()
+    """Plugins that observe steps of every run after its measured window."""
 
     max_runs: int = 1000
 

@@ -26,6 +26,9 @@ from accel_bench.task import Task
 LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_difference"
 OUTPUT_TOLERANCE = "allowed_output_difference"
 
+OBSERVERS = "observers"
+"""The slot of plugins that observe steps and are no part of an experiment."""
+
 MOST_BY_SENSITIVITY = 0.95
 """Largest update tolerance to which a task's sensitivity raises one: weights that do not change at
 all are 1 apart."""

@@ -18,7 +18,7 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import HookError, PluginError
 from accel_bench.hookspecs import OF_EVALUATION, OF_SIZES, ONE_ANSWER
 from accel_bench.plugin import Plugin
-from accel_bench.plugins.active import ActivePlugin, ActivePlugins, problem_of
+from accel_bench.plugins.active import OBSERVERS, ActivePlugin, ActivePlugins, problem_of
 from accel_bench.plugins.forked import ending_in_copy, note_call
 from accel_bench.plugins.loading import (
     import_plugin,
@@ -35,6 +35,10 @@ from accel_bench.task import Task
 
 TRACKING = "record_result"
 """Hook of trackers."""
+
+OBSERVES = "observe_steps"
+OF_OBSERVERS = frozenset({OBSERVES, "finish_metrics", "close_run"})
+"""Hooks of plugins that observe steps and are no part of an experiment: after the window all."""
 
 
 def load_class(name: str, allow_torch: bool = False) -> type[Plugin[Any]]:
@@ -100,6 +104,29 @@ def _refuse_tracker(plugin: ActivePlugin) -> None:
             f"plugin {plugin.name!r} is a tracker, and no part of what is measured; write "
             f"`trackers: [{plugin.name}]`, or --plugin {plugin.name}"
         )
+
+
+def with_observers(active: ActivePlugins, uses: Sequence[Use]) -> ActivePlugins:
+    """Return active plugins with some more that observe steps after the window.
+
+    Raises PluginError as `activate` does, and for a plugin that has another part in a run.
+    """
+
+    def observer(use: Use) -> ActivePlugin:
+        return _use_plugin(use, OBSERVERS, True, lambda place: f"plugin {use.use!r}")
+
+    observers = [*map(observer, uses)]
+    for one in observers:
+        _refuse_participant(one)
+    return ActivePlugins([*active.plugins, *observers]) if observers else active
+
+
+def _refuse_participant(plugin: ActivePlugin) -> None:
+    """Refuse a plugin that does not only observe: its work would be no part of the experiment."""
+    hooks = dict(marked_methods(type(plugin.instance))).keys()
+    if OBSERVES not in hooks or hooks - OF_OBSERVERS:
+        others = ", ".join(sorted(hooks - OF_OBSERVERS)) or f"no {OBSERVES}"
+        raise PluginError(f"plugin {plugin.name!r} cannot only observe steps: it has {others}")
 
 
 def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:

@@ -11,7 +11,7 @@ from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.analysis.metrics.waterfall import unit_of
 from accel_bench.analysis.profiles.inflation import ProfiledRun
-from accel_bench.analysis.profiles.reading import read_profile
+from accel_bench.analysis.profiles.reading import PROFILE_FOLDER, read_profile
 from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.analysis.profiles.waterfall import ProfiledStack, profile_waterfall
 from accel_bench.analysis.profiles.waterfall_schema import ProfileWaterfall, WaterfallReport
@@ -20,7 +20,6 @@ from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import StackAtPoint, label, plain_value, point_name
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import AccelBenchError
-from accel_bench.job import PROFILE_FOLDER
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
 

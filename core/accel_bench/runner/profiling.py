@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accel_bench.analysis.profiles.answer import answer_of, findings_of
-from accel_bench.analysis.profiles.reading import read_profile
+from accel_bench.analysis.profiles.reading import PROFILE_FOLDER, read_profile
 from accel_bench.analysis.profiles.schema import ProfileReport, RankProfile, StackProfile
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.interchange.tensorboard_events import (
@@ -14,10 +14,10 @@ from accel_bench.interchange.tensorboard_events import (
     window_scalars,
     write_scalars,
 )
-from accel_bench.job import PROFILE_FOLDER
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
-from accel_bench.result import RankResult, Result, Status, Window
+from accel_bench.result import Result, Status
+from accel_bench.runner.outcome import steps_of
 
 MEASURED, PROFILED = "measured", "profiled"
 """Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
@@ -39,8 +39,6 @@ def refuse_without_torch(plan: Plan, machine: Machine) -> None:
 
 def refuse_marks_without_cuda(plan: Plan) -> None:
     """Raise ScenarioError for marks that Nsight cannot record."""
-    if plan.request.profile is None or not plan.request.profile.nsight:
-        return
     for planned in plan.runnable:
         device = planned.experiment.scenario.resources.device
         if device != "cuda":
@@ -106,7 +104,8 @@ def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) ->
         if rank is None or rank.window is None or not profile.scalars:
             continue
         own = folder / f"rank{profile.rank}"
-        scalars = profile_scalars(profile.scalars, first_step(rank, rank.window))
+        first = (steps_of(rank) or 0) - rank.profiled_steps
+        scalars = profile_scalars(profile.scalars, first)
         try:
             write_scalars(own / MEASURED, window_scalars(rank.window))
             write_scalars(own / PROFILED, scalars)
@@ -114,13 +113,6 @@ def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) ->
             return str(error)
         written = str(folder)
     return written
-
-
-def first_step(rank: RankResult, window: Window) -> int:
-    """Return the number of the first step that a rank has taken for its profile."""
-    between = sum(one.steps for one in (rank.phases, rank.communication) if one is not None)
-    learned = len(rank.learning.steps) if rank.learning is not None else 0
-    return window.samples[-1].step + 1 + learned + between
 
 
 def _number(profile: RankProfile) -> int:

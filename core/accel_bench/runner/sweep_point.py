@@ -192,7 +192,7 @@ class SweepPoint:
             attempt=attempt,
             trust_remote_code=self._plan.request.trust_remote_code,
             update_bytes=self._changes.room(root, shared) if purpose == "measure" else 0,
-            profile=self._plan.request.profile if purpose == "measure" else None,
+            observers=self._plan.request.observers if purpose == "measure" else (),
         )
         changed = made.job.update_path()
         stored: list[Result] = []

@@ -14,7 +14,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.job import Job
 from accel_bench.machine.parent import die_with_parent
 from accel_bench.plugins.active import ActivePlugins
-from accel_bench.plugins.manager import activate
+from accel_bench.plugins.manager import activate, with_observers
 from accel_bench.result import RankResult, Status
 from accel_bench.worker import failure, settings
 from accel_bench.worker.heartbeat import Heartbeat
@@ -60,6 +60,7 @@ def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
     heartbeat.phase = "activation"
     scenario, stack = job.experiment.scenario, job.experiment.stack
     active = activate(scenario, stack, allow_torch=True, on_plugin=heartbeat.call)
+    active = with_observers(active, job.observers)
     heartbeat.call(0)
     return active
 

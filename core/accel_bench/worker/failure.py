@@ -14,8 +14,8 @@ from accel_bench.worker import oom
 
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
-IN_PROFILE = "while the profile was recorded; the measured window is complete"
-"""When an error came that ended the steps of a profile."""
+OBSERVING = "while steps were observed; the measured window is complete"
+"""When an error came that ended steps that are observed."""
 
 
 def status_of(error: BaseException) -> Status:
@@ -42,8 +42,8 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
     if guilty is not None:
         place = _step_part(error, phase) or phase
         reasons.insert(0, oom.sentence(oom.memory_figures(guilty), place))
-    if phase == "profile":
-        reasons[0] += f" ({IN_PROFILE})"
+    if phase == "observe_steps" and not isinstance(error, HookError):
+        reasons[0] += f" ({OBSERVING})"
     return tuple(map(whole_text, reasons))
 
 

@@ -59,7 +59,6 @@ from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 if TYPE_CHECKING:
     from accel_bench.worker.communication import CommunicationProbe
-    from accel_bench.worker.profile.window import RankProfiler
     from accel_bench.worker.verify.generation import GenerationCheck
     from accel_bench.worker.verify.verification import Verification
 
@@ -179,8 +178,6 @@ def run_rank(
     finally:
         record.phases = stopwatch.phases
         record.steps_after = tuple(window.pace.samples) if window.pace else ()
-        if window.profile is not None and window.profile.started:
-            window.profile.write(record)
     if window.communication is not None:
         record.communication = window.communication.result()
     if run.scenario.generates:
@@ -302,14 +299,12 @@ class AroundWindow:
         self.synchronizations = SynchronizationCounter(self.run.device.type)
         self.monitor = WindowMonitor(self.run.device_type)
         self.communication = communication_of(self.run)
-        self.profile = profile_of(self.job, self.run)
         self.observed = observed_steps(self.active, self.run, self.record)
         self.pace = pace_of(self.run) if self.verification else None
         known: tuple[Stage | None, ...] = (
             self.verification.later if self.verification else None,
             self.pace,
             self.communication,
-            self.profile,
             self.observed,
         )
         self.stages = [stage for stage in known if stage is not None]
@@ -351,7 +346,7 @@ class AroundWindow:
 
     @contextlib.contextmanager
     def keeps_window(self) -> Iterator[None]:
-        """Degrade a run of one rank by an error of a step that was taken for the profile.
+        """Degrade a run of one rank by an error of a step that was observed on request.
 
         The measured window is complete by then. With several ranks the others wait for this one,
         so that all of them end.
@@ -359,16 +354,12 @@ class AroundWindow:
         try:
             yield
         except Exception as error:
-            if self.profile is None or self.heartbeat.phase != "profile":
+            if self.observed is None or not self.observed.fail(error):
                 raise
-            reasons = failure.reasons_of(error, "profile")
-            self.profile.warnings += reasons
             if self.run.world_size > 1 or isinstance(error, InvalidRunError):
                 raise
-            self.run.logger.exception("profile")
-            self.record.degraded += reasons
-            if self.observed is not None:
-                self.record.degraded.append("no plugin has observed steps: the profile ended first")
+            self.run.logger.exception("a step that was observed")
+            self.record.degraded += failure.reasons_of(error, self.observed.phase)
 
     def check_steps_after(self) -> None:
         """Refuse a window that was too fast for the steps after it, and a run that changed.
@@ -385,8 +376,6 @@ class AroundWindow:
         self.synchronizations.stop()
         if self.communication is not None:
             self.communication.stop()
-        if self.profile is not None:
-            self.profile.stop()
         if self.verification is not None:
             self.verification.remove()
 
@@ -465,17 +454,6 @@ def observed_steps(active: ActivePlugins, run: Run, record: RankRecord) -> Obser
     if not active.implements("observe_steps"):
         return None
     return ObservedSteps(active, run, record, clock_of(run).synchronize)
-
-
-def profile_of(job: Job, run: Run) -> RankProfiler | None:
-    """Return what profiles the last steps, where the job requests it and torch trains."""
-    if job.profile is None:
-        return None
-    if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
-        raise InvalidRunError(["nothing to profile: this engine does not train with torch"])
-    from accel_bench.worker.profile.window import make_window
-
-    return make_window(job, job.profile, run)
 
 
 def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseException | None:

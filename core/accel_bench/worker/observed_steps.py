@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from accel_bench.engine import Batch
+from accel_bench.engine import Batch, PhaseName
 from accel_bench.errors import HookError
 from accel_bench.plugins.active import (
+    OBSERVERS,
     ActivePlugin,
     ActivePlugins,
     attribute_errors_to,
@@ -52,7 +53,10 @@ class ObservedSteps(Stage):
         """End a step; return whether another one is wanted."""
         plugin, observer = self._waiting[0]
         self._left -= 1
-        self._record.observed_steps += 1
+        if plugin.slot == OBSERVERS:
+            self._record.profiled_steps += 1
+        else:
+            self._record.observed_steps += 1
         with self._of(plugin):
             observer.end_step(batches)
         if self._left:
@@ -69,6 +73,26 @@ class ObservedSteps(Stage):
         self._record.metrics += (m.model_copy(update={"plugin": plugin.name}) for m in metrics)
         del self._waiting[0]
         return self._begin()
+
+    def mark(self, phase: PhaseName) -> None:
+        """Tell an observer that follows the parts of steps that one has ended."""
+        plugin, observer = self._waiting[0]
+        if mark := getattr(observer, "mark", None):
+            with self._of(plugin):
+                mark(phase)
+
+    def fail(self, error: Exception) -> bool:
+        """Tell the observer whose step has failed; return whether the run is none the worse.
+
+        It is so where the observer is no part of the experiment: what is measured is complete.
+        """
+        if not self._left:
+            return False
+        plugin, observer = self._waiting[0]
+        if fail := getattr(observer, "fail", None):
+            with self._of(plugin):
+                fail(error)
+        return plugin.slot == OBSERVERS and not isinstance(error, HookError)
 
     def _begin(self) -> bool:
         if not self._waiting:

@@ -20,8 +20,8 @@ from accel_bench import Run
 from accel_bench.analysis.profiles.answer import answer_of, findings_of
 from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.analysis.profiles.summarize import figures_of
-from accel_bench.job import ProfileRequest
 from accel_bench.worker.profile import recorder
+from accel_bench.worker.profile.plugin import ProfileOptions
 from accel_bench.worker.profile.recorder import Recorder
 
 MakeRun = Callable[..., Run]
@@ -48,7 +48,7 @@ def model_of(**settings: Any) -> nn.Module:
 
 def record(run: Run, folder: Path, **request: int) -> RankProfile:
     """Train the run's model under the profiler."""
-    part = Recorder(ProfileRequest(**request), run, folder, lambda: None)
+    part = Recorder(ProfileOptions(**request), run, folder, lambda: None)
     optimizer = torch.optim.SGD(run.unwrapped_model.parameters())
     part.start()
     for _ in range(part.steps):
@@ -262,7 +262,7 @@ def test_the_device_is_waited_for_where_recorded_steps_begin_and_end(
             calls.append("step")
 
     waiting = lambda: calls.append("synchronize")  # noqa: E731
-    part = Recorder(ProfileRequest(**request_), run, tmp_path / "rank0", waiting)
+    part = Recorder(ProfileOptions(**request_), run, tmp_path / "rank0", waiting)
     part._profiler = Stepping()
     expected = []
     for number in range(1, part.steps + 1):

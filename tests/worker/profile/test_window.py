@@ -7,19 +7,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch.profiler  # noqa: F401 - which imports what a test takes away
 
 from accel_bench import Batch, Run, TokenCounts
-from accel_bench.analysis.profiles.reading import read_profile
-from accel_bench.job import ProfileRequest
+from accel_bench.analysis.profiles.reading import PROFILE_FOLDER, read_profile
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.profile.window import ProfileWindow, RankProfiler, parts_of
-from accel_bench.worker.record import RankRecord
+from accel_bench.worker.profile.plugin import ProfileOptions
+from accel_bench.worker.profile.window import Profiler, ProfileWindow, parts_of
 from accel_bench.worker.stopwatch import WindowStopwatch
 
 BATCH = Batch({}, 1, TokenCounts(8, 8, 7), 7)
@@ -79,7 +77,6 @@ def test_parts_take_their_steps_after_the_window_one_after_the_other(tmp_path: P
         *("one start", *step, *step, "one stop"),
         *("two start", "two forward", "two step", "two stop"),
     ]
-    assert profile.steps_taken == 3
     assert profile.fields() == {
         "steps": 0,
         "step_seconds": None,
@@ -118,17 +115,14 @@ def test_a_part_without_steps_ends_before_the_next_begins(tmp_path: Path) -> Non
 
 
 def test_fields_that_do_not_fit_cost_the_profile_and_no_run(
-    make_run: Callable[..., Run], tmp_path: Path
+    make_run: Callable[..., Run],
 ) -> None:
     run = make_run()
-    job: Any = SimpleNamespace(profile_folder=lambda rank: tmp_path / f"rank{rank}")
-    profiler = RankProfiler(job, run, [Noting("kernels", 1, [])])
+    profiler = Profiler(run, [Noting("kernels", 1, [])])
     profiler.start()
-    profiler.end_step()
-    record = RankRecord()
-    profiler.write(record)
-    assert record.profiled_steps == 1
-    left = read_profile(tmp_path / "rank0")
+    profiler.end_step([])
+    assert [*profiler.finish()] == []
+    left = read_profile(run.folder / PROFILE_FOLDER / "rank0")
     assert left is not None
     assert left.steps == 0
     assert "what was recorded does not fit" in left.warnings[-1]
@@ -140,10 +134,10 @@ def test_what_is_not_requested_is_not_imported(
     """The memory part builds on torch's private modules, which another torch may not have."""
     monkeypatch.setitem(sys.modules, "torch.profiler._memory_profiler", None)
     monkeypatch.delitem(sys.modules, "accel_bench.worker.profile.memory", raising=False)
-    parts = parts_of(ProfileRequest(), make_run(), tmp_path)
+    parts = parts_of(ProfileOptions(), make_run(), tmp_path)
     assert [one.name for one in parts] == ["scalars of steps", "torch's profiler"]
     with pytest.raises(ImportError):
-        parts_of(ProfileRequest(memory=True), make_run(), tmp_path)
+        parts_of(ProfileOptions(memory=True), make_run(), tmp_path)
 
 
 def test_a_step_that_raises_leaves_nothing_of_the_part_behind(tmp_path: Path) -> None:
@@ -186,4 +180,3 @@ def test_a_profile_adds_no_call_to_the_timed_region(tmp_path: Path) -> None:
     without = calls_in_window(tmp_path, None)
     assert without["call WindowStopwatch._window_lap"] == 20
     assert calls_in_window(tmp_path, profile) == without
-    assert profile.steps_taken == 2

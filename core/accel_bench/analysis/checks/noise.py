@@ -47,7 +47,7 @@ LEVELS = {
 NOT_OF_THE_WORK = re.compile(
     r"^((ecc|nvml|other_process|self-audit|throttled)[:,] |every window was disturbed"
     r"|plugin '.*' changed .* at its import, which was undone|rank \d+ ended by .* after its result"
-    r"|the checkpoint was not written|no plugin has observed steps)|while the profile was recorded;"
+    r"|the checkpoint was not written)|while steps were observed;"
 )
 """Parts of reasons for `degraded` that say nothing of what was computed: of the machine, of
 figures, and of what was undone or came later."""

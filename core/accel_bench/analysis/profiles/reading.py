@@ -9,6 +9,9 @@ from pydantic import ValidationError
 from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.errors import AccelBenchError
 
+PROFILE_FOLDER = "profile"
+"""Name of the folder in a run's folder that holds a folder of each profiled rank."""
+
 PROFILE_FILE = "profile.json"
 """Name of a rank's profile in its folder."""
 

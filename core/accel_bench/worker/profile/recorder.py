@@ -25,10 +25,10 @@ from torch.profiler import (
 from accel_bench.analysis.profiles.spans import EDGE, KINDS, Cycle, Span, in_order
 from accel_bench.analysis.profiles.summarize import figures_of
 from accel_bench.engine import Batch, PhaseName
-from accel_bench.job import ProfileRequest
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.run_context import Run
 from accel_bench.worker.profile.attribution import attribute
+from accel_bench.worker.profile.plugin import ProfileOptions
 from accel_bench.worker.profile.ranges import ModuleRanges, Preemption, mark_phase
 
 MOST_EVENTS = 1_000_000
@@ -51,7 +51,7 @@ class Recorder:
     name = "torch's profiler"
 
     def __init__(
-        self, request: ProfileRequest, run: Run, folder: Path, synchronize: Callable[[], None]
+        self, request: ProfileOptions, run: Run, folder: Path, synchronize: Callable[[], None]
     ) -> None:
         self.steps = request.steps
         self._synchronize = synchronize

@@ -11,20 +11,19 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from accel_bench.analysis.profiles.reading import PROFILE_FILE, fallback
+from accel_bench.analysis.profiles.reading import PROFILE_FILE, PROFILE_FOLDER, fallback
 from accel_bench.analysis.profiles.schema import RankProfile
 from accel_bench.documents.files import write_atomically
 from accel_bench.engine import Batch, PhaseName
-from accel_bench.job import Job, ProfileRequest
 from accel_bench.run_context import Run
 from accel_bench.worker.after_window import Stage
 from accel_bench.worker.clocks import clock_of
-from accel_bench.worker.record import RankRecord
+from accel_bench.worker.failure import reasons_of
+from accel_bench.worker.profile.plugin import ProfileOptions
 
 logger = logging.getLogger("accel_bench")
 
@@ -58,22 +57,19 @@ class Part(Protocol):
 class ProfileWindow(Stage):
     """Takes the steps of all parts, one part after the other."""
 
-    phase = "profile"
+    phase = "observe_steps"
 
     def __init__(self, parts: Sequence[Part], synchronize: Callable[[], None]) -> None:
         self.warnings: list[str] = []
-        self.steps_taken = 0
         self._waiting = list(parts)
         self._synchronize = synchronize
         self._part: Part | None = None
         self._failed = False
         self._left = 0
         self._fields: dict[str, Any] = {}
-        self.started = False
 
     def start(self) -> bool:
         """Begin with the first part."""
-        self.started = True
         self._next()
         return self._left > 0
 
@@ -85,7 +81,6 @@ class ProfileWindow(Stage):
 
     def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
         """End a step of these micro-batches; return whether another one is needed."""
-        self.steps_taken += 1
         self._left -= 1
         if self._part is not None and not self._failed:
             with self._warns(self._part):
@@ -136,39 +131,58 @@ class ProfileWindow(Stage):
             self.warnings.append(f"{part.name}: {type(error).__name__}: {error}")
 
 
-class RankProfiler(ProfileWindow):
-    """The window of one rank, which writes the rank's profile."""
+class Profiler:
+    """The observer of one rank's steps, which writes the rank's profile."""
 
-    def __init__(self, job: Job, run: Run, parts: Sequence[Part]) -> None:
-        super().__init__(parts, clock_of(run).synchronize)
-        self._folder = job.profile_folder(run.rank)
-        self._run = run
+    def __init__(
+        self, run: Run, parts: Sequence[Part], window_step_seconds: float | None = None
+    ) -> None:
+        self.steps = sum(part.steps for part in parts)
+        self._window = ProfileWindow(parts, clock_of(run).synchronize)
+        self._folder = rank_folder(run)
+        self._known: dict[str, Any] = {
+            "rank": run.rank,
+            "device": run.device.type,
+            "window_step_seconds": window_step_seconds,
+        }
 
-    def write(self, record: RankRecord) -> None:
+    def start(self) -> None:
+        """Begin with the first part."""
+        self._window.start()
+
+    def mark(self, phase: PhaseName) -> None:
+        """End a phase of a step."""
+        self._window.mark(phase)
+
+    def end_step(self, batches: Sequence[Batch]) -> None:
+        """End a step of these micro-batches."""
+        self._window.end_step(batches)
+
+    def fail(self, error: Exception) -> None:
+        """Stop, and write what was recorded before a step has failed."""
+        self._window.warnings += reasons_of(error, "observe_steps")
+        self._window.stop()
+        self.finish()
+
+    def finish(self) -> tuple[()]:
         """Write the profile; where its folder cannot be written, beside the rank's result.
 
         What goes wrong is logged: the run is measured already.
         """
-        record.profiled_steps = self.steps_taken
         try:
-            self._write(self._profile(record))
+            self._write(self._profile())
         except Exception:
             logger.exception("the profile could not be written")
+        return ()
 
-    def _profile(self, record: RankRecord) -> RankProfile:
+    def _profile(self) -> RankProfile:
         """Return the profile; where its fields do not fit, one without them that says so."""
-        samples = record.window.samples if record.window else ()
-        known: dict[str, Any] = {
-            "rank": self._run.rank,
-            "device": self._run.device.type,
-            "window_step_seconds": median(one.seconds for one in samples) if samples else None,
-        }
         try:
-            return RankProfile(**known, **self.fields())
+            return RankProfile(**self._known, **self._window.fields())
         except (TypeError, ValidationError) as error:
             logger.exception("the profile has fields that do not fit")
-            notes = (*self.warnings, f"what was recorded does not fit: {error}")
-            return RankProfile(**known, steps=0, step_seconds=None, warnings=notes)
+            notes = (*self._window.warnings, f"what was recorded does not fit: {error}")
+            return RankProfile(**self._known, steps=0, step_seconds=None, warnings=notes)
 
     def _write(self, profile: RankProfile) -> None:
         try:
@@ -181,12 +195,17 @@ class RankProfiler(ProfileWindow):
             write_atomically(fallback(self._folder), profile.model_dump_json(indent=1))
 
 
-def make_window(job: Job, request: ProfileRequest, run: Run) -> RankProfiler:
-    """Return the window of a rank with all its parts."""
-    return RankProfiler(job, run, parts_of(request, run, job.profile_folder(run.rank)))
+def rank_folder(run: Run) -> Path:
+    """Return the folder of a rank's profile."""
+    return run.folder / PROFILE_FOLDER / f"rank{run.rank}"
 
 
-def parts_of(request: ProfileRequest, run: Run, folder: Path) -> list[Part]:
+def make_profiler(run: Run, request: ProfileOptions, window_step_seconds: float | None) -> Profiler:
+    """Return the observer of a rank with all its parts."""
+    return Profiler(run, parts_of(request, run, rank_folder(run)), window_step_seconds)
+
+
+def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:
     """Return what records, in order: first what disturbs the steps least."""
     if request.nsight:
         from accel_bench.worker.profile.nsight import NsightMarks
