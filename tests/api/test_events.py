@@ -1,4 +1,4 @@
-"""Event files of TensorBoard as a frame, and the scalars of steps that are written as such."""
+"""Event files of TensorBoard as a frame."""
 
 from __future__ import annotations
 
@@ -9,30 +9,26 @@ import pytest
 
 import accel_bench
 from accel_bench.errors import AccelBenchError
-from accel_bench.interchange import tensorboard_events as events
 
 
-def test_scalars_that_are_written_are_read_by_tensorboard_s_own_reader(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def write(folder: Path, steps: int) -> None:
+    """Write an event file with a loss of each step."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    rows = [
-        (step, {events.WALL_TIME: 0.5, events.ELAPSED_TIME: 0.5 * step, events.MEMORY: 2.0**20})
-        for step in (1, 2, 3)
-    ]
-    events.write_scalars(tmp_path / "rank0", rows)
-    found = EventAccumulator(str(tmp_path / "rank0")).Reload()
-    assert [one.step for one in found.Scalars("Wall Time")] == [1, 2, 3]
-    assert [one.value for one in found.Scalars("Elapsed Time")] == [0.5, 1.0, 1.5]
-    frame = accel_bench.read_events(tmp_path)
-    assert list(frame.columns) == ["run", "step", "wall_time", *rows[0][1]]
-    assert {*frame["run"]} == {"rank0"}
+    writer = EventFileWriter(str(folder))
+    for step in range(steps):
+        values = [Summary.Value(tag="loss", simple_value=1.0)]
+        writer.add_event(Event(wall_time=0.0, step=step, summary=Summary(value=values)))
+    writer.close()
 
 
 @pytest.mark.parametrize("damage", ["cut off", "changed"])
 def test_an_event_file_that_is_read_in_part_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    events.write_scalars(tmp_path, [(step, {"loss": 1.0}) for step in range(9)])
+    write(tmp_path, 9)
     assert len(accel_bench.read_events(tmp_path)) == 9
     assert caplog.text == ""
     (file,) = tmp_path.iterdir()

@@ -1,18 +1,15 @@
-"""Scalars of steps as event files of TensorBoard, and event files of anybody as rows."""
+"""Event files of TensorBoard, of anybody, as rows."""
 
 from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from accel_bench.analysis.profiles.memory_schema import StepScalars
 from accel_bench.errors import AccelBenchError
-from accel_bench.result import Window
 
 LOGGER = logging.getLogger("accel_bench")
 
@@ -21,55 +18,6 @@ RECORD_BYTES = 16
 
 MARK = "tfevents"
 """What the name of every event file holds."""
-
-WALL_TIME, ELAPSED_TIME = "Wall Time", "Elapsed Time"
-ELEMENTS_PER_SECOND, MEMORY = "Elements per Second", "Memory"
-"""Tags of a step: its seconds, those since the first step began, tokens in a second, and bytes."""
-
-
-def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]]) -> None:
-    """Write the scalars of steps, by tag, as an event file in a folder.
-
-    Raises AccelBenchError where tensorboard is not installed.
-    """
-    with _needing_tensorboard():
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    writer = EventFileWriter(str(folder))
-    try:
-        for step, scalars in rows:
-            values = [Summary.Value(tag=tag, simple_value=one) for tag, one in scalars.items()]
-            writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-    finally:
-        writer.close()
-
-
-def window_scalars(window: Window) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the scalars of each measured step."""
-    elapsed = 0.0
-    for sample in window.samples:
-        elapsed += sample.seconds
-        yield sample.step, _scalars(sample.seconds, elapsed, sample.real_tokens)
-
-
-def profile_scalars(
-    steps: Iterable[StepScalars], first: int
-) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the scalars of each step of a profile, of which memory is known.
-
-    They are numbered from `first`.
-    """
-    elapsed = 0.0
-    for number, step in enumerate(steps, first):
-        elapsed += step.seconds
-        found = _scalars(step.seconds, elapsed, step.elements)
-        yield number, found | ({} if step.memory_bytes is None else {MEMORY: step.memory_bytes})
-
-
-def _scalars(seconds: float, elapsed: float, elements: int) -> dict[str, float]:
-    rate = {ELEMENTS_PER_SECOND: elements / seconds} if seconds else {}
-    return {WALL_TIME: seconds, ELAPSED_TIME: elapsed, **rate}
 
 
 def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
@@ -83,7 +31,7 @@ def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
     folders = sorted({Path(path) for path, _, names in os.walk(folder) if _events(names)})
     if not folders:
         raise AccelBenchError(f"{folder} holds no event files of TensorBoard (*{MARK}*)")
-    with _needing_tensorboard():
+    with needing_tensorboard():
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     for one in folders:
         _warn_of_damage(one)
@@ -116,7 +64,8 @@ def _events(names: Iterable[str]) -> bool:
 
 
 @contextmanager
-def _needing_tensorboard() -> Iterator[None]:
+def needing_tensorboard() -> Iterator[None]:
+    """Turn an import error into the way to install it. Raises AccelBenchError."""
     try:
         yield
     except ImportError as error:

@@ -9,15 +9,11 @@ from accel_bench.analysis.profiles.answer import answer_of, findings_of
 from accel_bench.analysis.profiles.reading import PROFILE_FOLDER, read_profile
 from accel_bench.analysis.profiles.schema import ProfileReport, RankProfile, StackProfile
 from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.interchange.tensorboard_events import (
-    profile_scalars,
-    window_scalars,
-    write_scalars,
-)
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.outcome import steps_of
+from accel_bench.runner.profile_events import profile_scalars, window_scalars, write_scalars
 
 MEASURED, PROFILED = "measured", "profiled"
 """Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
