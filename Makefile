@@ -39,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # libraries alone, 5 GB. What goes with the pinned torch gives way. Thunder works with that torch.
 OLDEST := $(VENV)-oldest
 OLDEST_PLUGINS := plugins/compile plugins/fused-kernels plugins/padding-free
-OLDEST_TESTS := $(OLDEST_PLUGINS) plugins/op/tests tests/worker/count tests/worker/profile
+OLDEST_TESTS := $(OLDEST_PLUGINS) plugins/op/tests plugins/profile/tests/counting plugins/profile/tests/recording
 OLD := -e 's/^torch==.*/torch==2.11.0/' -e 's/^transformers==.*/transformers==5.17.0/' \
 	-e '/^(huggingface_hub|setuptools|tokenizers|torchao|triton)==/d'
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from accel_bench_profile.recording.window import ProfileWindow
+
 from accel_bench.engine import Batch, Stopwatch, TokenCounts
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.profile.window import ProfileWindow
 from accel_bench.worker.stopwatch import WindowStopwatch
 from benchmarks.entry import Counts, Entry, interleave, this_machine
 from benchmarks.watched_clock import WatchedClock

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from accel_bench_profile import events
+
 import accel_bench
-from accel_bench.runner import profile_events as events
 
 
 def test_scalars_that_are_written_are_read_by_tensorboard_s_own_reader(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""Profile the runs of a session: what is refused before, and what is collected after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import Plan
+from accel_bench.result import Result, Status
+from accel_bench.runner.outcome import steps_of
+from accel_bench_profile.events import profile_scalars, window_scalars, write_scalars
+from accel_bench_profile.figures.answer import answer_of, findings_of
+from accel_bench_profile.figures.reading import PROFILE_FOLDER, read_profile
+from accel_bench_profile.figures.schema import ProfileReport, RankProfile, StackProfile
+
+MEASURED, PROFILED = "measured", "profiled"
+"""Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
+
+
+def refuse_without_torch(plan: Plan, machine: Machine) -> None:
+    """Raise ScenarioError for an engine that does not train with torch, and where there is none."""
+    for planned in plan.runnable:
+        stack = planned.experiment.stack.name
+        engine = planned.active.answers("build_engine")
+        if engine is not None and not engine.instance.uses_torch:
+            raise ScenarioError(
+                f"stack {stack!r}: there is nothing to profile, since engine {engine.name!r} does "
+                "not train with torch; name one that does in the scenario, or by --set engine=NAME"
+            )
+        if "torch" not in planned.machine(machine).versions:
+            raise ScenarioError(f"stack {stack!r}: torch is not installed, which records profiles")
+
+
+def refuse_marks_without_cuda(plan: Plan) -> None:
+    """Raise ScenarioError for marks that Nsight cannot record."""
+    for planned in plan.runnable:
+        device = planned.experiment.scenario.resources.device
+        if device != "cuda":
+            raise ScenarioError(
+                f"stack {planned.experiment.stack.name!r}: --nvtx marks steps for Nsight, which "
+                f"records CUDA devices, and this one runs on {device!r}; leave it out, and torch's "
+                "profiler records"
+            )
+
+
+def collect_profiles(root: Path, results: Sequence[Result]) -> ProfileReport:
+    """Return what the ranks of runs have left in their folders in the results folder `root`."""
+    last = {(run.experiment.id, run.experiment.stack.name): run for run in results}
+    return ProfileReport(profiles=tuple(_of_run(root, run) for run in last.values()))
+
+
+def _of_run(root: Path, run: Result) -> StackProfile:
+    folder = root / run.folder / PROFILE_FOLDER
+    ranks = [rank.rank for rank in run.ranks]
+    profiles: list[RankProfile] = []
+    missing: list[str] = []
+    for rank in ranks:
+        try:
+            profile = read_profile(folder / f"rank{rank}")
+        except AccelBenchError as error:
+            missing.append(str(error))
+            continue
+        if profile is None:
+            missing.append(f"rank {rank} has left no profile here")
+            continue
+        profiles.append(profile)
+        if not profile.steps:
+            why = [text for text in profile.warnings if text not in run.reasons][:1]
+            missing.append(": ".join((f"rank {rank} has recorded no step", *why)))
+    findings = findings_of(profiles)
+    events = _write_events(folder, run, profiles)
+    return StackProfile(
+        scenario=run.experiment.scenario.name,
+        stack=run.experiment.stack.name,
+        sweep=run.experiment.sweep,
+        tag=run.experiment.tag,
+        run_id=run.run_id,
+        status=Status.FAILED if missing and run.status.completed else run.status,
+        reasons=(*run.reasons, *missing),
+        folder=str(folder),
+        events=events,
+        answer=answer_of(findings) if profiles else _no_profile(run),
+        findings=findings,
+        ranks=tuple(sorted(profiles, key=_number)),
+    )
+
+
+def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) -> str:
+    """Write the scalars of each rank's steps beside its profile; return where, or why not.
+
+    Measured steps and those of the profile are two runs of TensorBoard: one series of both would
+    have a jump that no training has made.
+    """
+    ranks = {rank.rank: rank for rank in run.ranks}
+    written = ""
+    for profile in profiles:
+        rank = ranks.get(profile.rank)
+        if rank is None or rank.window is None or not profile.scalars:
+            continue
+        own = folder / f"rank{profile.rank}"
+        first = (steps_of(rank) or 0) - rank.profiled_steps
+        scalars = profile_scalars(profile.scalars, first)
+        try:
+            write_scalars(own / MEASURED, window_scalars(rank.window))
+            write_scalars(own / PROFILED, scalars)
+        except (AccelBenchError, OSError) as error:
+            return str(error)
+        written = str(folder)
+    return written
+
+
+def _number(profile: RankProfile) -> int:
+    return profile.rank
+
+
+def _no_profile(run: Result) -> str:
+    return f"no profile: the run ended as {run.status.value}" + "".join(
+        f": {reason}" for reason in run.reasons[:1]
+    )

@@ -1,0 +1,166 @@
+"""Collect what two profiled stacks of a session, or of two, have left, and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
+from accel_bench.analysis.metrics.throughput import RunThroughput
+from accel_bench.analysis.metrics.waterfall import unit_of
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.tables.listing import differing_keys
+from accel_bench.analysis.wording import StackAtPoint, label, plain_value, point_name
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import AccelBenchError
+from accel_bench.result import Result
+from accel_bench.scenario.experiment import Experiment
+from accel_bench_profile.figures.inflation import ProfiledRun
+from accel_bench_profile.figures.reading import PROFILE_FOLDER, read_profile
+from accel_bench_profile.figures.schema import RankProfile
+from accel_bench_profile.figures.waterfall import ProfiledStack, profile_waterfall
+from accel_bench_profile.figures.waterfall_schema import ProfileWaterfall, WaterfallReport
+
+MOST_SETTINGS = 8
+"""Settings in which two scenarios differ that are named."""
+
+
+class Side(NamedTuple):
+    """What is compared: a stack among the results of one session."""
+
+    results: Sequence[Result]
+    stack: str
+
+    name: str = ""
+    """What it is called in the answer; empty for the stack's name."""
+
+    def by_point(self) -> dict[str, ExperimentRuns]:
+        """Return the stack's runs by sweep point."""
+        rows = collect_experiments(self.results)
+        experiments = [(row, row.planned.experiment) for row in rows]
+        return {
+            canonical_json(one.sweep): row
+            for row, one in experiments
+            if one.stack.name == self.stack
+        }
+
+
+def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
+    """Return a waterfall from A to B for each sweep point, and why there is none for others.
+
+    `root` is the results folder. Rounds of two sessions are pairs by their numbers.
+    """
+    of_a, of_b = a.by_point(), b.by_point()
+    if len(of_a) == len(of_b) == 1:  # Two scenarios may sweep different things.
+        of_b = dict(zip(of_a, of_b.values(), strict=True))
+    found, missing = [], []
+    for point in {**of_a, **of_b}:
+        rows = of_a.get(point), of_b.get(point)
+        if rows[0] is None or rows[1] is None:
+            missing.append(_not_run(rows, a, b))
+            continue
+        made = _waterfall(root, rows[0], rows[1], (a.name or a.stack, b.name or b.stack))
+        if isinstance(made, str):
+            missing.append(made)
+        else:
+            found.append(made)
+    return WaterfallReport(waterfalls=tuple(found), missing=tuple(missing))
+
+
+def _waterfall(
+    root: Path, a: ExperimentRuns, b: ExperimentRuns, names: tuple[str, str]
+) -> ProfileWaterfall | str:
+    """Return the waterfall of one sweep point, or why there is none."""
+    for row in (a, b):
+        if not row.usable:
+            reasons = "; ".join(row.ending.reasons)
+            return f"{row.name} {row.how_it_ended}" + (f": {reasons}" if reasons else "")
+    tokens, unit = unit_of([_step_tokens(row) for row in (a, b)])
+    apart = not _sessions(a) & _sessions(b)
+    try:
+        stacks = [
+            ProfiledStack(name, _profiled_runs(root, row, tokens, apart))
+            for row, name in zip((a, b), names, strict=True)
+        ]
+    except AccelBenchError as error:  # A profile that this version cannot read.
+        return str(error)
+    experiments = [row.planned.experiment for row in (a, b)]
+    scenarios = dict.fromkeys(one.scenario.name for one in experiments)
+    sweep = point_name(experiments[0])
+    made = profile_waterfall(stacks[0], stacks[1], ", ".join(scenarios), unit, sweep)
+    if made is None:
+        return f"{names[0]} to {names[1]}: no round in which both left their profiles"
+    known = {"folders": _folders(root, (a, b))}
+    differing = _differing_settings(experiments) if apart else ()
+    return made.model_copy(update={**known, "notes": (*differing, *made.notes)})
+
+
+def _sessions(row: ExperimentRuns) -> set[str]:
+    return {session for session, _ in row.speeds}
+
+
+def _folders(root: Path, rows: Sequence[ExperimentRuns]) -> tuple[str, ...]:
+    """Return the folders in which the runs of both lie, with their traces."""
+    runs = (run for row in rows for run in row.completed.values())
+    return tuple(dict.fromkeys(str((root / run.folder).parent) for run in runs))
+
+
+def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
+    """Return in a sentence in which settings the work of two scenarios differs."""
+    a, b = (
+        one.scenario.model_dump(mode="json", exclude={"name", "description"}) for one in experiments
+    )
+    found = [
+        f"{key} {plain_value(before)} -> {plain_value(after)}"
+        for key, before, after in differing_keys(a, b)
+    ]
+    more = len(found) - MOST_SETTINGS
+    rest = f"; and {more} more" if more > 0 else ""
+    return (f"settings differ: {'; '.join(found[:MOST_SETTINGS])}{rest}",) if found else ()
+
+
+def _profiled_runs(
+    root: Path, row: ExperimentRuns, tokens: float, apart: bool
+) -> dict[RoundKey, ProfiledRun]:
+    """Return the profiled runs by round; those of sessions `apart` by the round's number alone."""
+    runs = {}
+    for key, speed in row.speeds.items():
+        profiles = _profiles(root, row.completed[key])
+        ranks = [one.modules for one in profiles if one.modules is not None]
+        if ranks:
+            plain = [median(s.seconds for s in one.scalars) for one in profiles if one.scalars]
+            taken = [one.host.preempted_seconds or 0.0 for one in profiles if one.host is not None]
+            runs["" if apart else key[0], key[1]] = ProfiledRun(
+                seconds=speed.seconds_per_token * tokens,
+                window_step_seconds=speed.seconds / len(speed.step_seconds),
+                ranks=ranks,
+                plain_seconds=fmean(plain) if plain else None,
+                taken_seconds=fmean(taken) if taken else 0.0,
+            )
+    return runs
+
+
+def _profiles(root: Path, run: Result) -> list[RankProfile]:
+    """Return what all ranks of a run have left; nothing where one has no recorded step."""
+    folder = root / run.folder / PROFILE_FOLDER
+    profiles = [read_profile(folder / f"rank{rank.rank}") for rank in run.ranks]
+    found = [one for one in profiles if one is not None and one.modules is not None]
+    return found if len(found) == len(run.ranks) else []
+
+
+def _step_tokens(row: ExperimentRuns) -> float:
+    """Return the real tokens of a step of all ranks, the mean over runs."""
+    speeds: list[RunThroughput] = list(row.speeds.values())
+    steps = sum(len(speed.step_seconds) for speed in speeds)
+    return sum(speed.real_tokens for speed in speeds) / steps
+
+
+def _not_run(rows: tuple[ExperimentRuns | None, ExperimentRuns | None], a: Side, b: Side) -> str:
+    """Return that one of both was not run at a sweep point of the other."""
+    there = next(row for row in rows if row is not None)
+    left = a if rows[0] is None else b
+    point = there.planned.experiment
+    name = label(StackAtPoint(left.name or left.stack, point.sweep, point.tag))
+    return f"{name}: was not run"

@@ -1,0 +1,203 @@
+"""Count the operations of one step as torch dispatches them, and what autograd saves in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._pytree import tree_iter
+
+from accel_bench.modeling.tensors import dtype_name, plain_tensors
+from accel_bench.worker.communication import is_collective, largest_buffer, name_of
+from accel_bench.worker.flops.operations import flops_of, moves_nothing
+from accel_bench_profile.counting.kinds import cast_of, kind_of, synchronizes
+from accel_bench_profile.counting.sites import Sites
+from accel_bench_profile.counting.traffic import moved_bytes
+from accel_bench_profile.ledger.schema import Entry, EntryKey, Figure, Site
+
+TO_HOST = frozenset(
+    {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
+)
+"""Methods that wait for a device, and of a tensor in host memory are no operation at all."""
+
+AS_TEXT = frozenset({torch.Tensor.__repr__, torch.Tensor.__format__})
+"""Methods that write a tensor as text: torch hides what they do from all modes, but of a number's
+format."""
+
+NOT_COUNTED = frozenset({"detach", "_record_function_enter_new", "_record_function_exit"})
+"""What is no work: ranges for a profiler, and the new variables of saved tensors."""
+
+
+class StepCounter:
+    """Counts between `start` and `stop`; a compiled part counts as its kernels.
+
+    `sites` says where; storages of `kept` tensors, such as weights, are not saved for anything.
+    """
+
+    def __init__(self, sites: Sites, kept: Iterable[Any], host_state: Iterable[Any]) -> None:
+        self.sites = sites
+        self._totals: dict[EntryKey, Counter[Figure]] = {}
+        self._saved = _storages(kept)
+        self._host_state = _storages(host_state)
+        self._paused = False
+        self._modes = ExitStack()
+
+    def start(self, host_calls: bool) -> None:
+        """Count from here on; `host_calls` too, which a compiler would see and compile anew."""
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+        self._modes.enter_context(hooks)
+        if host_calls:
+            self._modes.enter_context(_HostCalls(self))
+        self._modes.enter_context(_Dispatched(self))
+
+    def stop(self) -> None:
+        """Stop counting, unless that is done."""
+        self._modes.close()
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return what was counted, in the order of first occurrence."""
+        return tuple(
+            Entry(
+                site=site,
+                operation=operation,
+                kind=kind,
+                dtype=dtype,
+                figures={figure: number for figure, number in figures.items() if number},
+            )
+            for (site, operation, kind, dtype), figures in self._totals.items()
+        )
+
+    def add(self, key: EntryKey, figures: dict[Figure, int]) -> None:
+        """Add to the entry of a place, an operation, its kind and its dtype."""
+        self._totals.setdefault(key, Counter()).update(figures)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operation and count it."""
+        if self._paused or func.overloadpacket.__name__ in NOT_COUNTED:
+            return func(*args, **kwargs)
+        site = self.sites.here()
+        out = func(*args, **kwargs)
+        self._count(site, func, (args, kwargs), out)
+        return out
+
+    def host_call(self, name: str, tensor: torch.Tensor) -> None:
+        """Count a call that waits for a device, or would if the tensor were on one."""
+        site = self.sites.here()
+        if self._on_host(site, [tensor]):
+            return
+        key: EntryKey = (site, name, "synchronization", dtype_name(tensor.dtype))
+        self.add(key, {"operations": 1, "synchronizations": 1})
+
+    def _on_host(self, site: Site, used: list[torch.Tensor]) -> bool:
+        """Return whether tensors are in host memory on every device.
+
+        Those are the optimizer's number of steps, and batches until their data phase is over.
+        """
+        if not used or used[0].device.type != "cpu":
+            return False
+        return site.phase == "data" or _storage(used[0]) in self._host_state
+
+    def _count(self, site: Site, func: Any, given: tuple[Any, Any], out: Any) -> None:
+        args, kwargs = given
+        used = [one for one in tree_iter(given) if isinstance(one, torch.Tensor)]
+        made = [one for one in tree_iter(out) if isinstance(one, torch.Tensor)]
+        flops = flops_of(func.overloadpacket, args, kwargs, out)
+        kind = kind_of(func, used, made, flops)
+        if synchronizes(func, args, kwargs, out):
+            kind = "other" if self._on_host(site, used) else "synchronization"
+        name = func.overloadpacket.__name__
+        operation = name_of(func) if kind == "communication" else f"{func.namespace}.{name}"
+        dtype = cast_of(name, used, made) or _dtype(made or used)
+        figures: dict[Figure, int] = {"operations": 1, "flops": flops, **_new_storages(used, made)}
+        if is_collective(func):
+            figures |= {"collectives": 1, "collective_bytes": largest_buffer((args, out))}
+        elif not moves_nothing(func, used, made):
+            moved = moved_bytes(func, args, kwargs, out)
+            figures |= {"kernels": 1, "moved_bytes": moved}
+        if kind == "synchronization":
+            figures["synchronizations"] = 1
+        self.add((site, operation, kind, dtype), figures)
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count the storage of a tensor that autograd saves, once; keep it without its history."""
+        self._paused = True
+        try:
+            for plain in plain_tensors(tensor):
+                if (storage := _storage(plain)) is not None and storage not in self._saved:
+                    self._saved.add(storage)
+                    size = plain.untyped_storage().nbytes()
+                    site = self.sites.here()
+                    key: EntryKey = (site, "saved", "saved tensor", dtype_name(plain.dtype))
+                    self.add(key, {"saved_bytes": size})
+            return tensor.detach()
+        finally:
+            self._paused = False
+
+
+class _Dispatched(TorchDispatchMode):
+    """Passes on every operation, those of C++ and of compiled code's own calls included."""
+
+    def __init__(self, counter: StepCounter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled code stay compiled."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # what it consists of comes by itself
+        return self._counter.run(func, args, kwargs or {})
+
+
+class _HostCalls(TorchFunctionMode):
+    """Counts calls that wait for a device, or would, and dispatch nothing that can be seen."""
+
+    def __init__(self, counter: StepCounter) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        to_host = func in TO_HOST or (func is torch.Tensor.to and _names_host(args, kwargs))
+        hidden = func in AS_TEXT and (func is torch.Tensor.__repr__ or args[0].dim())
+        if hidden or (to_host and args[0].device.type == "cpu"):
+            self._counter.host_call(f"Tensor.{func.__name__}", args[0])
+        return func(*args, **kwargs)
+
+
+def _names_host(args: Any, kwargs: Any) -> bool:
+    """Return whether `.to` has the word "cpu"; a `torch.device` may be that of another tensor."""
+    return "cpu" in [one for one in (*args[1:2], kwargs.get("device")) if isinstance(one, str)]
+
+
+def _storage(tensor: torch.Tensor) -> StorageWeakRef | None:
+    """Return a reference by which a storage is known, also after it is gone."""
+    try:
+        return StorageWeakRef(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has none
+        return None
+
+
+def _storages(tensors: Iterable[Any]) -> set[StorageWeakRef | None]:
+    return {_storage(plain) for tensor in tensors for plain in plain_tensors(tensor)}
+
+
+def _new_storages(used: list[torch.Tensor], made: list[torch.Tensor]) -> dict[Figure, int]:
+    """Return how many storages an operation has made for its results, and their bytes."""
+    before = {_storage(tensor) for tensor in used}
+    new = {one: tensor for tensor in made if (one := _storage(tensor)) not in before}
+    size = sum(tensor.untyped_storage().nbytes() for one, tensor in new.items() if one is not None)
+    return {"allocations": len(new), "allocated_bytes": size}
+
+
+def _dtype(tensors: list[torch.Tensor]) -> str:
+    return dtype_name(tensors[0].dtype) if tensors else ""

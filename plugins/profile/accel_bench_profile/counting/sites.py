@@ -1,0 +1,162 @@
+"""Find the module and the source line that an operation comes from, backward operations too."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+import accel_bench
+from accel_bench.engine import FOLLOWING, PhaseName
+from accel_bench_profile.ledger.schema import Phase, Site
+
+CALL = torch.nn.Module._call_impl.__code__
+"""What runs whenever a module is called; its `self` is the module."""
+
+BACKWARD = torch.autograd.graph._engine_run_backward.__code__
+"""What starts a backward pass: below it, the stack is the engine's."""
+
+LONGEST_CODE = 160
+"""Characters of a line that are kept."""
+
+HERE = Path(__file__).parent
+WORKER = Path(accel_bench.__file__).with_name("worker")
+
+
+class Place(NamedTuple):
+    """A line of a source file, and the module that it ran for."""
+
+    module: str
+    file: str
+    line: int
+    function: str
+
+
+NOWHERE = Place("", "", 0, "")
+
+
+class Sites:
+    """Finds the site of what is executed now, in the step of one model."""
+
+    def __init__(self, model: Any) -> None:
+        modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
+        self._modules = {id(module): name for name, module in modules}
+        self._owners = {
+            id(parameter): name
+            for name, module in (model.named_modules() if self._modules else ())
+            for parameter in module.parameters(recurse=False)
+        }
+        self._nodes: dict[int, Place] = {}
+        self._known: dict[tuple[Phase, Place], Site] = {}
+        self.phase: Phase = "data"
+
+    def mark(self, ended: PhaseName) -> None:
+        """Note that the engine has ended a part of the step."""
+        self.phase = FOLLOWING.get(ended, self.phase)
+
+    def here(self) -> Site:
+        """Return the site of the operation that torch dispatches now."""
+        place, in_forward = self._walk(sys._getframe(1))
+        backward = torch._C._current_graph_task_id() != -1
+        if not backward:
+            # The node of this operation was the last to be made; later ones without a node share
+            # its number.
+            self._nodes.setdefault(torch.autograd._get_sequence_nr() - 1, place)
+        elif not in_forward:
+            place = self._of_node(place)
+        return self.site(place, "backward" if backward else self.phase)
+
+    def site(self, place: Place, phase: Phase) -> Site:
+        """Return a place as a part of the ledger."""
+        key = (phase, place)
+        if key not in self._known:
+            self._known[key] = Site(
+                phase=phase,
+                module=place.module,
+                file=shown(place.file),
+                line=place.line,
+                function=place.function,
+                code=linecache.getline(place.file, place.line).strip()[:LONGEST_CODE],
+            )
+        return self._known[key]
+
+    def _walk(self, frame: FrameType | None) -> tuple[Place, bool]:
+        """Return the first line outside of torch, and the first module of the model.
+
+        Second, whether both stand before the start of a backward pass: they then are what really
+        runs, as in a forward pass that is computed again.
+        """
+        module: str | None = None
+        line = NOWHERE
+        while frame is not None and (module is None or line is NOWHERE):
+            code = frame.f_code
+            if code is BACKWARD:
+                return self._ended_in_backward(line, module, frame)
+            users = is_users(code)
+            if module is None and (code is CALL or users):
+                module = self._module_of(frame)
+            if line is NOWHERE and users:
+                line = Place("", code.co_filename, frame.f_lineno, code.co_name)
+            frame = frame.f_back
+        return line._replace(module=module or ""), True
+
+    def _module_of(self, frame: FrameType) -> str | None:
+        """Return the name of the module whose method a frame is; None for any other function.
+
+        A checkpointed module may be computed again by its forward alone, without a call.
+        """
+        if frame.f_code.co_varnames[:1] != ("self",):
+            return None
+        return self._modules.get(id(frame.f_locals.get("self")))
+
+    def _ended_in_backward(
+        self, line: Place, module: str | None, frame: FrameType
+    ) -> tuple[Place, bool]:
+        """Return the line of a backward function in Python, else that of the node alone."""
+        if line is not NOWHERE:
+            own = module if module is not None else self._of_node(NOWHERE).module
+            return line._replace(module=own), True
+        caller = self._walk(frame.f_back)[0]
+        return caller, False
+
+    def _of_node(self, caller: Place) -> Place:
+        """Return the place of the forward operation whose backward runs; else the caller's."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return caller
+        found = self._nodes.get(node._sequence_nr())
+        if found is not None:
+            return found
+        parameter = getattr(node, "variable", None)
+        return caller._replace(module=self._owners.get(id(parameter), caller.module))
+
+
+@cache
+def is_users(code: CodeType) -> bool:
+    """Return whether code belongs to neither torch, nor Python's library, nor this counter."""
+    return is_users_file(code.co_filename)
+
+
+@cache
+def is_users_file(file: str) -> bool:
+    if file.startswith("<") or "torchinductor" in file:
+        return False
+    packages = f"{os.sep}site-packages{os.sep}"
+    library = file.startswith(sysconfig.get_path("stdlib")) and packages not in file
+    own = tuple(f"{folder}{os.sep}" for folder in (HERE, WORKER, Path(torch.__file__).parent))
+    return not library and not file.startswith(own)
+
+
+@cache
+def shown(file: str) -> str:
+    """Return a source file's path from the folder that it is imported from; else its name."""
+    folders = (folder for folder in sys.path if folder and file.startswith(folder + os.sep))
+    longest = max(folders, key=len, default="")
+    return file[len(longest) + 1 :] if longest else os.path.basename(file)

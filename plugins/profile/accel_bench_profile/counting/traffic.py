@@ -1,0 +1,133 @@
+"""The bytes that an operation reads and writes, by its schema: the same for all its spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_iter
+
+from accel_bench.worker.flops.operations import content_bytes
+from accel_bench_profile.counting.kinds import MASKS
+
+OVERWRITING = frozenset(
+    {
+        *("fill_", "zero_", "copy_", "_foreach_zero_", "_foreach_copy_", "normal_", "uniform_"),
+        *("random_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "geometric_"),
+    }
+)
+"""Operations that write their first argument without reading it."""
+
+GATHERING = frozenset({"embedding", "index", "_unsafe_index", "gather", "index_select", "take"})
+"""Operations that read of their first argument as much as they return."""
+
+Given = Mapping[str, Any]
+"""The arguments of an operation by their names in its schema."""
+
+SCATTERING: Mapping[str, Callable[[Given], int]] = {
+    **dict.fromkeys(
+        ("scatter_", "scatter_add_", "scatter_reduce_", "put_"),
+        lambda given: int(given["index"].numel()),
+    ),
+    **dict.fromkeys(
+        ("index_add_", "index_copy_", "index_reduce_"),
+        lambda given: int(given["source"].numel()),
+    ),
+    "index_fill_": lambda given: _slices(given["self"], given["dim"], given["index"].numel()),
+    **dict.fromkeys(
+        ("index_put_", "_index_put_impl_"),
+        lambda given: chosen_elements(given["self"], given["indices"]),
+    ),
+}
+"""Operations that write some elements of their first argument, and how many."""
+
+ONLY_PLACING = frozenset({"index_copy_", "index_fill_"})
+"""Those of them that never read what they write over."""
+
+
+def moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """Return the bytes that an operation reads and writes.
+
+    What it writes are the arguments that its schema names so, and results that are no arguments.
+    """
+    name, given = func.overloadpacket.__name__, list(_arguments(func, args, kwargs))
+    if name in SCATTERING:
+        return _scattered(name, {argument.name: value for argument, value in given})
+    inputs = {id(tensor) for _, value in given for tensor in _tensors(value)}
+    made = _size([tensor for tensor in _tensors(out) if id(tensor) not in inputs])
+    moved = made
+    for number, (argument, value) in enumerate(given):
+        size = _size(_tensors(value))
+        if number == 0 and name in GATHERING:
+            size = min(size, made)
+        elif name.endswith("_like") or name.startswith("new_"):
+            size = 0  # only the shape and the dtype are taken over
+        only_written = argument.is_out or (number == 0 and name in OVERWRITING)
+        moved += size * (2 if _writes(name, argument, kwargs) and not only_written else 1)
+    return moved
+
+
+def _scattered(name: str, given: Given) -> int:
+    """Return the bytes that an operation moves which writes some elements of its first argument."""
+    target = given["self"]
+    size = SCATTERING[name](given) * target.element_size()
+    reads = name not in ONLY_PLACING and _adds_up(name, given)
+    others = {key: _size(_tensors(value)) for key, value in given.items() if key != "self"}
+    if "src" in others:
+        others["src"] = min(others["src"], size)  # it may be larger than the index
+    return size * (2 if reads else 1) + sum(others.values())
+
+
+def _adds_up(name: str, given: Given) -> bool:
+    """Return whether what is written depends on what is there."""
+    if name in ("put_", "index_put_", "_index_put_impl_"):
+        return bool(given.get("accumulate", False))
+    return name != "scatter_" or "reduce" in given
+
+
+def _slices(tensor: torch.Tensor, dim: int, number: int) -> int:
+    """Return the elements of so many slices of a dimension."""
+    return number * (tensor.numel() // tensor.shape[dim] if tensor.numel() and tensor.dim() else 1)
+
+
+def chosen_elements(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int:
+    """Return how many elements `tensor[indices]` has; a mask chooses as many as it has ones."""
+    shapes, dim, kept = [], 0, 1
+    for index in indices:
+        if index is None:
+            kept *= tensor.shape[dim]
+            dim += 1
+        elif index.dtype in MASKS:
+            shapes.append(torch.Size([int(index.count_nonzero())]))
+            dim += index.dim()
+        else:
+            shapes.append(index.shape)
+            dim += 1
+    return prod(torch.broadcast_shapes(*shapes)) * kept * prod(tensor.shape[dim:])
+
+
+def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the arguments of the schema with their values; those with a default may be missing."""
+    for number, argument in enumerate(func._schema.arguments):
+        if number < len(args):
+            yield argument, args[number]
+        elif argument.name in kwargs:
+            yield argument, kwargs[argument.name]
+
+
+def _writes(name: str, argument: Any, kwargs: Any) -> bool:
+    if argument.alias_info is None or not argument.alias_info.is_write:
+        return False
+    # Optimizers in one kernel write gradients only where these were scaled.
+    unscaled = kwargs.get("grad_scale") is None
+    return not (name.startswith("_fused_") and argument.name == "grads" and unscaled)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [one for one in tree_iter(value) if isinstance(one, torch.Tensor)]
+
+
+def _size(tensors: list[torch.Tensor]) -> int:
+    return sum(map(content_bytes, tensors))

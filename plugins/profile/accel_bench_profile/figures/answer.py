@@ -1,0 +1,160 @@
+"""What to look at first: findings of all ranks in the order of what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from accel_bench.analysis.wording import milliseconds, percent
+from accel_bench_profile.figures.schema import UNNAMED, Finding, HostReads, Place, RankProfile
+
+LONG_GAP, LONG_COMMUNICATION, HOST_BOUND = 0.05, 0.1, 0.2
+"""Shares of a step from which on a place that stands still, communication that nothing hides, and
+a device that waits for the host, come before the kernels."""
+
+NOTHING = "nothing was recorded"
+
+
+def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
+    """Return what stands out on any rank, the most expensive first, then what has no price here:
+    ranks that wait for another, values that are read, and the kernels."""
+    found = [one for profile in profiles for one in _of_rank(profile, len(profiles) > 1)]
+    found += _read_findings(profiles)
+    found += _communication_findings(profiles)
+    found += _marks(profiles)
+    ordered = sorted(found, key=lambda one: -(one.seconds or 0.0))
+    kernels = [one for one in ordered if one.kind == "kernels"]
+    return (
+        *(one for one in ordered if one.kind in ("host", "communication", "launch")),
+        *(one for one in ordered if one.kind == "waiting"),
+        # Those with a price first; sorting keeps the order of the others.
+        *(one for one in ordered if one.kind == "read"),
+        *kernels[:1],
+        *(one for one in found if one.kind == "marks"),
+    )
+
+
+def _marks(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+    """Yield that steps were marked for Nsight, where every rank has marked some."""
+    if profiles and all(one.recorder == "nsight" and one.steps for one in profiles):
+        steps = min(one.steps for one in profiles)
+        text = f"marked for Nsight: {steps} step{'s' * (steps != 1)} of each rank; see its report"
+        yield Finding(kind="marks", text=text)
+
+
+def answer_of(findings: Sequence[Finding]) -> str:
+    """Return one line: the first finding, or that there is none but the longest kernel."""
+    if not findings:
+        return NOTHING
+    first = findings[0]
+    return f"nothing stands out: {first.text}" if first.kind == "kernels" else first.text
+
+
+def _of_rank(profile: RankProfile, several: bool) -> Iterator[Finding]:
+    step = profile.step_seconds or 0.0
+    if not step:
+        return
+    who = f"rank {profile.rank}: " if several else ""
+    yield from _host_findings(profile, step, who)
+    if profile.kernels:
+        yield _kernel_finding(profile, who)
+
+
+def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Finding]:
+    host = profile.host
+    if host is None:
+        return
+    what = "the device is idle" if host.measures == "device idle" else "no operation runs"
+    for gap in host.gaps:
+        if gap.own_seconds >= LONG_GAP * step:
+            text = (
+                f"{who}{place_text(gap.place)} holds up the step: {what} for "
+                f"{milliseconds(gap.seconds)} ms of {milliseconds(step)}"
+            )
+            yield Finding(kind="host", text=text, seconds=gap.seconds)
+    rest = host.seconds - sum(gap.seconds for gap in host.gaps)
+    if host.measures == "device idle" and rest >= HOST_BOUND * step:
+        text = (
+            f"{who}the host is too slow for the device, which is idle for {percent(rest / step)} "
+            "of a step in short gaps: compile, fuse, or give it more work at once"
+        )
+        yield Finding(kind="launch", text=text, seconds=rest)
+
+
+def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+    """Yield each place at which values are read once, for all ranks that read some there."""
+    ranks: dict[Place, list[tuple[RankProfile, HostReads]]] = {}
+    for profile in profiles:
+        for one in profile.host.reads if profile.host and profile.step_seconds else ():
+            ranks.setdefault(one.place, []).append((profile, one))
+    for found in ranks.values():
+        numbers = ", ".join(str(profile.rank) for profile, _ in found)
+        who = f"rank{'s' * (len(found) > 1)} {numbers}: " if len(profiles) > 1 else ""
+        yield _read_finding(*max(found, key=lambda both: (both[1].seconds, both[1].calls)), who)
+
+
+def _read_finding(profile: RankProfile, one: HostReads, who: str) -> Finding:
+    times = "once" if one.calls == 1 else f"{one.calls:.3g} times"
+    where = place_text(one.place)
+    if profile.recorded == "operations":
+        cost = "each makes the host wait for the device"
+        if profile.device == "cpu":
+            cost = f"costs nothing on this device; on a GPU {cost}"
+        text = (
+            f"{who}{where} reads a value of a tensor on the host (as .item() does) {times} a step: "
+            f"{cost}"
+        )
+        return Finding(kind="read", text=text)
+    text = f"{who}{where} waits for the device {times} a step, {milliseconds(one.seconds)} ms"
+    priced = one.seconds >= LONG_GAP * (profile.step_seconds or 0.0)
+    return Finding(kind="host" if priced else "read", text=text, seconds=one.seconds)
+
+
+def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
+    """Yield what communication costs on the rank with the least, for which all others wait.
+
+    What others have more of it, they wait.
+    """
+    ranks = [one for one in profiles if one.communication is not None and one.step_seconds]
+    if not ranks:
+        return
+    last = min(ranks, key=_exposed)
+    found, step = last.communication, last.step_seconds or 0.0
+    if found is not None and found.exposed_share >= LONG_COMMUNICATION:
+        longest = found.collectives[0]
+        text = (
+            f"communication that no computation hides takes {percent(found.exposed_share)} of a "
+            f"step ({milliseconds(found.exposed_seconds)} ms of {milliseconds(step)}), most of it "
+            f"{longest.name}, {longest.calls:.3g} a step"
+        )
+        yield Finding(kind="communication", text=text, seconds=found.exposed_seconds)
+    first = max(ranks, key=_exposed)
+    waits = _exposed(first) - _exposed(last)
+    if waits >= LONG_COMMUNICATION * step:
+        text = (
+            f"rank {last.rank} is late: rank {first.rank} waits for it in collectives for "
+            f"{milliseconds(waits)} ms of a step"
+        )
+        yield Finding(kind="waiting", text=text, seconds=waits)
+
+
+def _exposed(profile: RankProfile) -> float:
+    return profile.communication.exposed_seconds if profile.communication else 0.0
+
+
+def _kernel_finding(profile: RankProfile, who: str) -> Finding:
+    longest = profile.kernels[0]
+    kind, seconds = next(iter(profile.kinds.items()))
+    share = seconds / profile.kernel_seconds if profile.kernel_seconds else 0.0
+    text = (
+        f"{who}{kind} takes {percent(share)} of the time of {profile.recorded}, the "
+        f"longest is {longest.name} ({milliseconds(longest.seconds)} ms in {longest.calls:.3g} "
+        "calls a step)"
+    )
+    return Finding(kind="kernels", text=text, seconds=seconds)
+
+
+def place_text(place: Place) -> str:
+    """Return a place as `forward of model.layers.0.mlp`."""
+    if place.module == UNNAMED:
+        return f"the {place.phase} phase" if place.phase else "what follows the optimizer"
+    return f"{place.phase} of {place.module}" if place.phase else place.module

@@ -1,0 +1,256 @@
+"""Spans of a recorded cycle: operations, kernels, and what was going on around them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal, NamedTuple, TypeAlias
+
+from accel_bench_profile.figures.schema import UNNAMED, Place
+
+SpanKind: TypeAlias = Literal["operation", "range", "kernel", "copy", "runtime"]
+
+KINDS: dict[str, SpanKind] = {
+    "cpu_op": "operation",
+    "user_annotation": "range",
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "gpu_memset": "copy",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+    "xpu_runtime": "runtime",
+    "xpu_driver": "runtime",
+    "privateuse1_runtime": "runtime",
+    "privateuse1_driver": "runtime",
+}
+"""What torch's profiler calls a kind of event, as `cat` in a Chrome trace; others are left out."""
+
+STEP, MODULE, PHASE, PREEMPTED = "ProfilerStep#", "module: ", "phase: ", "preempted: "
+"""How ranges are called: torch's of a step, ours of a module's forward pass, our mark at the end of
+a phase, and that with the nanoseconds that other work has taken since the mark before."""
+
+NODE = "autograd::engine::evaluate_function: "
+"""Beginning of the name of a node of the backward pass."""
+
+EDGE = "profile: wait for the device"
+"""The range in which the profile itself waits for the device, at the edges of recorded steps."""
+
+Interval: TypeAlias = tuple[int, int]
+"""Start and end, in nanoseconds."""
+
+
+class Span(NamedTuple):
+    """One event with a duration; times are nanoseconds of one clock."""
+
+    name: str
+    kind: SpanKind
+    start: int
+    end: int
+
+    lane: int = 0
+    """Thread of the host, or stream of the device."""
+
+    correlation: int = 0
+    """What a kernel shares with the call that launched it; 0 for none."""
+
+    is_async: bool = False
+    """Whether it ends on another thread than it started on, as collectives of gloo do."""
+
+    sequence: int = -1
+    """Number that an operation shares with those of its backward pass; -1 for none."""
+
+    forward_lane: int = 0
+    """Of a node of the backward pass, the thread of the operation that it belongs to."""
+
+    operation: int = 0
+    """Identifier of an operation, which its kernels have too; 0 for none."""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """The spans of consecutive recorded steps of one rank, in order of their start."""
+
+    spans: Sequence[Span]
+
+    @cached_property
+    def steps(self) -> list[Span]:
+        """The recorded steps."""
+        return [one for one in self.spans if one.kind == "range" and one.name.startswith(STEP)]
+
+    @cached_property
+    def lane(self) -> int:
+        """The thread that took the steps."""
+        return self.steps[0].lane if self.steps else 0
+
+    @cached_property
+    def operations(self) -> list[Span]:
+        """Operations of the host, without those that end on another thread."""
+        return [one for one in self.spans if one.kind == "operation" and not one.is_async]
+
+    @cached_property
+    def device(self) -> list[Span]:
+        """Kernels and copies of the device."""
+        return [one for one in self.spans if one.kind in ("kernel", "copy")]
+
+    @cached_property
+    def edges(self) -> list[Interval]:
+        """Where the profile itself waits for the device."""
+        return [(one.start, one.end) for one in self.spans if one.name == EDGE]
+
+    @cached_property
+    def places(self) -> list[tuple[Interval, str]]:
+        """The innermost modules on the steps' thread, one after the other."""
+        ranges = (one for one in self.spans if one.kind == "range" and one.lane == self.lane)
+        return list(_innermost([one for one in ranges if one.name.startswith(MODULE)]))
+
+    @cached_property
+    def marks(self) -> list[tuple[int, str]]:
+        """The ends of phases, with their names."""
+        found = (one for one in self.spans if one.kind == "range" and one.name.startswith(PHASE))
+        return sorted((one.start, one.name.removeprefix(PHASE)) for one in found)
+
+    @cached_property
+    def taken(self) -> list[Interval]:
+        """Moments, each with the nanoseconds since the one before in which the thread was ready
+        and the system ran other work; none where the system does not say."""
+        found = (one for one in self.spans if one.kind == "range")
+        marks = (one for one in found if one.name.startswith(PREEMPTED))
+        return [(one.start, int(one.name.removeprefix(PREEMPTED))) for one in marks]
+
+    @cached_property
+    def boundaries(self) -> list[int]:
+        """Moments at which other work may have been marked: ends of phases, edges of modules."""
+        names = (MODULE, PHASE)
+        found = [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
+        return sorted(moment for one in found for moment in (one.start, one.end))
+
+    def taken_from(self, start: int, end: int) -> int:
+        """Return the nanoseconds that other work may have taken from an interval.
+
+        All that is marked from its start to the first boundary after its end.
+        """
+        number = bisect_left(self.boundaries, end)
+        until = self.boundaries[number] if number < len(self.boundaries) else end
+        return sum(spent for moment, spent in self.taken if start <= moment <= until)
+
+    @cached_property
+    def nodes(self) -> list[tuple[Interval, str]]:
+        """The nodes of the backward pass, each with the module of its forward operation."""
+        modules: dict[tuple[int, int], str] = {}
+        for one in self.operations:
+            if one.sequence >= 0 and not one.name.startswith(NODE):
+                modules.setdefault((one.lane, one.sequence), self._module_at(one.start))
+        nodes = (one for one in self.operations if one.name.startswith(NODE))
+        known = ((one, modules.get((one.forward_lane, one.sequence), UNNAMED)) for one in nodes)
+        return [((one.start, one.end), module) for one, module in known]
+
+    def place_at(self, moment: int) -> Place:
+        """Return the innermost module at a moment, and the phase.
+
+        In the backward pass the module of the forward operation whose gradient is computed.
+        """
+        module = self._module_at(moment)
+        before = bisect_right(self.nodes, moment, key=lambda node: node[0][0])
+        if module == UNNAMED and before and moment <= self.nodes[before - 1][0][1]:
+            module = self.nodes[before - 1][1]
+        return Place(module=module, phase=self.phase_at(moment))
+
+    def _module_at(self, moment: int) -> str:
+        """Return the innermost module whose forward pass a moment is in."""
+        number = bisect_left(self.places, moment, key=lambda place: place[0][1])
+        if number < len(self.places) and self.places[number][0][0] <= moment:
+            return self.places[number][1].removeprefix(MODULE)
+        return UNNAMED
+
+    def times_of(self, phase: str) -> list[Interval]:
+        """Return the intervals of a phase: each from the mark before, or its step's start."""
+        edges = sorted([*((one.start, "") for one in self.steps), *self.marks])
+        return [(before, end) for (before, _), (end, name) in pairwise(edges) if name == phase]
+
+    def phase_at(self, moment: int) -> str:
+        """Return the phase at a moment: that of the next mark, if it is of the same step."""
+        number = bisect_left(self.marks, (moment, ""))
+        if number == len(self.marks):
+            return ""
+        end = next((step.end for step in self.steps if step.start <= moment <= step.end), None)
+        return self.marks[number][1] if end is not None and self.marks[number][0] <= end else ""
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the intervals without overlaps, in order."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def without(intervals: Sequence[Interval], covered: Sequence[Interval]) -> list[Interval]:
+    """Return what of the intervals is not covered; both are unions."""
+    left: list[Interval] = []
+    first = 0
+    for start, end in intervals:
+        while first < len(covered) and covered[first][1] <= start:
+            first += 1
+        number, now = first, start
+        while number < len(covered) and covered[number][0] < end:
+            if covered[number][0] > now:
+                left.append((now, covered[number][0]))
+            now = max(now, covered[number][1])
+            number += 1
+        if now < end:
+            left.append((now, end))
+    return left
+
+
+def length(intervals: Iterable[Interval]) -> int:
+    """Return the nanoseconds of intervals that do not overlap."""
+    return sum(end - start for start, end in intervals)
+
+
+def within(spans: Iterable[Span], span: Span) -> list[Interval]:
+    """Return the union of what the spans cover of another one."""
+    both = ((max(one.start, span.start), min(one.end, span.end)) for one in spans)
+    return union((start, end) for start, end in both if start < end)
+
+
+def self_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
+    """Yield each span with its nanoseconds in which no other one on its lane runs within it."""
+    lanes: dict[int, list[list[int]]] = {}
+    found: list[list[int]] = []
+    for number, span in enumerate(spans):
+        stack = lanes.setdefault(span.lane, [])
+        while stack and spans[stack[-1][0]].end <= span.start:
+            stack.pop()
+        if stack:
+            stack[-1][1] -= min(span.end, spans[stack[-1][0]].end) - span.start
+        entry = [number, span.end - span.start]
+        stack.append(entry)
+        found.append(entry)
+    return ((spans[number], max(0, own)) for number, own in found)
+
+
+def _innermost(ranges: Sequence[Span]) -> Iterator[tuple[Interval, str]]:
+    """Yield the pieces of nested ranges, each with the name of the innermost one there."""
+    stack: list[Span] = []
+    now = 0
+    for span in [*ranges, None]:
+        while stack and (span is None or stack[-1].end <= span.start):
+            if now < stack[-1].end:
+                yield (now, stack[-1].end), stack[-1].name
+            now = max(now, stack.pop().end)
+        if span is not None:
+            if stack and now < span.start:
+                yield (now, span.start), stack[-1].name
+            now = span.start
+            stack.append(span)
+
+
+def in_order(spans: Iterable[Span]) -> list[Span]:
+    """Return spans by their start, those that hold others first."""
+    return sorted(spans, key=lambda one: (one.start, -one.end))

@@ -1,0 +1,280 @@
+"""From the step of one stack to that of another, by module and kind of operation.
+
+The seconds are those of the measured windows; their parts are in the proportions of the profiled
+steps, less what recording costs. Rounds in which both were measured are pairs, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from accel_bench.analysis.statistics.estimators import t_bound
+from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench_profile.figures.inflation import (
+    UNEXPLAINED,
+    Part,
+    ProfiledRun,
+    Seconds,
+    event_seconds,
+    scaled,
+    without_inflation,
+)
+from accel_bench_profile.figures.modules import DATA, OUTSIDE, ROOT
+from accel_bench_profile.figures.step_kinds import STEP_KINDS
+from accel_bench_profile.figures.waterfall_schema import (
+    Change,
+    Inflation,
+    KindChange,
+    ModuleChange,
+    ProfileWaterfall,
+)
+
+ADDS_UP = 0.05
+"""Share of the difference that may be unexplained."""
+
+WORTH_NAMING = 0.01
+"""Change of a module over A's step from which it is named."""
+
+LESS = 0.97
+"""Recorded over measured seconds below which a note blames other work: recording is work too."""
+
+TAKEN = 0.02
+"""Share of recorded steps that other work may take without a note."""
+
+MOSTLY = 0.6
+"""Share of a module's change from which one module inside it is named."""
+
+
+@dataclass(frozen=True)
+class ProfiledStack:
+    """The profiled runs of one stack."""
+
+    name: str
+    runs: Mapping[RoundKey, ProfiledRun]
+
+    @property
+    def compiled(self) -> frozenset[str]:
+        """Modules that are compiled as one."""
+        ranks = (rank for run in self.runs.values() for rank in run.ranks)
+        return frozenset(module for rank in ranks for module in rank.compiled)
+
+
+def profile_waterfall(
+    a: ProfiledStack, b: ProfiledStack, scenario: str, unit: str, sweep: str = ""
+) -> ProfileWaterfall | None:
+    """Return the way from A to B over the rounds that both have; None without one."""
+    rounds = sorted(set(a.runs) & set(b.runs))
+    if not rounds:
+        return None
+    runs = [(a.runs[key], b.runs[key]) for key in rounds]
+    cost = event_seconds(run for pair in runs for run in pair)
+    recorded = _Pairs([(one.recorded(cost), other.recorded(cost)) for one, other in runs])
+    left = _left(recorded, runs)
+    pairs = _in_windows(recorded, runs, left)
+    whole = a.compiled | b.compiled
+    difference = _change([(a.runs[key].seconds, b.runs[key].seconds) for key in rounds])
+    modules = _modules(pairs, whole)
+    also = {one.module: one for one in _modules(recorded, whole)}
+    unexplained = Change(**pairs.change(_is_unexplained))
+    named = [
+        one for one in modules if all(
+            _is_worth_naming(change, difference["a"]) and change.change * one.change > 0
+            for change in (one, also[one.module])
+        )
+    ]  # fmt: skip
+    gained, lost = ([one.module for one in named if side(one.change)] for side in (_less, _more))
+    inflation = Inflation(a=_inflation(a, rounds), b=_inflation(b, rounds))
+    return ProfileWaterfall(
+        scenario=scenario,
+        sweep=sweep,
+        a=a.name,
+        b=b.name,
+        unit=unit,
+        rounds=len(rounds),
+        difference=Change(**difference),
+        kinds=tuple(_kinds(pairs)),
+        modules=tuple(modules),
+        unexplained=unexplained,
+        explained=_explained(difference["change"], unexplained.change),
+        gained=tuple(gained),
+        lost=tuple(lost),
+        inflation=inflation,
+        left_inflation=left,
+        event_seconds=cost,
+        notes=tuple(_notes(a, b, rounds, left)),
+    )
+
+
+def _in_windows(
+    recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]], left: Inflation
+) -> _Pairs:
+    """Return the parts of the measured windows, for each round anew."""
+    found = []
+    for (a, b), (one, other) in zip(recorded.rounds, runs, strict=True):
+        sides: tuple[Seconds, Seconds] = scaled(a, one.seconds), scaled(b, other.seconds)
+        if left.is_unlike:
+            times = sum(a.values()) / one.seconds, sum(b.values()) / other.seconds
+            sides = without_inflation(sides, times)
+        found.append(sides)
+    return _Pairs(found)
+
+
+def _left(recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]]) -> Inflation:
+    """Return how much longer recorded steps are without what their events cost."""
+    a, b = (
+        fmean(sum(pair[side].values()) / run[side].seconds
+              for pair, run in zip(recorded.rounds, runs, strict=True))
+        for side in (0, 1)
+    )  # fmt: skip
+    return Inflation(a=a, b=b)
+
+
+def _is_worth_naming(change: Change, step: float) -> bool:
+    return abs(change.change) >= WORTH_NAMING * step and change.is_sure
+
+
+class _Pairs:
+    """The parts of both stacks, round by round."""
+
+    def __init__(self, rounds: Sequence[tuple[Seconds, Seconds]]) -> None:
+        self.rounds = rounds
+        self.parts = sorted({part for pair in rounds for side in pair for part in side})
+
+    def change(self, chosen: Callable[[Part], bool]) -> dict[str, Any]:
+        """Return what all chosen parts together take in A and in B, and the change."""
+        sums = (
+            [sum(spent for part, spent in side.items() if chosen(part)) for side in pair]
+            for pair in self.rounds
+        )
+        return _change([(a, b) for a, b in sums])
+
+    def changes(self, chosen: Callable[[Part], str]) -> dict[str, float]:
+        """Return the mean change by a name of parts, the largest first, without empty names."""
+        sums: dict[str, float] = defaultdict(float)
+        for a, b in self.rounds:
+            for part in self.parts:
+                sums[chosen(part)] += (b.get(part, 0.0) - a.get(part, 0.0)) / len(self.rounds)
+        return {name: sums[name] for name in sorted(sums, key=lambda n: -abs(sums[n])) if name}
+
+
+def _change(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Return the means of pairs, and of their differences with an interval."""
+    differences = [b - a for a, b in pairs]
+    mean = fmean(differences)
+    half = t_bound(differences, 0.975) if len(differences) > 1 else None
+    return {
+        "a": fmean(a for a, _ in pairs),
+        "b": fmean(b for _, b in pairs),
+        "change": mean,
+        "low": None if half is None else mean - half,
+        "high": None if half is None else mean + half,
+    }
+
+
+def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
+    """Yield the kinds that take time, in their order."""
+    for kind in STEP_KINDS:
+        change = pairs.change(lambda part: part.kind == kind and not _is_unexplained(part))  # noqa: B023
+        if change["a"] or change["b"]:
+            yield KindChange(kind=kind, **change)
+
+
+def _modules(pairs: _Pairs, whole: Iterable[str]) -> list[ModuleChange]:
+    """Return the modules that take time, the largest change first."""
+    explained = [part for part in pairs.parts if not _is_unexplained(part)]
+    names = {module_group(part.module, whole) for part in explained}
+    found = (_module(pairs, name, whole) for name in names)
+    return sorted(found, key=lambda one: (-abs(one.change), one.module))
+
+
+def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
+    def within(part: Part) -> bool:
+        return module_group(part.module, whole) == name and not _is_unexplained(part)
+
+    change = pairs.change(within)
+    inside = pairs.changes(lambda part: part.module if within(part) else "")
+    most = next(iter(inside), name)
+    same_way = inside.get(most, 0.0) * change["change"] > 0
+    mostly = same_way and abs(inside[most]) >= MOSTLY * abs(change["change"])
+    kinds = pairs.changes(lambda part: part.kind if within(part) else "")
+    directions = pairs.changes(lambda part: part.direction if within(part) else "")
+    return ModuleChange(
+        module=name,
+        kinds={kind: kinds[kind] for kind in kinds},  # type: ignore[misc]
+        directions=directions,
+        mostly=most if mostly and most != name else "",
+        **change,
+    )
+
+
+def module_group(path: str, whole: Iterable[str]) -> str:
+    """Return the module under which a path is shown: a part of a layer, or what is compiled.
+
+    What one of the stacks compiled as one has no modules to compare with.
+    """
+    for compiled in sorted(whole, key=len):
+        if compiled == ROOT and path not in (DATA, OUTSIDE):
+            return ROOT
+        if path == compiled or path.startswith(f"{compiled}."):
+            return compiled
+    parts = path.split(".")
+    depth = parts.index("*") + 2 if "*" in parts else 3
+    return ".".join(parts[:depth])
+
+
+def _is_unexplained(part: Part) -> bool:
+    return part[:2] == UNEXPLAINED[:2]
+
+
+def _explained(difference: float, unexplained: float) -> float | None:
+    return 1 - abs(unexplained / difference) if difference else None
+
+
+def _inflation(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> float:
+    return fmean(stack.runs[key].inflation for key in rounds)
+
+
+def _less(change: float) -> bool:
+    return change < 0
+
+
+def _more(change: float) -> bool:
+    return change > 0
+
+
+def _notes(
+    a: ProfiledStack, b: ProfiledStack, rounds: Sequence[RoundKey], left: Inflation
+) -> Iterable[str]:
+    """Yield what limits the answer."""
+    for stack in (a, b):
+        if stack.compiled:
+            listed = ", ".join(sorted(stack.compiled))
+            yield f"{stack.name} compiles {listed} as one: no module is seen inside, in either"
+    for stack in (a, b):
+        yield from _disturbed(stack, rounds)
+    if left.is_unlike:
+        yield (
+            f"without that, recorded steps of {a.name} still take {left.a:.2f} times and those of "
+            f"{b.name} {left.b:.2f} times as long as measured ones: what parts change by in only "
+            "one of recorded and scaled seconds is unexplained"
+        )
+
+
+def _disturbed(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> Iterable[str]:
+    """Yield what other work on the machine did to the steps of a stack."""
+    inflation = _inflation(stack, rounds)
+    taken = fmean(stack.runs[key].taken_seconds for key in rounds)
+    if inflation < LESS:
+        yield (
+            f"recorded steps of {stack.name} took {inflation:.2f} times as long as measured ones: "
+            "other work on the machine slowed its measured windows"
+        )
+    if taken > TAKEN * fmean(stack.runs[key].step_seconds for key in rounds):
+        yield (
+            f"other work on the machine took {1000 * taken:.2f} ms of each recorded step of "
+            f"{stack.name}"
+        )

@@ -1,0 +1,159 @@
+"""The difference of two ledgers: what rose and fell, and the source lines at which it did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from accel_bench.analysis.schema import Document
+from accel_bench.analysis.wording import count, plain_value
+from accel_bench.documents.base import Frozen
+from accel_bench_profile.ledger.places import (
+    FIGURES,
+    FREE,
+    PlaceChange,
+    Shift,
+    hidden,
+    places,
+    shifts,
+    where,
+)
+from accel_bench_profile.ledger.schema import Figure, Ledger
+
+OWN = "accel-bench"
+"""Our own distribution."""
+
+MOST_SETTINGS = 8
+"""Settings that differ which are named."""
+
+
+class Change(Frozen):
+    """A sum over the step that differs."""
+
+    figure: Figure
+
+    kind: str = ""
+    """Kind of operations that were counted; empty for all of them."""
+
+    dtype: str = ""
+    """Their dtype."""
+
+    before: int
+    after: int
+
+
+class LedgerDifference(Document):
+    """What `accel-bench scenarios count --against` prints as JSON."""
+
+    before: Ledger
+    """The reference, without its entries."""
+
+    after: Ledger
+    """What was counted now, without its entries."""
+
+    rose: tuple[Change, ...]
+    fell: tuple[Change, ...]
+    places: tuple[PlaceChange, ...]
+    """Where it rose: what does more than before first, each group in the order of execution."""
+
+    shifts: tuple[Shift, ...] = ()
+    """Rises in modules that others hide in the sum."""
+
+    notes: tuple[str, ...] = ()
+
+    @property
+    def closes(self) -> bool:
+        """Whether a gate closes: a sum rose, or a kind of operations did in a module."""
+        return bool(self.rose or self.shifts)
+
+    @property
+    def answer(self) -> str:
+        """What happened, in a sentence."""
+        fell = f"; {count(len(self.fell), 'sum')} fell" if self.fell else ""
+        first = f"; look first at {where(self.places[0])}" if self.places else ""
+        if self.rose:
+            return f"{count(len(self.rose), 'sum')} rose{first}"
+        if self.shifts:
+            kinds = count(len(self.shifts), "kind")
+            return f"no sum rose, but {kinds} of operations rose in a module{first}{fell}"
+        return f"nothing rose{fell}"
+
+
+TotalKey: TypeAlias = tuple[Figure, str, str]
+
+
+def difference(before: Ledger, after: Ledger) -> LedgerDifference:
+    """Return what differs between two ledgers."""
+    old, new = totals(before), totals(after)
+    order = {key: None for key in (*old, *new)}
+    changes = [
+        Change(figure=figure, kind=kind, dtype=dtype, before=old[key], after=new[key])
+        for key in sorted(order, key=lambda key: (bool(key[1]), FIGURES.index(key[0])))
+        for figure, kind, dtype in [key]
+        if old[key] != new[key] and key[1] != FREE
+    ]
+    rose = tuple(one for one in changes if one.after > one.before)
+    moved = hidden(before, after) - {(one.kind, one.dtype) for one in rose}
+    figures = frozenset(one.figure for one in rose if not one.kind)
+    kinds = frozenset((one.kind, one.dtype) for one in rose if one.kind) | moved
+    return LedgerDifference(
+        before=before.model_copy(update={"entries": ()}),
+        after=after.model_copy(update={"entries": ()}),
+        rose=rose,
+        fell=tuple(one for one in changes if one.after < one.before),
+        places=tuple(places(before, after, figures, kinds)),
+        shifts=tuple(shifts(before, after, moved)),
+        notes=tuple(_notes(before, after)),
+    )
+
+
+def totals(ledger: Ledger) -> Counter[TotalKey]:
+    """Return the sums of all figures, and the number of operations of each kind and dtype.
+
+    Views are in no sum over all kinds: they move nothing.
+    """
+    found: Counter[TotalKey] = Counter()
+    for entry in ledger.entries:
+        for figure, number in entry.figures.items():
+            found[figure, "", ""] += 0 if entry.kind == FREE else number
+        if "operations" in entry.figures:
+            found["operations", entry.kind, entry.dtype] += entry.figures["operations"]
+    return found
+
+
+def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
+    """Yield what else differs: versions, settings, the device, ranks, what is not counted."""
+    # A plugin that only one of the stacks has is what they differ in.
+    common = before.versions.keys() & after.versions.keys()
+    old, new = ({k: v for k, v in one.versions.items() if k in common} for one in (before, after))
+    own = [{OWN: one.pop(OWN)} if OWN in one else {} for one in (old, new)]
+    if versions := _differing(old, new):
+        yield f"versions differ, which may be all: {'; '.join(versions)}"
+    if settings := _differing(before.work, after.work):
+        more = len(settings) - MOST_SETTINGS
+        rest = f"; and {more} more" if more > 0 else ""
+        yield f"settings differ: {'; '.join(settings[:MOST_SETTINGS])}{rest}"
+    for name in ("device", "ranks"):
+        was, now = getattr(before, name), getattr(after, name)
+        if was != now:
+            yield f"{name}: {was} before, {now} after"
+    was, now = (_views(ledger) for ledger in (before, after))
+    if was != now:
+        yield f"views, which move nothing and close no gate: {was:,} before, {now:,} after"
+    yield from dict.fromkeys((*before.left_out, *after.left_out))
+    # Last: it differs after every commit of ours, and seldom changes what a step does.
+    yield from (f"counted by another version: {one}" for one in _differing(*own))
+
+
+def _views(ledger: Ledger) -> int:
+    views = (entry for entry in ledger.entries if entry.kind == FREE)
+    return sum(entry.figures.get("operations", 0) for entry in views)
+
+
+def _differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [
+        f"{key} {plain_value(before.get(key, 'none'))} -> {plain_value(after.get(key, 'none'))}"
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    ]

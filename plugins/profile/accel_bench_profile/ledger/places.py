@@ -1,0 +1,248 @@
+"""Where two ledgers differ: the source lines at which figures rose, and what a sum hides."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, get_args
+
+from accel_bench.analysis.wording import count, flops, size
+from accel_bench.documents.base import Frozen
+from accel_bench_profile.ledger.schema import Entry, Figure, Ledger
+
+FIGURES: tuple[Figure, ...] = get_args(Figure)
+
+TURNS: tuple[frozenset[Figure], ...] = (
+    frozenset({"synchronizations", "graph_breaks", "recompilations", "collectives"}),
+    frozenset({"kernels", "saved_bytes"}),
+    frozenset({"operations"}),
+)
+"""Figures by which lines are ordered: what rose at a line that does more than before."""
+
+FREE = "view"
+"""The kind of operations that cost nothing: they stand in a ledger and close no gate."""
+
+MOST_SHIFTS = 3
+"""Lines of a shift that are named."""
+
+
+class PlaceChange(Frozen):
+    """A source line at which something rose that rose in all."""
+
+    file: str
+    lines: tuple[int, ...]
+    """Numbers of the lines, in the later ledger; several where a function repeats a line."""
+
+    function: str
+    code: str
+    modules: tuple[str, ...]
+    """Modules for which it ran; numbers that differ are a `*`."""
+
+    phases: tuple[str, ...]
+    operations: tuple[str, ...]
+    """Operations that rose, each with its dtype and its difference."""
+
+    figures: dict[Figure, int]
+    """What was added at this line, of figures that rose in its module."""
+
+
+class Shift(Frozen):
+    """Operations of a kind whose sum did not rise, since others of it fell in other modules."""
+
+    kind: str
+    dtype: str
+    """Their dtype."""
+
+    rose: tuple[str, ...]
+    """Lines at which they rose, with their modules."""
+
+    fell: tuple[str, ...]
+    """Lines at which they fell."""
+
+    @property
+    def sentence(self) -> str:
+        """What the sum hides."""
+        what = " ".join(filter(None, ("operations", self.kind, self.dtype)))
+        rose, fell = (_some(lines) for lines in (self.rose, self.fell))
+        places = count(len(self.rose), "place")
+        return f"{what} rose in {places} and fell in others: rose at {rose}; fell at {fell}"
+
+
+class LineKey(NamedTuple):
+    """A line whatever its number."""
+
+    file: str
+    function: str
+    code: str
+
+
+def where(place: PlaceChange) -> str:
+    """Return `file.py:12 (model.layers.*.mlp)`."""
+    modules = f" ({', '.join(filter(None, place.modules))})" if any(place.modules) else ""
+    return f"{line_of(place)}{modules}"
+
+
+def line_of(place: PlaceChange) -> str:
+    """Return `file.py:12`."""
+    return f"{place.file or 'no file'}:{','.join(map(str, place.lines))}"
+
+
+def amount(figure: Figure, number: int) -> str:
+    """Return a number with the unit of its figure; one below 0 has its sign."""
+    form: Callable[[int], str] = "{:,}".format
+    if figure.endswith("bytes"):
+        form = size
+    elif figure == "flops":
+        form = flops
+    return f"-{form(-number)}" if number < 0 else form(number)
+
+
+def signed_amount(figure: Figure, number: int) -> str:
+    """Return a difference with its sign and its unit."""
+    return f"{'+' if number > 0 else ''}{amount(figure, number)}"
+
+
+def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
+    """Return the kinds and dtypes of operations of which a module has more than before.
+
+    The backward pass is left out: where gradients are added up, which may be in either of two
+    modules, depends on the order of autograd's graph.
+    """
+    changes = _changes(before, after, lambda entry: (*_module(entry), entry.kind, entry.dtype))
+    return frozenset(
+        (kind, dtype)
+        for (phase, _, kind, dtype), change in changes.items()
+        if change["operations"] > 0 and kind != FREE and phase != "backward"
+    )
+
+
+def shifts(before: Ledger, after: Ledger, hidden: frozenset[tuple[str, str]]) -> Iterator[Shift]:
+    """Yield what rose in some modules and fell in others."""
+    for kind, dtype in sorted(hidden):
+        only = frozenset({(kind, dtype)})
+        rose, fell = (
+            tuple(where(place) for place in places(old, new, frozenset(), only))
+            for old, new in ((before, after), (after, before))
+        )
+        yield Shift(kind=kind, dtype=dtype, rose=rose, fell=fell)
+
+
+def _some(lines: tuple[str, ...]) -> str:
+    left = len(lines) - MOST_SHIFTS
+    return ", ".join(lines[:MOST_SHIFTS]) + (f" and {left} more" if left > 0 else "")
+
+
+def places(
+    before: Ledger,
+    after: Ledger,
+    figures: frozenset[Figure],
+    kinds: frozenset[tuple[str, str]],
+) -> Iterator[PlaceChange]:
+    """Yield the lines at which something rose that rose in all, in its module too.
+
+    Lines that do more than before come first: tensors that became larger, or have another dtype,
+    do so at all lines that follow. Otherwise they are in the order of execution.
+    """
+    changes, by_operation, by_module = (_changes(before, after, key) for key in KEYS)
+    lines: dict[LineKey, list[Risen]] = {}
+    for entry in after.entries:
+        change = changes.pop(_at_line(entry), None)  # a line that stands twice is one
+        operation = by_operation[_in_module(entry)]
+        if change is None or entry.kind == FREE:
+            continue
+        more = {one for one in FIGURES if change[one] > 0 and operation[one] > 0}
+        if more & figures or ("operations" in more and (entry.kind, entry.dtype) in kinds):
+            net = by_module[entry.site.phase, entry.site.module]
+            lines.setdefault(_line(entry), []).append(Risen(entry, change, net))
+    numbers = _numbers(after)
+    places = [_place(line, risen, numbers[line]) for line, risen in lines.items()]
+    yield from sorted(places, key=_turn)
+
+
+def _turn(place: PlaceChange) -> int:
+    turns = (number for number, figures in enumerate(TURNS) if figures & place.figures.keys())
+    return next(turns, len(TURNS))
+
+
+class Risen(NamedTuple):
+    """An operation at a line that adds to a sum that rose."""
+
+    entry: Entry
+
+    change: Counter[Figure]
+    """What differs at the line."""
+
+    net: Counter[Figure]
+    """What differs in the module, over all its lines and operations."""
+
+
+def _at_line(entry: Entry) -> tuple[str, ...]:
+    # Whatever function a line is in: who changes one line of a forward often patches all of it.
+    return (*_in_module(entry), entry.site.code)
+
+
+def _in_module(entry: Entry) -> tuple[str, ...]:
+    site = entry.site
+    return (site.phase, site.module, entry.operation, entry.kind, entry.dtype)
+
+
+def _module(entry: Entry) -> tuple[str, ...]:
+    return (entry.site.phase, entry.site.module)
+
+
+KEYS: tuple[Callable[[Entry], tuple[str, ...]], ...] = (_at_line, _in_module, _module)
+"""What changes are summed up by."""
+
+
+def _line(entry: Entry) -> LineKey:
+    return LineKey(entry.site.file, entry.site.function, entry.site.code)
+
+
+def _numbers(ledger: Ledger) -> dict[LineKey, tuple[int, ...]]:
+    """Return the numbers of each line."""
+    found: dict[LineKey, set[int]] = {}
+    for entry in ledger.entries:
+        found.setdefault(_line(entry), set()).add(entry.site.line)
+    return {line: tuple(sorted(numbers)) for line, numbers in found.items()}
+
+
+def _changes(
+    before: Ledger, after: Ledger, key: Callable[[Entry], tuple[str, ...]]
+) -> dict[tuple[str, ...], Counter[Figure]]:
+    found: dict[tuple[str, ...], Counter[Figure]] = {}
+    for entry in after.entries:
+        found.setdefault(key(entry), Counter()).update(entry.figures)
+    for entry in before.entries:
+        found.setdefault(key(entry), Counter()).subtract(entry.figures)
+    return found
+
+
+def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceChange:
+    sites = [one.entry.site for one in risen]
+    figures: Counter[Figure] = Counter()
+    operations: Counter[tuple[str, Figure]] = Counter()
+    for entry, change, net in risen:
+        figures.update({one: change[one] for one in FIGURES if net[one] > 0 and change[one] > 0})
+        figure = next(iter(entry.figures))  # how often; of what is only saved, its bytes
+        operations[f"{entry.operation} {entry.dtype}".strip(), figure] += change[figure]
+    return PlaceChange(
+        **line._asdict(),
+        lines=lines,
+        modules=tuple(_collapse(site.module for site in sites)),
+        phases=tuple(dict.fromkeys(site.phase for site in sites)),
+        operations=tuple(
+            f"{name} {signed_amount(figure, number)}"
+            for (name, figure), number in operations.items()
+        ),
+        figures={figure: figures[figure] for figure in FIGURES if figures[figure]},
+    )
+
+
+def _collapse(modules: Iterable[str]) -> Iterator[str]:
+    """Yield each name once; of names that differ in numbers alone one, with `*` for them."""
+    groups: dict[str, dict[str, None]] = {}
+    for name in modules:
+        groups.setdefault(re.sub(r"\b\d+\b", "*", name), {})[name] = None
+    for pattern, names in groups.items():
+        yield pattern if len(names) > 1 else next(iter(names))

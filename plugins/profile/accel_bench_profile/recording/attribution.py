@@ -1,0 +1,184 @@
+"""Attribute the time of profiled steps to modules, kinds of operations and directions.
+
+Each operation of the host gets a place: the module whose range is around it, or in the backward the
+module of the operation whose gradient is computed. Then each moment of the steps is given to one
+place: on a CPU to that of the operation in which the main thread is, on a device to that of the
+running kernel. So the times add up to the steps, whatever overlaps.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from accel_bench_profile.figures.modules import Direction, ModuleTime, ModuleTimes, StepKind
+from accel_bench_profile.figures.spans import Cycle, Interval, union
+from accel_bench_profile.recording.places import (
+    OF_PHASE,
+    HostPlaces,
+    StepPlace,
+    computing,
+    kernel_place,
+)
+
+NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+"""Number of a layer in a path."""
+
+
+class Segment(NamedTuple):
+    """A span of time that belongs to one place; `call` tells operations apart, -1 is none."""
+
+    start: int
+    end: int
+    place: StepPlace
+    call: int = -1
+
+
+def attribute(
+    cycles: Sequence[Cycle], roles: Mapping[str, str], unlike: Collection[str] = ()
+) -> ModuleTimes | None:
+    """Return where the time of the recorded steps went, by mean step; None without a step.
+
+    `roles` are those of the modules by their paths: operations of an attention are attention.
+    `unlike` are the paths of numbered modules that are not of the class of their siblings.
+    """
+    cycles = [cycle for cycle in cycles if cycle.steps]
+    steps = sum(len(cycle.steps) for cycle in cycles)
+    if not steps:
+        return None
+    totals = _Totals(steps, unlike)
+    compiled: set[str] = set()
+    for cycle in cycles:
+        host = HostPlaces(cycle, roles)
+        totals.add(_segments(cycle, host), host.events)
+        compiled |= {folded(module, unlike) for module in host.compiled}
+    return ModuleTimes(
+        steps=steps,
+        step_seconds=sum(_whole(c)[1] - _whole(c)[0] for c in cycles) / 1e9 / steps,
+        times=totals.times(),
+        compiled=tuple(sorted(compiled)),
+        device=any(cycle.device for cycle in cycles),
+    )
+
+
+def folded(path: str, unlike: Collection[str] = ()) -> str:
+    """Return a module's path with `*` for the numbers of layers, but of those that are unlike."""
+
+    def fold(number: re.Match[str]) -> str:
+        return number[0] if path[: number.end()] in unlike else "*"
+
+    return NUMBER.sub(fold, path)
+
+
+class _Totals:
+    """Sums by folded module, kind and direction."""
+
+    def __init__(self, steps: int, unlike: Collection[str]) -> None:
+        self._steps = steps
+        self._unlike = unlike
+        self._events: Counter[tuple[str, StepKind, Direction]] = Counter()
+        self._seconds: dict[tuple[str, StepKind, Direction], float] = defaultdict(float)
+        self._calls: dict[tuple[str, StepKind, Direction], int] = defaultdict(int)
+
+    def add(self, segments: Iterable[Segment], events: Mapping[StepPlace, int]) -> None:
+        """Add the segments and events of one cycle."""
+        for place, number in events.items():
+            self._events[self._key(place)] += number
+        counted: set[int] = {-1}
+        for one in segments:
+            if one.end > one.start:
+                key = self._key(one.place)
+                self._seconds[key] += (one.end - one.start) / 1e9
+                self._calls[key] += one.call not in counted
+                counted.add(one.call)
+
+    def times(self) -> tuple[ModuleTime, ...]:
+        """Return the sums of a mean step, the longest first."""
+        return tuple(
+            ModuleTime(
+                module=key[0],
+                kind=key[1],
+                direction=key[2],
+                seconds=self._seconds[key] / self._steps,
+                calls=self._calls[key] / self._steps,
+                events=self._events[key] / self._steps,
+            )
+            for key in sorted(self._seconds, key=lambda key: -self._seconds[key])
+        )
+
+    def _key(self, place: StepPlace) -> tuple[str, StepKind, Direction]:
+        return folded(place.module, self._unlike), place.kind, place.direction
+
+
+def _whole(cycle: Cycle) -> Interval:
+    """Return the start of the first step and the end of the last."""
+    return cycle.steps[0].start, max(step.end for step in cycle.steps)
+
+
+def _segments(cycle: Cycle, host: HostPlaces) -> Iterable[Segment]:
+    if cycle.device:
+        return _device_segments(cycle, host)
+    under_way = [(one.start, one.end) for one in host.collectives]
+    return _covered(_host_segments(cycle, host), under_way)
+
+
+def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
+    """Yield the main thread's time, each moment in the innermost operation around it."""
+    at, end = _whole(cycle)
+    stack: list[tuple[int, StepPlace, int]] = []
+    counted = computing([span for span, _ in host.lanes[cycle.lane]])
+    for number, (span, place) in enumerate([*host.lanes[cycle.lane], (None, StepPlace())]):
+        while stack and (span is None or stack[-1][0] <= span.start):
+            until, inner, call = stack.pop()
+            yield Segment(at, min(until, end), host.placed(inner, at), call)
+            at = max(at, min(until, end))
+        until = end if span is None else min(span.start, end)
+        inner, call = stack[-1][1:] if stack else (StepPlace(), -1)
+        yield Segment(at, until, host.placed(inner, at), call)
+        at = max(at, until)
+        if span is not None:
+            stack.append((span.end, place, number if number in counted else -1))
+
+
+def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
+    """Yield the device's time: that of computing kernels, then of collectives, else idle.
+
+    A gap belongs to the module of the kernel that ends it: the host was not there in time.
+    """
+    at, end = _whole(cycle)
+    kernels = [(one, kernel_place(one, host)) for one in cycle.device]
+    collectives = [(e.start, e.end) for e, place in kernels if place.kind == "communication"]
+    gaps: list[Segment] = []
+    for number, (one, place) in enumerate(sorted(kernels, key=lambda pair: pair[0].start)):
+        first, last = max(one.start, at), min(one.end, end)
+        if last > first and place.kind != "communication":
+            gaps.append(Segment(at, first, place._replace(kind="idle")))
+            yield Segment(first, last, place, number)
+            at = last
+    gaps.append(Segment(at, end, StepPlace()))
+    for gap in _covered(gaps, cycle.times_of("data"), OF_PHASE["data"]):
+        yield from _covered([gap], collectives)
+
+
+def _covered(
+    segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPlace | None = None
+) -> Iterator[Segment]:
+    """Turn idle time into `by`, or into communication, where it is within the intervals."""
+    spans = union(intervals)
+    starts = [start for start, _ in spans]
+    for one in segments:
+        if one.place.kind != "idle" or not spans:
+            yield one
+            continue
+        at, waiting = one.start, by or one.place._replace(kind="communication")
+        first = max(0, bisect_right(starts, one.start) - 1)
+        for start, end in spans[first : bisect_right(starts, one.end)]:
+            low, high = max(at, start), min(one.end, end)
+            if high > low:
+                yield Segment(at, low, one.place, one.call)
+                yield Segment(low, high, waiting)
+                at = high
+        yield Segment(at, one.end, one.place, one.call)

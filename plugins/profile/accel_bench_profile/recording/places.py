@@ -1,0 +1,167 @@
+"""The place of each operation in a step: its module, its kind, and when it runs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from accel_bench_profile.figures.modules import DATA, OUTSIDE, Direction, StepKind
+from accel_bench_profile.figures.spans import MODULE, NODE, STEP, Cycle, Span, in_order
+from accel_bench_profile.figures.step_kinds import kind_in, step_kind, stronger
+
+OPTIMIZER = "Optimizer."
+"""Beginning of the names of the ranges that torch sets around `step` and `zero_grad`."""
+
+COMPILED = "Torch-Compiled Region"
+"""Beginning of the name of the range around compiled code."""
+
+GRAPH = "## Call CompiledFxGraph"
+"""Beginning of the name of the range around a graph's kernels, which on a CPU are no events."""
+
+
+NO_WORK = re.compile(
+    r"autograd::|torch::autograd::|\w+Backward\d*$|Torch-Compiled Region|"
+    r"aten::(as_strided|t|transpose|permute|view|reshape|_reshape_alias|_unsafe_view|expand|"
+    r"expand_as|slice|select|narrow|split\w*|chunk|unbind|squeeze|unsqueeze|movedim|flatten|"
+    r"detach|alias|resolve_\w+|lift_fresh|empty\w*|resize_|set_|result_type|to|contiguous|item|is_nonzero)_?$"
+)
+"""Names of events that compute nothing themselves: nodes of the backward, views, allocations."""
+
+
+class StepPlace(NamedTuple):
+    """Where an operation's own time belongs; `role` is that of the module."""
+
+    module: str = OUTSIDE
+    kind: StepKind = "idle"
+    direction: Direction = "other"
+    role: str = ""
+
+
+OF_PHASE = {
+    "data": StepPlace(DATA, "data"),
+    "optimizer": StepPlace(kind="optimizer", direction="optimizer"),
+}
+"""Places of the phases that are no module's."""
+
+
+class HostPlaces:
+    """The places of a cycle's operations and ranges on the host, by lane, in order of their start.
+
+    `collectives` end on another thread than they started on. `events` are those that the steps'
+    thread records within each place; beside a device, whose idle time they make longer, all are.
+    """
+
+    def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
+        self._cycle = cycle
+        self._roles = roles
+        self._stacks: dict[int, list[tuple[Span, StepPlace]]] = defaultdict(list)
+        self._operations: dict[tuple[int, int], StepPlace] = {}
+        self._last_node = StepPlace(direction="backward")
+        self._by_id: dict[int, StepPlace] = {}
+        self.compiled: set[str] = set()
+        self.lanes: dict[int, list[tuple[Span, StepPlace]]] = defaultdict(list)
+        self.collectives: list[Span] = []
+        self.events: Counter[StepPlace] = Counter()
+        for span in in_order(cycle.spans):
+            if span.is_async:
+                self.collectives += [span] if step_kind(span.name) == "communication" else []
+            elif span.kind in ("operation", "range"):
+                self._add(span)
+
+    def placed(self, place: StepPlace, moment: int) -> StepPlace:
+        """Return a place; for one in no range, that of its phase, where it has one of its own."""
+        if place != StepPlace():
+            return place
+        return OF_PHASE.get(self._cycle.phase_at(moment), place)
+
+    def launching(self, kernel: Span) -> StepPlace:
+        """Return the place of the operation that launched a kernel."""
+        found = self._by_id.get(kernel.operation) if kernel.operation else None
+        return found or StepPlace()
+
+    def _add(self, span: Span) -> None:
+        stack = self._stacks[span.lane]
+        while stack and stack[-1][0].end <= span.start:
+            stack.pop()
+        outer = self.placed(stack[-1][1] if stack else StepPlace(), span.start)
+        self._count(span, outer)
+        place = self._place(span, outer)
+        stack.append((span, place))
+        self._by_id[span.operation] = place
+        self.lanes[span.lane].append((span, place))
+        if span.sequence >= 0 and not span.name.startswith(NODE):
+            self._operations[span.lane, span.sequence] = place
+
+    def _count(self, span: Span, outer: StepPlace) -> None:
+        if span.name.startswith(STEP):
+            return
+        if self._cycle.device:
+            self.events[outer._replace(kind="idle")] += 1
+        elif span.lane == self._cycle.lane:
+            self.events[outer] += 1
+
+    def _place(self, span: Span, outer: StepPlace) -> StepPlace:
+        """Return the place of a span within that of the one around it."""
+        name = span.name
+        if name.startswith(MODULE):
+            return self._module(name.removeprefix(MODULE), outer)
+        if name.startswith(NODE):
+            return self._node(span)
+        if name.startswith(OPTIMIZER):
+            return OF_PHASE["optimizer"]
+        if span.kind == "range" or name.startswith((COMPILED, GRAPH)):
+            return self._range(name, outer)
+        return outer._replace(kind=_kind(name, outer))
+
+    def _module(self, path: str, outer: StepPlace) -> StepPlace:
+        again = outer.direction in ("backward", "recompute")
+        direction: Direction = "recompute" if again else "forward"
+        return StepPlace(path, "idle", direction, self._roles.get(path, ""))
+
+    def _node(self, span: Span) -> StepPlace:
+        """Return the place of a node of the backward: that of its operation, else of the last."""
+        found = self._operations.get((span.forward_lane, span.sequence))
+        if span.sequence < 0 or found is None:
+            return self._last_node._replace(kind="memory-bound")
+        kind = stronger(found.kind, "memory-bound")
+        self._last_node = StepPlace(found.module, kind, "backward")
+        return self._last_node
+
+    def _range(self, name: str, outer: StepPlace) -> StepPlace:
+        if name.startswith(COMPILED):
+            self.compiled.add(outer.module)
+        if name.startswith(GRAPH):
+            return outer._replace(kind="memory-bound")
+        return StepPlace() if name.startswith(STEP) else outer
+
+
+def kernel_place(kernel: Span, host: HostPlaces) -> StepPlace:
+    """Return the place of a kernel: that of its operation; a fused one's kind is in its name."""
+    place = host.launching(kernel)
+    if place.kind not in ("idle", "memory-bound"):
+        return place
+    return place._replace(kind=step_kind(kernel.name))
+
+
+def _kind(name: str, outer: StepPlace) -> StepKind:
+    # A module's own calls; what these call in their turn is of their kind.
+    kind = kind_in(name, outer.role if outer.kind == "idle" else "")
+    if kind != "communication" and outer.direction == "optimizer":
+        return "optimizer"
+    return stronger(outer.kind, kind)
+
+
+def computing(spans: Sequence[Span]) -> set[int]:
+    """Return the numbers of the operations of a thread that compute, and call none that does."""
+    found: set[int] = set()
+    around: list[int] = []
+    for number, span in enumerate(spans):
+        while around and spans[around[-1]].end <= span.start:
+            around.pop()
+        if span.kind == "operation" and not NO_WORK.match(span.name):
+            found.difference_update(around)
+            found.add(number)
+        around.append(number)
+    return found

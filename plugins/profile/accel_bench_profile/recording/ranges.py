@@ -1,0 +1,158 @@
+"""Name what the host does in a trace: the call of each module, and the ends of phases."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import record_function
+from torch.utils._python_dispatch import _disable_current_modes
+
+from accel_bench.modeling.module_calls import around_module, called_modules
+from accel_bench_profile.figures.modules import ROOT
+from accel_bench_profile.figures.spans import MODULE, PHASE, PREEMPTED
+
+SHORTEST = 200_000
+"""Nanoseconds of other work that are marked; less is added to the next mark."""
+
+WRAPPER_NAMES = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
+
+WRAPPERS = re.compile(rf"(^|\.)({'|'.join(WRAPPER_NAMES)})(?=\.|$)")
+"""Parts of a path that only say how a module is wrapped."""
+
+ADAPTED = re.compile(r"^base_model(\.model(\.|$)|$)")
+"""Beginning of the paths of a model that PEFT has wrapped."""
+
+ROLES = {"attention": ("Attention", "Attn"), "norm": ("Norm",), "loss": ("Loss",)}
+"""Parts of the names of classes whose own operations are of that kind."""
+
+
+class ModuleRanges:
+    """Ranges around the calls of each module, the model itself included, until they are removed.
+
+    What is compiled keeps its graphs: there is one range around it, and none within. `check` is
+    called at the edges of ranges.
+    """
+
+    def __init__(self, model: nn.Module, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
+        adapted = hasattr(model, "peft_config")
+        self.roles: dict[str, str] = {}
+        """Kinds of modules' own operations by the paths in their ranges; empty for any kind."""
+
+        self.unlike = unlike_siblings(model, adapted)
+        """Paths of numbered modules that cannot be summed up with their siblings."""
+
+        self._watched = contextlib.ExitStack()
+        for name, module in called_modules(model):
+            path = plain_path(name, adapted)
+            self.roles[path] = self.roles.get(path) or role_of(module)
+            self._watched.enter_context(around_module(module, path, self._range))
+
+    def remove(self) -> None:
+        """Take all of them away."""
+        self._watched.close()
+
+    @contextlib.contextmanager
+    def _range(self, path: str) -> Iterator[None]:
+        entered = record_function(MODULE + path)
+        with outside_of_modes():
+            self._check()
+            entered.__enter__()
+        try:
+            yield
+        finally:
+            with outside_of_modes():
+                self._check()
+                entered.__exit__(None, None, None)
+
+
+def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
+    """Hide a block from modes that look at every operation: selective checkpointing counts ranges
+    as operations that it cannot compute again."""
+    if torch._C._len_torch_dispatch_stack():
+        hidden: contextlib.AbstractContextManager[Any] = _disable_current_modes()
+        return hidden
+    return contextlib.nullcontext()
+
+
+def mark_phase(phase: str) -> None:
+    """Leave a mark at the end of a phase of a step."""
+    with record_function(f"{PHASE}{phase}"):
+        pass
+
+
+class Preemption:
+    """Leaves marks with the time for which this thread was ready, and other work ran in its place.
+
+    Where the kernel does not count that, there are none.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        self._marked = self._read()
+
+    def check(self, least: int = SHORTEST) -> None:
+        """Leave a mark where other work took at least so many nanoseconds since the last one."""
+        if self._marked is None or (waited := self._read()) is None:
+            return
+        if waited - self._marked >= least:
+            with record_function(f"{PREEMPTED}{waited - self._marked}"):
+                self._marked = waited
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _read(self) -> int | None:
+        """Return the nanoseconds so far."""
+        if self._file is None:
+            return None
+        try:
+            return int(os.pread(self._file, 100, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+def plain_path(name: str, adapted: bool = False) -> str:
+    """Return a module's path without what only wraps modules, to be the same in all stacks."""
+    path = WRAPPERS.sub("", name).lstrip(".")
+    if adapted:
+        path = ADAPTED.sub("", path)
+    return path or ROOT
+
+
+def role_of(module: nn.Module) -> str:
+    """Return the kind of a module's own operations by the name of its class; empty for any."""
+    name = type(module).__name__
+    return next((role for role, parts in ROLES.items() if any(p in name for p in parts)), "")
+
+
+def unlike_siblings(model: nn.Module, adapted: bool = False) -> frozenset[str]:
+    """Return the paths of numbered modules whose siblings are not all of one class."""
+    classes: dict[str, set[type]] = defaultdict(set)
+    numbered: dict[str, str] = {}
+    for name, module in model.named_modules():
+        path = plain_path(name, adapted)
+        parent, _, own = path.rpartition(".")
+        if own.isdecimal():
+            numbered[path] = parent
+            classes[parent].add(type(_unwrapped(module)))
+    return frozenset(path for path, parent in numbered.items() if len(classes[parent]) > 1)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """Return what wrappers, whose names `plain_path` leaves out, hold."""
+    inside = (module._modules.get(name) for name in WRAPPER_NAMES)
+    wrapped = next(filter(None, inside), None)
+    return module if wrapped is None else _unwrapped(wrapped)

@@ -1,0 +1,224 @@
+"""The steps after all others: parts that record them one after the other, and what they leave.
+
+A part records one thing in as many steps as it needs, alone, so that what one costs is in no figure
+of another. A new part is a class in a module of its own, named in `parts_of`, and fields of
+`RankProfile`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from accel_bench.documents.files import write_atomically
+from accel_bench.engine import Batch, PhaseName
+from accel_bench.run_context import Run
+from accel_bench.worker.after_window import Stage
+from accel_bench.worker.clocks import clock_of
+from accel_bench.worker.failure import reasons_of
+from accel_bench_profile.figures.reading import PROFILE_FILE, PROFILE_FOLDER, fallback
+from accel_bench_profile.figures.schema import RankProfile
+from accel_bench_profile.plugin import ProfileOptions
+
+logger = logging.getLogger("accel_bench")
+
+
+class Part(Protocol):
+    """What records some of the steps. What it raises is a warning of the profile."""
+
+    name: str
+    """What it records, for warnings."""
+
+    steps: int
+    """Steps that it takes: on every rank as many, whatever fails, since ranks wait for one another.
+    """
+
+    def start(self) -> None:
+        """Begin to record; called between two steps."""
+
+    def mark(self, phase: PhaseName) -> None:
+        """End a phase of a step, where the engine marks them."""
+
+    def end_step(self, batches: Sequence[Batch]) -> None:
+        """End a step of these micro-batches."""
+
+    def stop(self) -> None:
+        """Take away what `start` has installed; called once, also where a step has raised."""
+
+    def result(self) -> Mapping[str, Any]:
+        """Return fields of the rank's `RankProfile`; `warnings` of parts add up."""
+
+
+class ProfileWindow(Stage):
+    """Takes the steps of all parts, one part after the other."""
+
+    phase = "observe_steps"
+
+    def __init__(self, parts: Sequence[Part], synchronize: Callable[[], None]) -> None:
+        self.warnings: list[str] = []
+        self._waiting = list(parts)
+        self._synchronize = synchronize
+        self._part: Part | None = None
+        self._failed = False
+        self._left = 0
+        self._fields: dict[str, Any] = {}
+
+    def start(self) -> bool:
+        """Begin with the first part."""
+        self._next()
+        return self._left > 0
+
+    def mark(self, phase: PhaseName) -> None:
+        """End a phase of a step."""
+        if self._part is not None and not self._failed:
+            with self._warns(self._part):
+                self._part.mark(phase)
+
+    def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
+        """End a step of these micro-batches; return whether another one is needed."""
+        self._left -= 1
+        if self._part is not None and not self._failed:
+            with self._warns(self._part):
+                self._part.end_step(batches)
+        if self._left <= 0:
+            self.stop()
+            self._next()
+        return self._left > 0
+
+    def stop(self) -> None:
+        """Take away what the part has installed, and keep what it has recorded."""
+        part, self._part = self._part, None
+        if part is None:
+            return
+        with self._warns(part):
+            self._synchronize()
+            part.stop()
+            found = dict(part.result())
+            self.warnings += found.pop("warnings", ())
+            self._fields |= found
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the rank's profile."""
+        return {"steps": 0, "step_seconds": None, **self._fields, "warnings": tuple(self.warnings)}
+
+    def _next(self) -> None:
+        """Begin with the next part that has steps to take; one that has none ends at once."""
+        while self._left <= 0 and self._waiting:
+            part = self._waiting.pop(0)
+            self._part, self._left, self._failed = part, part.steps, False
+            with self._warns(part):
+                self._synchronize()
+                part.start()
+            if self._left <= 0:
+                self.stop()
+
+    @contextmanager
+    def _warns(self, part: Part) -> Iterator[None]:
+        """Turn what is raised within the block into a warning: the run is measured already.
+
+        The part is not called in its other steps, since what it records is not whole.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._failed = True
+            logger.exception("profile: %s", part.name)
+            self.warnings.append(f"{part.name}: {type(error).__name__}: {error}")
+
+
+class Profiler:
+    """The observer of one rank's steps, which writes the rank's profile."""
+
+    def __init__(
+        self, run: Run, parts: Sequence[Part], window_step_seconds: float | None = None
+    ) -> None:
+        self.steps = sum(part.steps for part in parts)
+        self._window = ProfileWindow(parts, clock_of(run).synchronize)
+        self._folder = rank_folder(run)
+        self._known: dict[str, Any] = {
+            "rank": run.rank,
+            "device": run.device.type,
+            "window_step_seconds": window_step_seconds,
+        }
+
+    def start(self) -> None:
+        """Begin with the first part."""
+        self._window.start()
+
+    def mark(self, phase: PhaseName) -> None:
+        """End a phase of a step."""
+        self._window.mark(phase)
+
+    def end_step(self, batches: Sequence[Batch]) -> None:
+        """End a step of these micro-batches."""
+        self._window.end_step(batches)
+
+    def fail(self, error: Exception) -> None:
+        """Stop, and write what was recorded before a step has failed."""
+        self._window.warnings += reasons_of(error, "observe_steps")
+        self._window.stop()
+        self.finish()
+
+    def finish(self) -> tuple[()]:
+        """Write the profile; where its folder cannot be written, beside the rank's result.
+
+        What goes wrong is logged: the run is measured already.
+        """
+        try:
+            self._write(self._profile())
+        except Exception:
+            logger.exception("the profile could not be written")
+        return ()
+
+    def _profile(self) -> RankProfile:
+        """Return the profile; where its fields do not fit, one without them that says so."""
+        try:
+            return RankProfile(**self._known, **self._window.fields())
+        except (TypeError, ValidationError) as error:
+            logger.exception("the profile has fields that do not fit")
+            notes = (*self._window.warnings, f"what was recorded does not fit: {error}")
+            return RankProfile(**self._known, steps=0, step_seconds=None, warnings=notes)
+
+    def _write(self, profile: RankProfile) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._folder / PROFILE_FILE, profile.model_dump_json(indent=1))
+        except OSError as error:
+            logger.warning("the profile could not be written to its folder: %s", error)
+            note = f"{self._folder} could not be written: {error.strerror or error}"
+            profile = profile.model_copy(update={"warnings": (*profile.warnings, note)})
+            write_atomically(fallback(self._folder), profile.model_dump_json(indent=1))
+
+
+def rank_folder(run: Run) -> Path:
+    """Return the folder of a rank's profile."""
+    return run.folder / PROFILE_FOLDER / f"rank{run.rank}"
+
+
+def make_profiler(run: Run, request: ProfileOptions, window_step_seconds: float | None) -> Profiler:
+    """Return the observer of a rank with all its parts."""
+    return Profiler(run, parts_of(request, run, rank_folder(run)), window_step_seconds)
+
+
+def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:
+    """Return what records, in order: first what disturbs the steps least."""
+    if request.nsight:
+        from accel_bench_profile.recording.nsight import NsightMarks
+
+        quiet = request.skip + request.wait + request.warmup
+        return [NsightMarks(run, quiet, request.active)]
+    from accel_bench_profile.recording.recorder import Recorder
+    from accel_bench_profile.recording.scalars import StepReader
+
+    recorder = Recorder(request, run, folder, clock_of(run).synchronize)
+    parts: list[Part] = [StepReader(run, request.steps), recorder]
+    if request.memory:  # It builds on torch's private modules.
+        from accel_bench_profile.recording.memory import MemoryRecorder
+
+        parts.append(MemoryRecorder(run, folder))
+    return parts

@@ -1,0 +1,167 @@
+"""What `profile` prints: the answer, then kernels by time and by count, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from accel_bench.analysis.wording import label, milliseconds, percent
+from accel_bench.report.table import Column, Report, Section, Table, reader
+from accel_bench_profile.figures.answer import place_text
+from accel_bench_profile.figures.schema import (
+    KernelTime,
+    ProfileReport,
+    RankProfile,
+    StackProfile,
+)
+from accel_bench_profile.memory_view import memory_notes, memory_tables
+
+
+def profile_view(report: ProfileReport, top: int) -> Report:
+    """Return a section for each run, with the tables of its slowest rank."""
+    rows = [
+        {"profile": one, "rank": rank, "kernel": kernel}
+        for one in report.profiles
+        for rank in one.ranks
+        for kernel in rank.kernels
+    ]
+    sections = [_section(one, top) for one in report.profiles]
+    return Report(sections, report, Table(FLAT, rows))
+
+
+def _section(one: StackProfile, top: int) -> Section:
+    shown = _slowest(one.ranks)
+    tables = [] if shown is None else list(_tables(shown, len(one.ranks) > 1, top))
+    return Section(
+        title=f"{one.scenario}: {label(one)}",
+        answer=_sentence(one.answer),
+        tables=tables,
+        notes=[*_notes(one, shown), *map(_sentence, one.reasons)],
+    )
+
+
+def _slowest(ranks: Sequence[RankProfile]) -> RankProfile | None:
+    """Return the rank whose recorded step took longest."""
+    return max(ranks, key=lambda one: one.step_seconds or 0.0, default=None)
+
+
+def _tables(rank: RankProfile, several: bool, top: int) -> Iterator[Table]:
+    where = f" of rank {rank.rank}" if several else ""
+    by_time = sorted(rank.kernels, key=lambda one: -one.seconds)[:top]
+    by_count = sorted(rank.kernels, key=lambda one: -one.calls)[:top]
+    columns = _columns(rank)
+    if rank.kernels:
+        yield Table(columns, by_time, title=f"{rank.recorded}{where} by time")
+        yield Table(columns, by_count, title=f"{rank.recorded}{where} by count")
+    yield from memory_tables(rank, where, top)
+
+
+def _columns(rank: RankProfile) -> list[Column]:
+    def share(kernel: KernelTime) -> float | None:
+        return kernel.seconds / rank.kernel_seconds if rank.kernel_seconds else None
+
+    return [
+        Column("name", reader("name"), kind="name"),
+        Column("kind", reader("kind"), kind="word"),
+        Column("calls", reader("calls"), "", "a step", "{:,.4g}".format, "number"),
+        Column("time", reader("seconds"), "", "ms a step", milliseconds, "number"),
+        Column("share", share, "", "of all", percent, "number"),
+    ]
+
+
+def _notes(one: StackProfile, rank: RankProfile | None) -> Iterator[str]:
+    if rank is None:
+        return
+    for finding in one.findings[1:4]:
+        yield f"then: {finding.text}"
+    yield from _step_notes(rank)
+    yield from _share_notes(rank)
+    names = {fused.what: None for fused in rank.fused}
+    if rank.kernels:
+        yield f"fused: {', '.join(names)}" if names else "fused: no kernel's name says so"
+    for found in one.ranks:
+        yield from (f"rank {found.rank}: {warning}" for warning in found.warnings)
+    traces = sum(len(found.traces) for found in one.ranks)
+    if traces:
+        yield f"traces: {one.folder} (tensorboard --logdir, or ui.perfetto.dev)"
+    if one.events:
+        yield f"scalars of steps: {one.events}"
+    yield from memory_notes(rank, one.folder)
+    yield f"figures: {one.folder}/rank{rank.rank}/profile.json"
+
+
+def _step_notes(rank: RankProfile) -> Iterator[str]:
+    if rank.step_seconds is None:
+        if rank.recorder == "torch":
+            yield "no step was recorded"
+        return
+    measured = rank.window_step_seconds
+    beside = f"; measured without the profiler, {milliseconds(measured)} ms" if measured else ""
+    yield f"step: {milliseconds(rank.step_seconds)} ms while recorded{beside}"
+    kinds = ", ".join(
+        f"{kind} {percent(seconds / rank.kernel_seconds)}"
+        for kind, seconds in rank.kinds.items()
+        if rank.kernel_seconds and seconds >= 0.01 * rank.kernel_seconds
+    )
+    yield f"by kind: {kinds}"
+
+
+def _share_notes(rank: RankProfile) -> Iterator[str]:
+    host, between = rank.host, rank.communication
+    if host is not None and host.measures == "device idle":
+        yield f"host-bound: {percent(host.share)} of a step (the device is idle, the host works)"
+    elif host is not None:
+        yield (
+            f"in no operation: {percent(host.share)} of a step (on a CPU, Python and waiting; it "
+            "stands for the host-bound share)"
+        )
+    if host is not None and host.preempted_seconds and rank.step_seconds:
+        share = host.preempted_seconds / rank.step_seconds
+        yield f"other work had the CPU for {percent(share)} of a step"
+    if host is not None and host.launches is not None:
+        late = host.launches
+        yield (
+            f"launch gaps: {late.late:,.4g} of {late.kernels:,.4g} kernels a step were launched "
+            f"late, {milliseconds(late.seconds)} ms of idle time before them"
+        )
+    for read in host.reads if host else ():
+        yield f"host reads: {place_text(read.place)}, {read.calls:.3g} a step"
+    if between is not None:
+        yield (
+            f"communication: {percent(between.share)} of a step, of which "
+            f"{percent(between.exposed_share)} of the step is hidden by no computation"
+        )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _path(path: str) -> Any:
+    """Return a reader of a row of the CSV: an object of the row, then its attributes."""
+    first, _, rest = path.partition(".")
+    return lambda row: reader(rest)(row[first])
+
+
+FLAT = (
+    *(
+        Column(key, _path(path))
+        for key, path in (
+            ("scenario", "profile.scenario"),
+            ("stack", "profile.stack"),
+            ("run_id", "profile.run_id"),
+            ("status", "profile.status.value"),
+            ("rank", "rank.rank"),
+            ("device", "rank.device"),
+            ("step_seconds", "rank.step_seconds"),
+            ("window_step_seconds", "rank.window_step_seconds"),
+            ("host_share", "rank.host.share"),
+            ("communication_share", "rank.communication.share"),
+            ("name", "kernel.name"),
+            ("kind", "kernel.kind"),
+            ("calls_per_step", "kernel.calls"),
+            ("seconds_per_step", "kernel.seconds"),
+        )
+    ),
+)
+"""Columns of the CSV: a row for each kernel of each rank."""

@@ -1,0 +1,233 @@
+"""Where the milliseconds went: what `profile --against` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.statistics.estimators import t_quantile
+from accel_bench.analysis.wording import count, join_names, percent
+from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench_profile.figures.modules import OUTSIDE
+from accel_bench_profile.figures.waterfall import ADDS_UP
+from accel_bench_profile.figures.waterfall_schema import (
+    Change,
+    ModuleChange,
+    ProfileWaterfall,
+    WaterfallReport,
+)
+
+UNEXPLAINED = "unexplained"
+"""Name of the bar of what lies in no module and no operation."""
+
+BAR = 12
+"""Characters of the longest bar: `<` saves time, `>` takes more, `=` is hardly a change."""
+
+SMALL = 0.002
+"""Share of A's step below which changes of a module are summed up in one row."""
+
+MOST_MODULES = 10
+"""Modules that are shown, beside those that gained or lost for sure."""
+
+MOST_ROUNDS = 100
+"""Rounds from which no number is given."""
+
+
+class _Bar(NamedTuple):
+    """A row of the CSV."""
+
+    waterfall: ProfileWaterfall
+    by: str
+    name: str
+    change: Change
+
+
+def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
+    """Return for each the answer, the bars by kind and those of so many modules."""
+    rows = [
+        _Bar(one, by, name, change)
+        for one in report.waterfalls
+        for by, name, change in _all_bars(one)
+    ]
+    sections = [_section(one, top) for one in report.waterfalls]
+    if report.missing:
+        sections.append(Section(title="no waterfall", notes=report.missing))
+    return Report(sections, report, Table(FLAT, rows))
+
+
+def _section(one: ProfileWaterfall, top: int) -> Section:
+    swept = f" ({one.sweep})" if one.sweep else ""
+    most = max((abs(bar.change) for _, _, bar in _all_bars(one)), default=0.0)
+    return Section(
+        title=f"{one.scenario}{swept}: {one.a} to {one.b}",
+        answer=answer(one),
+        tables=[
+            Table(_columns(one, "kind of operation", most), list(_kind_rows(one)), "by kind"),
+            Table(
+                [*_columns(one, "module", most), MOSTLY], list(_module_rows(one, top)), "by module"
+            ),
+        ],
+        notes=list(_notes(one)),
+    )
+
+
+def answer(one: ProfileWaterfall) -> str:
+    """Return in a sentence what B takes more or less, and which modules gained and lost."""
+    difference = one.difference
+    faster = "less" if difference.change < 0 else "more"
+    share = percent(abs(difference.change) / difference.a)
+    said = (
+        f"{one.b} takes {_ms(abs(difference.change))} ms {faster} than {one.a} for {one.unit} "
+        f"({share})"
+    )
+    if one.rounds < 2:
+        said += "; nothing is sure with one round"
+    elif not difference.is_sure:
+        said += ", which is within the noise of these rounds"
+    sides = (("gained", _named(one, one.gained)), ("lost", _named(one, one.lost)))
+    named = [f"{word}: {join_names(names, 3)}" for word, names in sides if names]
+    return "; ".join([said, *(named or ["no module gained or lost for sure"])]) + "."
+
+
+def _named(one: ProfileWaterfall, modules: Sequence[str]) -> list[str]:
+    found = {change.module: change for change in one.modules}
+    return [f"{_title(name)} {_signed(found[name].change)} ms" for name in modules]
+
+
+def _title(module: str) -> str:
+    return "the optimizer and what else runs in no module" if module == OUTSIDE else module
+
+
+def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
+    def bar(row: tuple[str, Change]) -> str:
+        size = round(BAR * abs(row[1].change) / most) if most else 0
+        return ("<" if row[1].change < 0 else ">") * size or "="
+
+    def number(key: str, head: str, unit: str, form: Any) -> Column:
+        return Column(key, lambda row: reader(key)(row[1]), head, unit, form, "number")
+
+    return [
+        Column("name", lambda row: row[0], title, kind="name"),
+        number("a", one.a, "ms", _ms),
+        number("b", one.b, "ms", _ms),
+        number("change", "change", "ms", _signed),
+        Column("interval", lambda row: _interval(row[1]), "95 % interval", "ms", kind="number"),
+        Column("bar", bar, "", kind="word"),
+    ]
+
+
+def _kind_rows(one: ProfileWaterfall) -> Iterator[tuple[str, Change]]:
+    yield from ((bar.kind, bar) for bar in one.kinds)
+    yield UNEXPLAINED, one.unexplained
+    yield "measured", one.difference
+
+
+def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]]:
+    """Yield the bars of modules; those that change less stand in one row."""
+    named = {*one.gained, *one.lost}
+    rest = [
+        bar
+        for place, bar in enumerate(one.modules)  # the largest change first
+        if bar.module not in named and (place >= top or abs(bar.change) < SMALL * one.difference.a)
+    ]
+    if len(rest) < 2:
+        rest = []
+    yield from ((bar.module, bar) for bar in one.modules if bar not in rest)
+    if rest:
+        a, b = sum(m.a for m in rest), sum(m.b for m in rest)
+        hardly = all(abs(bar.change) < SMALL * one.difference.a for bar in rest)
+        what = "that hardly change" if hardly else "that change less"
+        yield (
+            f"{count(len(rest), 'module')} {what}",
+            Change(a=a, b=b, change=b - a, low=None, high=None),
+        )
+    yield UNEXPLAINED, one.unexplained
+    yield "measured", one.difference
+
+
+def _all_bars(one: ProfileWaterfall) -> Iterator[tuple[str, str, Change]]:
+    yield from (("kind", bar.kind, bar) for bar in one.kinds)
+    yield from (("module", bar.module, bar) for bar in one.modules)
+    yield "rest", UNEXPLAINED, one.unexplained
+    yield "measured", "measured", one.difference
+
+
+def _notes(one: ProfileWaterfall) -> Iterator[str]:
+    yield adding_up(one)
+    yield (
+        f"measured: windows that nothing recorded, {one.rounds} interleaved "
+        f"{'round' if one.rounds == 1 else 'rounds'}; the parts are in the proportions of recorded "
+        f"steps, which took {one.inflation.a:.2f} times ({one.a}) and {one.inflation.b:.2f} times "
+        f"({one.b}) as long"
+    )
+    yield (
+        f"recording an event costs {1e6 * one.event_seconds:.1f} us, by how much longer recorded "
+        "steps took; that is taken off"
+    )
+    yield from one.notes
+    if one.folders:
+        yield f"traces: {', '.join(one.folders)} (tensorboard --logdir, or ui.perfetto.dev)"
+
+
+def adding_up(one: ProfileWaterfall) -> str:
+    """Return in a sentence how much of the difference the parts explain."""
+    rest = f"{_signed(one.unexplained.change)} ms lie in no module and no operation"
+    if one.explained is None:
+        return f"no difference that has to be explained; {rest}"
+    if one.rounds < 2:
+        return f"one round has no interval: take more with --rounds; {rest}"
+    if not one.difference.is_sure:
+        return f"the difference is not sure: {_rounds_for(one)}; {rest}"
+    if one.explained >= 1 - ADDS_UP:
+        return f"the parts explain {percent(one.explained)} of the difference"
+    return (
+        f"the parts do not explain all of the difference: {rest}, in the loop around the model, "
+        "its batches, or the profiler"
+    )
+
+
+def _rounds_for(one: ProfileWaterfall) -> str:
+    """Return how many rounds would make the difference sure if it stays as it is."""
+    change = one.difference
+    half = (change.high or 0.0) - change.change
+    spread = half * math.sqrt(one.rounds) / t_quantile(one.rounds - 1, 0.975)
+    for rounds in range(one.rounds + 1, MOST_ROUNDS + 1):
+        if t_quantile(rounds - 1, 0.975) * spread / math.sqrt(rounds) < abs(change.change):
+            return f"about {count(rounds, 'round')} would settle it (--rounds)"
+    return f"not even {MOST_ROUNDS} rounds would settle it"
+
+
+def _mostly(row: tuple[str, Change]) -> str:
+    change = row[1]
+    if not isinstance(change, ModuleChange):
+        return ""
+    kind = next(iter(change.kinds), "")
+    direction = next(iter(change.directions), "")
+    return ", ".join(filter(None, (kind, direction, change.mostly)))
+
+
+MOSTLY = Column("mostly", _mostly, "mostly", kind="text")
+
+
+def _interval(change: Change) -> str | None:
+    if change.low is None or change.high is None:
+        return None
+    return f"{_signed(change.low)} to {_signed(change.high)}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}" if abs(seconds) < 0.1 else f"{1000 * seconds:,.1f}"
+
+
+def _signed(seconds: float) -> str:
+    text = _ms(abs(seconds))
+    return text if not float(text.replace(",", "")) else f"{'-' if seconds < 0 else '+'}{text}"
+
+
+FLAT = (
+    *paths("waterfall", "scenario sweep a b unit rounds"),
+    *paths("", "by name"),
+    *paths("change", "a b change low high", "{}_seconds"),
+)
+"""Columns of the CSV: a row for each bar."""
