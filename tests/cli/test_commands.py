@@ -7,10 +7,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from cli.program import call, start, write_nulls
 from documented import files_of, install_page
 
@@ -18,6 +21,7 @@ from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.catalog.prices import TABLE_VARIABLE
 from accel_bench.cli.commands import DESCRIPTIONS, GROUP, RENAMED, VERBS, find_commands
 from accel_bench.cli.help import find_topics
+from accel_bench.cli.main import app
 from accel_bench.documents.load_toml import load_toml
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.variables import RESULTS
@@ -230,6 +234,25 @@ def test_the_help_of_run_fits_on_two_screens_and_names_every_option() -> None:
     text = "\n".join(lines)
     assert "  --max-runs N         Refuse a plan with more runs.  [default: 1000]\n" in text
     assert "  --format WORD  How to print: table, json, csv, markdown, html.  [default:" in text
+
+
+def every_command(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of all commands and nouns."""
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*words, name)
+        if hasattr(command, "list_commands"):
+            yield from every_command(command, (*words, name))
+
+
+def test_every_command_s_help_fits_80_columns_and_two_screens_and_is_cut_nowhere() -> None:
+    found = [*every_command(typer.main.get_command(app))]
+    assert len(found) > 50
+    for words in found:
+        lines = call(*words, "--help", COLUMNS="80").out.splitlines()
+        assert len(lines) <= 100 and max(map(len, lines)) <= 80, words
+        assert not [line for line in lines if re.search(r"<\w|\w\.\.\.$|x>=", line)], words
 
 
 def test_the_list_imports_no_command() -> None:

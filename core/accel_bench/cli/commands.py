@@ -186,25 +186,21 @@ class PlainCommand(TyperCommand):
 def _short_record(parameter: Any, names: str, text: str) -> tuple[str, str]:
     """Return names and help of a parameter, with `N` for `<int range>` and without `[x>=1]`.
 
-    Words to choose from stand in the help where the names would be too long with them.
+    Words to choose from stand in the help.
     """
     text = _RANGE.sub("", text)
-    (kind,) = _KIND.findall(names) or ("",)
-    if not kind:
+    found = _KIND.search(names)
+    is_option = parameter.param_type_name == "option"
+    if not found or (is_option and parameter.metavar):
         return names, text
-    if parameter.param_type_name != "option":
-        return names.removesuffix(f" <{kind}>"), text
-    if "|" not in kind:
-        return names.replace(f"<{kind}>", _METAVARS.get(_element(kind), "VALUE")), text
-    if len(names) <= WIDEST:
-        return names, text
-    own = parameter.help or ""
-    choice = f"{own.removesuffix('.')}: {kind.replace('|', ', ')}."
-    return names.replace(f"<{kind}>", "WORD"), choice + text[len(own) :]
-
-
-def _element(kind: str) -> str:
-    return kind.removeprefix("list[").removesuffix("]").removesuffix(" range")
+    kind = found[1].removeprefix("list[").removesuffix("]").removesuffix(" range")
+    if "|" in kind:
+        own = parameter.help or ""
+        choice = f"{own.removesuffix('.')}: {kind.replace('|', ', ')}."
+        return names.replace(found[0], "WORD"), choice + text[len(own) :]
+    if not is_option:
+        return names.removesuffix(f" {found[0]}"), text
+    return names.replace(found[0], _METAVARS.get(kind, "VALUE")), text
 
 
 class LazyCommands(TyperGroup):
