@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import typer
 
+from accel_bench.analysis.wording import milliseconds, rate_interval, settings, size
+from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import PlanOptions, takes
+from accel_bench.cli.output import print_aside, print_report
+from accel_bench.cli.request import new_sessions, one_draft, plan_request
+from accel_bench.errors import ScenarioError
+from accel_bench.launcher import Allocation
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    paths,
+    reader,
+)
+from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.runner.unfinished import open_results
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.layers import AXES, look_up
+from accel_bench.scenario.models import Scenario
+from accel_bench_search.fitting import (
+    FitPoint,
+    FitReport,
+    SearchRange,
+    fit_point,
+    fit_report,
+    next_value,
+    tried,
+)
+from accel_bench_search.trial import TrialRunner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +83,223 @@ def fit(options: FitOptions) -> int:
     that the same command goes on where it was stopped. A failure of any other kind ends the search
     with its reason and exit code 1.
     """
-    from accel_bench_search.fit_request import run_fit
+    draft = one_draft(options.scenario, "fit")
+    machine = read_machine()
+    request = plan_request(options, {}, no_baseline=True)
+    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        return _search(options, draft, machine, allocation)
 
-    return run_fit(options)
+
+def _search(
+    options: FitOptions, draft: Draft, machine: Machine, allocation: Allocation | None
+) -> int:
+    request = _request(options, draft, machine)
+
+    def plan_with(changes: Mapping[str, Any]) -> Plan:
+        short = {"measure.rounds": 1, **changes}
+        overrides = (*request.overrides, *short.items())
+        with redirect_stdout(sys.stderr):
+            return make_plan(draft, machine, replace(request, overrides=overrides))
+
+    experiment = plan_with(first_swept(draft, options.vary)).single.experiment
+    scenario = experiment.scenario
+    start = options.first or start_of(scenario, options.vary)
+    start = min(start, options.most or start)
+    kept = dict(freed(request, draft, options.vary, scenario))
+    if options.dry_run:
+        plan = plan_with({**kept, options.vary: start})
+        print_plan([plan], machine, options.results, options.output)
+        return 0
+    where = SearchRange(start=start, most=options.most, step=options.step)
+    with open_results(options.results, write=True) as store:
+        with new_sessions(options, store, machine, allocation) as new_session:
+            report = FitSearch(
+                TrialRunner(store, machine, new_session, options.again),
+                lambda changes: plan_with({**kept, **changes}),
+                scenario.name,
+                experiment.stack.name,
+                options.vary,
+                where,
+                options.rounds,
+                options.force,
+                lambda line: None if options.quiet else print_aside(line),
+            ).search()
+    if kept:
+        note = f"train.global_batch_size is left open for the search: {settings(kept)}"
+        report = report.model_copy(update={"notes": (note, *report.notes)})
+    print_report(fit_view(report), options.output)
+    return report.exit_code
+
+
+def _request(options: FitOptions, draft: Draft, machine: Machine) -> PlanRequest:
+    """Return the request for the one stack; memory that is surely short is looked at by value."""
+    request = replace(plan_request(options, {}, no_baseline=True), force=True)
+    if options.stack is None:
+        baseline = make_plan(draft, machine, replace(request, no_baseline=False)).baseline
+        return replace(request, only=(baseline,))
+    return replace(request, only=(options.stack,))
+
+
+MakePlan = Callable[[Mapping[str, Any]], Plan]
+"""Plans the stack with further values of dotted keys; None takes a key back."""
+
+MICRO_BATCH, TOTAL = "train.micro_batch_size", "train.global_batch_size"
+
+
+@dataclass(frozen=True)
+class FitSearch:
+    """The search over one key of one stack."""
+
+    runner: TrialRunner
+    make_plan: MakePlan
+    scenario: str
+    stack: str
+    key: str
+    range: SearchRange
+    rounds: int = 1
+    """Rounds in which the largest value that fits is measured."""
+
+    force: bool = False
+    """Run what surely needs more memory than there is."""
+
+    notify: Callable[[str], object] = print
+    """Takes a line before each value."""
+
+    def search(self) -> FitReport:
+        """Try values until the answer is known; each run is stored when it has ended."""
+        points: list[FitPoint] = []
+        measured: set[int] = set()
+        while True:
+            while (value := next_value(points, self.range)) is not None:
+                points.append(self._try(value))
+            report = self._report(points)
+            best = report.largest
+            if best is None or report.failed or self.rounds == 1 or best.value in measured:
+                return report
+            # One that runs out of memory in a later round leaves a gap to search.
+            measured.add(best.value)
+            points[points.index(best)] = self._measure(best)
+
+    def _report(self, points: list[FitPoint]) -> FitReport:
+        return fit_report(self.scenario, self.stack, self.key, self.range, points)
+
+    def _try(self, value: int) -> FitPoint:
+        self.notify(f"{self.key} = {value:,}")
+        plan = self.make_plan({self.key: value})
+        planned = plan.single
+        check_value(planned.experiment.scenario, self.key, value)
+        need = planned.need
+        if need is not None and not need.fits and not self.force:
+            has = size(need.available_bytes or 0)
+            reason = f"it needs {need.describe()}, and there are {has} (not run; --force runs it)"
+            return FitPoint(value=value, outcome="does not fit", reason=reason)
+        trial = self.runner.run(plan)
+        return fit_point(value, [trial.result], trial.stored)
+
+    def _measure(self, point: FitPoint) -> FitPoint:
+        """Return a value that fits with the speed of all its rounds."""
+        plan = self.make_plan({self.key: point.value, "measure.rounds": self.rounds})
+        session = self.runner.new_session(resume=True)
+        session.run_plan(plan)
+        runs = self.runner.store.results(experiment_ids=[plan.single.experiment.id])
+        first = next(n for n, run in enumerate(runs) if run.run_id == point.run_id)
+        # What ran out of memory before the run that fits was outdone by it.
+        counted = [
+            run
+            for n, run in enumerate(runs)
+            if run.session == session.id
+            or (self.runner.counts(run) and (run.status.completed or n >= first))
+        ]
+        return fit_point(point.value, counted, point.stored)
+
+
+def check_value(scenario: Scenario, key: str, value: Any) -> None:
+    """Raise ScenarioError where a stack sets the key itself, so that the value has no effect."""
+    found, actual = look_up(scenario.model_dump(), key)
+    if found and actual != value:
+        raise ScenarioError(
+            f"{key}={value!r} has no effect: the stack sets it to {actual!r}; choose another "
+            "--stack, or another key"
+        )
+
+
+def start_of(scenario: Scenario, key: str) -> int:
+    """Return the scenario's own value of a key, where a search begins. Raises ScenarioError."""
+    found, value = look_up(scenario.model_dump(), key)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    what = f"is {value!r} here" if found and value is not None else "has no value here"
+    raise ScenarioError(
+        f"--vary {key}: it {what}, and a search needs a whole number above 0 to begin with; give "
+        "one with --from, or name a key such as train.micro_batch_size or data.sequence_length"
+    )
+
+
+def first_swept(draft: Draft, key: str) -> dict[str, Any]:
+    """Return the first value over which the scenario sweeps a key; a search takes its place."""
+    axes = (draft.data.get(axis) or {} for axis in AXES)
+    swept = next((axis[key] for axis in axes if isinstance(axis, dict) and key in axis), None)
+    return {key: swept[0]} if isinstance(swept, list) and swept else {}
+
+
+def freed(
+    request: PlanRequest, draft: Draft, key: str, scenario: Scenario
+) -> Iterator[tuple[str, Any]]:
+    """Yield changes without which not every value of the key would be a scenario.
+
+    A global batch that is given is a multiple of few micro-batches: their number is kept in its
+    place.
+    """
+    given = dict(request.overrides).get(TOTAL, draft.get(TOTAL))
+    if key == MICRO_BATCH and given is not None:
+        yield TOTAL, None
+        yield "train.gradient_accumulation", scenario.train.gradient_accumulation
+
+
+def fit_view(report: FitReport) -> Report:
+    """Return the answer, then a row for each value, the smallest first."""
+    rows = sorted(report.points, key=lambda one: one.value)
+    section = Section(
+        title=report.scenario,
+        answer=report.answer,
+        tables=[Table(_columns(report), rows)],
+        notes=[tried(report), *report.notes, *map(_reason, (p for p in rows if p.reason))],
+    )
+    return Report([section], report, Table(FLAT, rows))
+
+
+def _columns(report: FitReport) -> list[Column]:
+    at_a_rate = any(one.offered_rate is not None for one in report.points)
+    latency = Column("median request", reader("request_seconds.median"), unit="ms",
+                     form=milliseconds, kind="number")  # fmt: skip
+    return [
+        Column(report.key, reader("value"), form="{:,}".format, kind="number"),
+        Column("outcome", reader("outcome"), kind="word"),
+        *([latency] if at_a_rate else []),
+        Column("speed", reader("tokens_per_second"), "", "tokens/s", rate_interval, "number"),
+        Column("memory", reader("peak_memory_bytes"), "", "peak", size, "number"),
+        Column("run", _source, kind="name", rank=1),
+    ]
+
+
+def _source(point: FitPoint) -> str:
+    if not point.run_id:
+        return "not run"
+    return f"{point.run_id} (stored already)" if point.stored else point.run_id
+
+
+def _reason(point: FitPoint) -> str:
+    return f"{point.value:,} {point.outcome}: {point.reason}"
+
+
+FLAT = (
+    *paths("", "value outcome status reason run_id stored"),
+    *interval_paths("tokens_per_second", "tokens_per_second"),
+    *paths("", "offered_rate saturated"),
+    *interval_paths("request_seconds", "request_seconds"),
+    *paths("", "peak_memory_bytes seconds"),
+)
+"""Columns of the CSV."""

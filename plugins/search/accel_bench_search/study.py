@@ -1,4 +1,4 @@
-"""A study of Optuna in the results database: what to try next, and what was tried.
+"""A study of Optuna in the results database: the keys that are tuned, what to try next, the tries.
 
 Its tables (`studies`, `trials`, `trial_params`, ...) stand beside those of the results, and share
 no name with them. Optuna migrates its own: their version is in `alembic_version`, which those of
@@ -7,6 +7,7 @@ the results do not use.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,14 +15,81 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from accel_bench.documents.base import JsonValue
-from accel_bench.errors import AccelBenchError, StoreError
+from accel_bench.documents.load import parse_value
+from accel_bench.errors import AccelBenchError, ScenarioError, StoreError
 from accel_bench.store.database import TIMEOUT_SECONDS, Store
-from accel_bench_search.tune_space import Axis
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.storages import RDBStorage
     from optuna.study import Study as OptunaStudy
+
+LOG = ":log"
+"""End of a range whose values are tried by their logarithm."""
+
+
+class Axis(NamedTuple):
+    """A key and its values, as `--vary KEY=SPEC` gives them: `choices`, or all of a range."""
+
+    key: str
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    choices: tuple[JsonValue, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the range is one of whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def ends(self) -> tuple[JsonValue, JsonValue]:
+        """The first and the last value."""
+        return (self.choices[0], self.choices[-1]) if self.choices else (self.low, self.high)
+
+    def holds(self, value: JsonValue) -> bool:
+        """Return whether a value is one of it."""
+        if self.choices:
+            return any(value == one and type(value) is type(one) for one in self.choices)
+        number = isinstance(value, int if self.whole else int | float)
+        return number and not isinstance(value, bool) and self.low <= value <= self.high  # type: ignore[operator]
+
+
+def parse_axis(text: str) -> Axis:
+    """Parse `KEY=1..64`, `KEY=1e-5..1e-1:log` or `KEY=a,b,c`. Raises ScenarioError."""
+    key, equals, spec = (part.strip() for part in text.partition("="))
+    if not key or not equals or not spec:
+        raise ScenarioError(
+            f"--vary {text}: expected KEY=SPEC, such as train.learning_rate=1e-5..1e-2:log, "
+            "train.micro_batch_size=1..64 or model.attention=sdpa,eager"
+        )
+    where = f"--vary {key}"
+    if ".." not in spec:
+        values = tuple(parse_value(one.strip(), where) for one in spec.split(","))
+        if not all(isinstance(one, str | int | float | bool) or one is None for one in values):
+            raise ScenarioError(f"{where}: {spec}: each of the values is a number, a text or null")
+        return Axis(key, choices=values)
+    log = spec.endswith(LOG)
+    low, high = (_number(end, where) for end in spec.removesuffix(LOG).split("..", 1))
+    if low >= high or (log and low <= 0):
+        above = " above 0" if log else ""
+        raise ScenarioError(f"{where}: {spec} is no range{above} from a smaller to a larger number")
+    return Axis(key, low, high, log)
+
+
+def _number(text: str, where: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ScenarioError(f"{where}: {text!r} is no number")
+    return number
+
 
 MISSING = "`accel-bench tune` needs Optuna: pip install 'accel-bench[tune]'"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from accel_bench_search.study import Study, open_study
-from accel_bench_search.tune_space import Axis
+from accel_bench_search.study import Axis, Study, open_study
 from sqlalchemy import make_url
 from store.postgresql_server import running_server
 from store.store_factory import make_result, make_session

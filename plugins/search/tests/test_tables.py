@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from accel_bench_search.fit_view import fit_view
+from accel_bench_search.fit import fit_view
 from accel_bench_search.fitting import FitPoint, SearchRange, fit_report
-from accel_bench_search.tune_report import Objective, TuneReport, TuneTrial
-from accel_bench_search.tune_view import tune_view
+from accel_bench_search.tune_report import Objective, TuneReport, TuneTrial, tune_view
 from accel_bench_search.tuning import with_answer
 from whole_tables import assert_whole
 
