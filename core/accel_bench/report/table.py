@@ -9,7 +9,6 @@ from enum import Enum
 from operator import itemgetter, methodcaller
 from typing import Any, Literal
 
-from accel_bench.analysis.wording import rate_unit
 from accel_bench.documents.shown import plain
 
 EMPTY = "-"
@@ -166,6 +165,9 @@ def number_column(
 
 def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
     """Return columns whose units are those of what was counted."""
+    # The program's help has tables, and no results: it imports what they are made of in vain.
+    from accel_bench.analysis.wording import rate_unit
+
     known = set(counts)
     return [replace(column, unit=rate_unit(known, column.unit)) for column in columns]
 
