@@ -267,7 +267,7 @@ def test_the_list_imports_no_command() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     modules = set(json.loads(done.stderr.strip().rpartition("\n")[2]))
     of_commands = {entry.module for entry in metadata.entry_points(group=GROUP)}
-    assert of_commands and not of_commands & modules
+    assert of_commands and not {*of_commands, "pydantic"} & modules
 
 
 @pytest.mark.box

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 
 from accel_bench.cli.commands import LazyCommands
-from accel_bench.cli.output import print_aside
 from accel_bench.cli.streams import prepare_streams
 from accel_bench.documents.shown import printable
 from accel_bench.errors import AccelBenchError
@@ -67,7 +66,7 @@ def main() -> None:
     try:
         app(prog_name="accel-bench")
     except AccelBenchError as error:
-        print_aside(f"error: {printable(str(error))}")
+        _print_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:  # while typer was ending already
         sys.exit(_exit_code(130))
@@ -76,9 +75,15 @@ def main() -> None:
     except OSError as error:
         # Whoever read our output has gone, or cannot take more; what was measured is stored.
         if not isinstance(error, BrokenPipeError):
-            print_aside(f"error: {printable(str(error))}")
+            _print_error(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_exit_code(1))
+
+
+def _print_error(error: Exception) -> None:
+    from accel_bench.cli.output import print_aside  # `--help` needs no tables
+
+    print_aside(f"error: {printable(str(error))}")
 
 
 QUICK_SECONDS = 2.0
