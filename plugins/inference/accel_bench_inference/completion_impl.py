@@ -11,16 +11,16 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
-from accel_bench.builtin.engines.completion_stream_impl import (
+from accel_bench.errors import InvalidRunError
+from accel_bench.modeling.latencies import Served, now
+from accel_bench_inference.completion_stream_impl import (
     KEPT_LETTERS,
     Completion,
     Limits,
     read_stream,
     shown,
 )
-from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
-from accel_bench.errors import InvalidRunError
-from accel_bench.modeling.latencies import Served, now
+from accel_bench_inference.openai_endpoint import OpenAIEndpointOptions
 
 LEAST_SECONDS = 1e-3
 """Shortest wait for bytes: 0 would not wait at all."""

@@ -136,7 +136,7 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
         """Return the engine that asks the server."""
-        from accel_bench.builtin.engines.openai_endpoint_impl import EndpointEngine
+        from accel_bench_inference.openai_endpoint_impl import EndpointEngine
 
         engine = EndpointEngine(run, self.options)
         run.on_close(engine.close)

@@ -8,19 +8,19 @@ from http.client import HTTPConnection
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
-
-from accel_bench import Batch
-from accel_bench.builtin.engines.completion_impl import ask
-from accel_bench.builtin.engines.completion_stream_impl import (
+from accel_bench_inference.completion_impl import ask
+from accel_bench_inference.completion_stream_impl import (
     MOST_BYTES_OF_A_LINE,
     Completion,
     Limits,
     counted_tokens,
     read_stream,
 )
-from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
-from accel_bench.builtin.engines.openai_endpoint_impl import EndpointEngine
+from accel_bench_inference.openai_endpoint import OpenAIEndpointOptions
+from accel_bench_inference.openai_endpoint_impl import EndpointEngine
+from pydantic import ValidationError
+
+from accel_bench import Batch
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.latencies import Served, now
 

@@ -10,9 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
-from accel_bench.builtin.engines.completion_impl import ask
-from accel_bench.builtin.engines.completion_stream_impl import Completion, counted_tokens
-from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
 from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.latencies import (
     Arrivals,
@@ -22,6 +19,9 @@ from accel_bench.modeling.latencies import (
     now,
 )
 from accel_bench.modeling.prompts import Prompts
+from accel_bench_inference.completion_impl import ask
+from accel_bench_inference.completion_stream_impl import Completion, counted_tokens
+from accel_bench_inference.openai_endpoint import OpenAIEndpointOptions
 
 ENDING_SECONDS = 10.0
 """Longest wait for requests that are under way when the last lap has ended."""

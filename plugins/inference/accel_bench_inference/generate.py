@@ -41,12 +41,11 @@ class Generate(Plugin[Options]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Import torch: core sets it up next, and leaves it out of the memory that a run needs."""
-        from accel_bench.builtin.engines import generate_impl  # noqa: F401
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
         """Return the engine; the model goes into evaluation mode."""
-        from accel_bench.builtin.engines.generate_impl import GenerateEngine
+        from accel_bench_inference.generate_impl import GenerateEngine
 
         engine = GenerateEngine(run)
         run.on_evidence(engine.evidence)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_inference.generate import Generate
+from accel_bench_inference.generate_impl import Generator
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from accel_bench import Options, Run
-from accel_bench.builtin.engines.generate import Generate
-from accel_bench.builtin.engines.generate_impl import Generator
 from accel_bench.machine.info import read_machine
 from accel_bench.modeling.key_value_cache import expected_numbers, kept_lengths
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builtin.engines.gguf_model import FIRST_LETTER, write_gguf
 
 from accel_bench import testing
 from accel_bench.analysis.checks.agreement import agreement
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.modeling.loading import load_base_model
 from accel_bench.result import Result
+
+from .gguf_model import FIRST_LETTER, write_gguf
 
 pytestmark = pytest.mark.release
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from accel_bench_inference.completion_impl import ask
+from accel_bench_inference.completion_stream_impl import Completion
+from accel_bench_inference.openai_endpoint import OpenAIEndpointOptions
 
-from accel_bench.builtin.engines.completion_impl import ask
-from accel_bench.builtin.engines.completion_stream_impl import Completion
-from accel_bench.builtin.engines.openai_endpoint import OpenAIEndpointOptions
 from accel_bench.errors import InvalidRunError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
