@@ -123,8 +123,10 @@ print(json.dumps(found))
 
 WORKS = {
     "advise": ["results", "cost", "--price", "2"],
+    "ci": ["history", "stack = other"],
     "interop": ["results", "export", "--format", "mllog"],
     "op": ["op", "show", "rms_norm"],
+    "search": ["fit", "nulls.yaml", "--stack", "other", "--dry-run"],
     "share": ["bundle", "list"],
 }
 """Calls of folders on the stored results, or without any; of every command there is its help."""
