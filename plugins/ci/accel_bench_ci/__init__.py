@@ -1,0 +1,1 @@
+"""Gates, history and claims: what fails a change that makes training slower."""
