@@ -19,7 +19,8 @@ from documented import files_of, install_page
 
 from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.catalog.prices import TABLE_VARIABLE
-from accel_bench.cli.commands import DESCRIPTIONS, GROUP, RENAMED, VERBS, find_commands
+from accel_bench.cli.commands import DESCRIPTIONS, GROUP, RENAMED, find_commands
+from accel_bench.cli.groups import VERBS
 from accel_bench.cli.help import find_topics
 from accel_bench.cli.main import app
 from accel_bench.documents.load_toml import load_toml

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from accel_bench.cli.commands import LazyCommands
+from accel_bench.cli.groups import LazyCommands
 from accel_bench.cli.streams import prepare_streams
 from accel_bench.documents.shown import printable
 from accel_bench.errors import AccelBenchError
