@@ -126,6 +126,7 @@ WORKS = {
     "ci": ["history", "stack = other"],
     "interop": ["results", "export", "--format", "mllog"],
     "op": ["op", "show", "rms_norm"],
+    "profile": ["profile", "--nsys"],
     "search": ["fit", "nulls.yaml", "--stack", "other", "--dry-run"],
     "share": ["bundle", "list"],
 }

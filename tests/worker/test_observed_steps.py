@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,15 @@ import pytest
 from cli.program import surroundings
 from fault_plugins.distribution import install
 
+from accel_bench import Run
+from accel_bench.errors import HookError, PluginError
+from accel_bench.plugins.active import ActivePlugins
+from accel_bench.plugins.manager import with_observers
 from accel_bench.result import Result, Status
+from accel_bench.scenario.uses import Use
 from accel_bench.testing import run_plugin
+from accel_bench.worker.observed_steps import ObservedSteps
+from accel_bench.worker.record import RankRecord
 
 SOURCE = """
 from accel_bench import Metric, Options, Plugin, hookimpl
@@ -69,12 +77,35 @@ class Raising(Observing):
         raise ValueError("no counter")
 
 
+class Marking(Plugin[Options]):
+    @hookimpl
+    def observe_steps(self, run):
+        return self
+
+    steps = 1
+
+    def start(self):
+        self.calls = []
+
+    def mark(self, phase):
+        self.calls.append(phase)
+
+    def end_step(self, batches):
+        raise ValueError("no counter")
+
+    def fail(self, error):
+        self.calls.append(repr(error))
+
+    def finish(self):
+        return ()
+
+
 class Wordy(Observing):
     def finish(self):
         return "fast"
 """
 NULL = {slot: {"use": "null"} for slot in ("model", "data", "optimizer", "engine")}
-KINDS = ("Observing", "Nothing", "Endless", "Number", "Raising", "Wordy")
+KINDS = ("Observing", "Nothing", "Endless", "Number", "Raising", "Marking", "Wordy")
 
 
 @pytest.fixture
@@ -128,3 +159,28 @@ def test_a_plugin_that_observes_nothing_costs_no_step() -> None:
     result = observed("nothing")
     assert result.status is Status.OK
     assert result.ranks[0].observed_steps == 0
+
+
+@pytest.mark.usefixtures("site")
+def test_an_observer_follows_parts_of_steps_and_learns_that_one_has_failed(
+    make_run: Callable[..., Run],
+) -> None:
+    active = with_observers(ActivePlugins([]), [Use(use="marking")])
+    record = RankRecord()
+    steps = ObservedSteps(active, make_run(), record, lambda: None)
+    assert not steps.fail(ValueError("in a step of something else"))
+    assert steps.start()
+    steps.mark("forward")
+    observer: Any = active.plugins[0].instance
+    assert steps.fail(ValueError("a step")), "what is measured is complete"
+    assert observer.calls == ["forward", "ValueError('a step')"]
+    with pytest.raises(HookError, match="no counter") as caught:
+        steps.end_step([], 0.0)
+    assert not steps.fail(caught.value), "the observer itself has failed"
+    assert (record.profiled_steps, record.observed_steps) == (1, 0)
+
+
+@pytest.mark.usefixtures("site")
+def test_what_takes_another_part_in_a_run_is_no_observer_beside_the_experiment() -> None:
+    with pytest.raises(PluginError, match="'observing' cannot only observe steps: it has start_"):
+        with_observers(ActivePlugins([]), [Use(use="observing")])
