@@ -129,6 +129,9 @@ def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str]) -> N
         ("gate quickstart --stack baseline", "--repeats", "--rounds"),
         ("gate quickstart --stack baseline", "--max-pairs", "--max-rounds"),
         ("compare a b", "--reference", "`accel-bench results regressions`"),
+        ("run", "--stack", "--only"),
+        ("fit quickstart", "--at-most", "--max"),
+        ("recommend", "--at-most", "--metric-below"),
     ],
 )
 def test_the_former_name_of_an_option_is_answered_with_the_new_one(
