@@ -27,6 +27,7 @@ def contract() -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+@pytest.mark.box
 def test_hooks_declarations_and_doors_change_with_the_version_alone() -> None:
     recorded = json.loads(RECORD.read_text())
     now = {"version": CONTRACT_VERSION, "digest": contract()}
