@@ -38,7 +38,7 @@ def make_environment(place: Path, folders: Collection[str] = (), others: bool = 
     (site,) = place.glob("lib/python*/site-packages")
     # Folders that a .pth file names are not searched for further ones: ours in them are not read.
     paths = [ROOT / "core", *(ROOT / "plugins" / folder for folder in folders)]
-    paths += [file.parent for file in (ROOT / "plugins").glob("*/pyproject.toml") if others]
+    paths += [path for path in map(Path, sys.path) if others and (path / "pyproject.toml").exists()]
     installed = [path for path in sys.path if Path(path).name == "site-packages"]
     (site / "checkout.pth").write_text("".join(f"{path}\n" for path in [*paths, *installed]))
     write_metadata(site, folders, others)

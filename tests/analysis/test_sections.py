@@ -33,6 +33,7 @@ def test_ours_enter_by_the_door() -> None:
     assert all(entry.is_ours for entry in find_entries(GROUP, KIND).values())
 
 
+@pytest.mark.box
 def test_the_section_of_the_documentation_is_shown_where_it_is_named(
     site: Path, tmp_path: Path
 ) -> None:

@@ -134,10 +134,11 @@ def test_a_scenario_is_a_path_a_name_a_mapping_or_a_model(tmp_path: Path) -> Non
         ({"retries": -1}, ScenarioError, "retries: "),
         ({"repeat_round": 1}, ScenarioError, "resume=True"),
         ({"retry": 1}, TypeError, "did you mean 'retries'"),
-        (
+        pytest.param(
             {"overrides": {"launcher.use": "skypilot"}, "device": "cpu"},
             ScenarioError,
             "use `accel-bench run`",
+            marks=pytest.mark.box,
         ),
     ],
 )

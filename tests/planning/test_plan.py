@@ -382,6 +382,7 @@ def test_a_family_runs_all_its_cards_each_by_its_own_task(plan_of: Any) -> None:
     assert ("e5-small-v2", "embedding") in found
 
 
+@pytest.mark.box
 def test_models_of_a_family_get_data_that_their_task_learns_from(plan_of: Any) -> None:
     text = {"use": "text", "sequence_length": 32}
     plan = plan_of(PlanRequest(family="text-encoder"), model={}, data=text)
@@ -404,6 +405,7 @@ def test_models_of_a_family_get_data_that_their_task_learns_from(plan_of: Any) -
     assert not any(one.skipped for one in plan.planned)
 
 
+@pytest.mark.box
 def test_data_of_another_task_keep_the_settings_of_the_file(plan_of: Any) -> None:
     written = {"use": "text", "sequence_length": 256, "held_out": 0.1, "packing": False}
     request = PlanRequest(family="multimodal", overrides=(("data.seed", 7),))

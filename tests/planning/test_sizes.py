@@ -32,6 +32,7 @@ def plan_with(value: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return [one.experiment.scenario.data.sequence_length for one in plan.planned]
 
 
+@pytest.mark.box
 def test_ours_enter_by_the_door() -> None:
     assert {*find_entries(GROUP, "size")} == {*STAND_INS}
 
