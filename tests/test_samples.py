@@ -15,13 +15,13 @@ from analysis_factory import make_result
 
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.catalog.models import read_card
-from accel_bench.cli.request import find_drafts
 from accel_bench.documents.presets import PRESETS_GROUP, find_presets, preset_roots, presets_root
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.resolve import resolve
 from accel_bench.plugins.shipped import extras
 from accel_bench.scenario.draft import Draft, read_draft, read_stack
+from accel_bench.scenario.find import find_drafts
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -50,7 +50,7 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
     `plugin` adds its stack, as `run --plugin` does. Raises ScenarioError or PluginError for what
     the user must mend, and NothingToRunError when nothing is left.
     """
-    from accel_bench.cli.request import find_drafts
+    from accel_bench.scenario.find import find_drafts
 
     machine = read_machine()
     stacks, trackers = split_trackers((plugin,) if plugin else ())

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from accel_bench.cli.options import MeasureOptions, Names, takes
+from accel_bench.analysis.race import race_looks
+from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.statistics.sequential import GATE_CODES
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
+from accel_bench.analysis.summary import exit_code, judge_row
+from accel_bench.cli.options import MeasureOptions, Names, parse_fraction, takes
+from accel_bench.cli.output import form_of_output, print_aside, print_text
+from accel_bench.cli.request import Command, plan_request, run_plans
+from accel_bench.documents.shown import plain
+from accel_bench.errors import ScenarioError
+from accel_bench.launcher import Allocation
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.planning.sizes import plan_with_sizes
+from accel_bench.planning.trackers import split_trackers
+from accel_bench.report.formats import render
+from accel_bench.result import Status
+from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import find_drafts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +94,93 @@ def run(options: RunOptions) -> int:
 
     Unless --no-baseline is given, the baseline always runs too.
     """
-    from accel_bench.cli.request import run_scenarios
+    if options.repeat_round and not options.resume:
+        raise ScenarioError(
+            f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
+        )
+    if options.fail_if_slower is not None and options.no_baseline:
+        raise ScenarioError("--fail-if-slower needs the baseline; leave --no-baseline out")
+    machine = read_machine()
+    request = run_request(options)
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        drafts = find_drafts(options.files or ["quickstart"])
+    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        return _plan_and_run(drafts, machine, request, options, allocation)
 
-    return run_scenarios(options)
+
+def run_request(options: RunOptions) -> PlanRequest:
+    """Return the request of `accel-bench run` to the planner."""
+    added, _ = split_trackers(options.plugin or ())
+    return plan_request(
+        options,
+        {"measure.rounds": options.rounds},
+        # Who names a plugin and no file wants that one beside the baseline of the quickstart.
+        only=(*(options.only or ()), *(() if options.files else added)),
+        seeds=options.seeds or 0,
+        family=options.family or "",
+        no_baseline=options.no_baseline,
+        build_environments=not options.dry_run,
+        tags=tuple(options.tag or ()),
+        reference_point=options.reference_point or "",
+        race=options.race,
+        sections=tuple(options.section or ()),
+    )
+
+
+def _plan_and_run(
+    drafts: Sequence[Draft],
+    machine: Machine,
+    request: PlanRequest,
+    options: RunOptions,
+    allocation: Allocation | None,
+) -> int:
+    """Plan everything, run it, and return the exit code."""
+    with redirect_stdout(sys.stderr):
+        plans = [plan_with_sizes(draft, machine, request, not options.dry_run) for draft in drafts]
+    if request.race:
+        _refuse_idle_race(plans)
+
+    def show(summaries: Sequence[Summary]) -> None:
+        print_text(render(summaries, form_of_output(options.output), options.verbose).rstrip("\n"))
+
+    session: dict[str, Any] = {"interleave": options.interleave}
+    if options.repeat_round:
+        session["repeat_round"] = options.repeat_round - 1
+    command = Command(options, machine, allocation, show, session)
+    if options.fail_if_slower is not None:
+        floor = parse_fraction(options.fail_if_slower, "--fail-if-slower")
+        command = command._replace(exit_code=partial(_gated_code, floor=floor))
+    return run_plans(plans, command)
+
+
+def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
+    """Return the exit code with `--fail-if-slower`, and print why it is not 0."""
+    codes = set()
+    for summary in summaries:
+        for row in summary.experiments:
+            if row.stack != summary.baseline and row.status is not Status.SKIPPED:
+                outcome, reason = judge_row(row, summary.baseline, floor)
+                codes.add(GATE_CODES[outcome])
+                if outcome != "passed":
+                    print_aside(plain(reason))
+    return exit_code(summaries) or min(codes - {0}, default=0)
+
+
+def _refuse_idle_race(plans: Sequence[Plan]) -> None:
+    """Raise ScenarioError for a race that could not drop a stack."""
+    for plan in plans:
+        rounds = plan.file.measure.rounds
+        if plan.request.no_baseline:
+            raise ScenarioError(
+                "--race needs the baseline: what trains otherwise than it may drop no stack; leave "
+                "--no-baseline out"
+            )
+        if not race_looks(rounds):
+            raise ScenarioError(
+                f"--race drops stacks after {MINIMUM_ROUNDS}, {2 * MINIMUM_ROUNDS}, "
+                f"{4 * MINIMUM_ROUNDS} ... rounds, and there are {rounds}; give more, such as "
+                f"--rounds {4 * MINIMUM_ROUNDS}"
+            )

@@ -55,10 +55,10 @@ def check(
     Exits with 2 if one is wrong.
     """
     from accel_bench.analysis.wording import count
-    from accel_bench.cli.request import find_drafts
     from accel_bench.errors import AccelBenchError
     from accel_bench.machine.info import read_machine
     from accel_bench.planning.plan import PlanRequest, make_plan
+    from accel_bench.scenario.find import find_drafts
 
     machine, wrong = read_machine(), 0
     # A file is right or wrong wherever it is read.

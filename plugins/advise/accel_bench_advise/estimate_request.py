@@ -11,13 +11,14 @@ import typer
 from accel_bench.catalog.hardware import named_hardware
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_report, print_text
-from accel_bench.cli.request import find_drafts, parse_overrides
+from accel_bench.cli.request import parse_overrides
 from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.duration import recent_results
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import find_drafts
 from accel_bench.store.database import open_store
 from accel_bench_advise.estimate import EstimateOptions
 from accel_bench_advise.estimates.lengths import read_lengths, summarize_lengths

@@ -17,8 +17,7 @@ from accel_bench.catalog.hardware import named_hardware
 from accel_bench.catalog.models import list_cards, model_problems
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import find_drafts, run_request
-from accel_bench.cli.run import RunOptions, run
+from accel_bench.cli.run import RunOptions, run, run_request
 from accel_bench.documents.document import Location
 from accel_bench.documents.files import read_text
 from accel_bench.documents.load_json import load_json
@@ -30,6 +29,7 @@ from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, resolve_request
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import find_drafts
 from accel_bench.scenario.uses import ModelUse
 from accel_bench.store.queries import condition_of, model_ids
 from accel_bench.store.schema import RUNS

@@ -17,7 +17,7 @@ from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import MeasureOptions, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_text
-from accel_bench.cli.request import find_drafts, new_sessions, plan_request, print_failures
+from accel_bench.cli.request import new_sessions, one_draft, plan_request, print_failures
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.launcher import Allocation
@@ -78,16 +78,13 @@ def gate(options: GateOptions) -> int:
         if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
             raise StoreError(f"{path} cannot be written; name a file in a folder that is there")
     machine = read_machine()
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        drafts = find_drafts((options.scenario,))
-    if len(drafts) != 1:
-        raise ScenarioError(f"gate takes one scenario, and {options.scenario!r} holds several")
+    draft = one_draft(options.scenario, "gate")
     request = _request(options, None)
-    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
+    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
         if allocation is not None and allocation.exit_code is not None:
             return allocation.exit_code
         machine = machine_of(allocation, machine)
-        return _plan_and_run(drafts[0], machine, options, floor, allocation)
+        return _plan_and_run(draft, machine, options, floor, allocation)
 
 
 def _plan_and_run(

@@ -20,14 +20,13 @@ from accel_bench.analysis.checks.audit import DEGRADING_ALONE
 from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.cli.options import MeasureOptions, Names, Where, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import find_drafts, new_sessions, plan_request
+from accel_bench.cli.request import new_sessions, one_draft, plan_request
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.unfinished import open_results
-from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.checksums import intact
 from accel_bench.store.commands import one_of_each
@@ -106,25 +105,16 @@ def _chosen(store: Store, options: HistoryOptions) -> ColumnElement[bool]:
     text = options.scenario
     if any(sign in text for sign in CONDITION_SIGNS):
         return condition_of(store, text)
-    name = str(_draft(text).data.get("name", "")) if Path(text).is_file() else text
+    name = str(one_draft(text, "history").data.get("name", "")) if Path(text).is_file() else text
     same: ColumnElement[bool] = RUNS.c.scenario == name
     return same
-
-
-def _draft(text: str) -> Draft:
-    """Return the one scenario of a file or a shipped name. Raises ScenarioError."""
-    with redirect_stdout(sys.stderr):
-        drafts = find_drafts((text,))
-    if len(drafts) != 1:
-        raise ScenarioError(f"history takes one scenario, and {text!r} holds several")
-    return drafts[0]
 
 
 def _confirm(
     worse: Sequence[History], found: Sequence[History], options: HistoryOptions
 ) -> list[Confirmation]:
     """Run what became worse beside its baseline, and judge each step by that."""
-    draft, machine = _draft(options.scenario), read_machine()
+    draft, machine = one_draft(options.scenario, "history"), read_machine()
     stacks = tuple(dict.fromkeys(one.stack for one in worse))
     request = plan_request(options, {"measure.rounds": options.rounds}, only=stacks)
     with allocated([draft], machine, request, sys.argv, False) as allocation:

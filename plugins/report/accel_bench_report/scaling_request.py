@@ -11,7 +11,7 @@ from typing import Any
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Command, find_drafts, plan_request, run_plans
+from accel_bench.cli.request import Command, plan_request, run_plans
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.groups import with_groups_of_plugins
@@ -21,6 +21,7 @@ from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.scenario.batches import KEYS
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import find_drafts
 from accel_bench_report.scaling import ScalingOptions
 from accel_bench_report.sweep import NAME, Sweep, scaling_of
 from accel_bench_report.tables.scaling import BATCH, SIZES, project
