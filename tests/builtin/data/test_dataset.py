@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fault_plugins.distribution import install
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig
@@ -18,6 +22,8 @@ from accel_bench import Batch, Device, Run
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.batch_plan import BatchPlan, Padding, sample_order
 from accel_bench.modeling.data.token_batches import TokenDataset, batches, batches_of
+from accel_bench.plugins.registry import installed
+from accel_bench.testing import run_scenario
 
 
 def ragged(lengths: list[int], sequence_length: int = 16) -> TokenDataset:
@@ -229,3 +235,40 @@ def test_pairs_are_squares_of_lengths_and_with_padding_of_widths() -> None:
     assert (batch.tokens.real_pairs, batch.tokens.processed_pairs) == (9 + 25, 2 * 25)
     batch = next(batches(ragged([3, 5]), BatchPlan(2, padding="max_length")))
     assert (batch.tokens.real_pairs, batch.tokens.processed_pairs) == (9 + 25, 2 * 256)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "data.md"
+
+
+def test_the_data_plugin_of_the_page_trains_and_holds_samples_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    install(tmp_path, "acme-countdown", {"countdown": "Countdown"}, source)
+    small = {"num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 32}
+    written = {
+        "name": "countdown",
+        "model": {"id": "tiny-llama-cpu", "overrides": small},
+        "data": {"use": "countdown", "sequence_length": 16, "held_out": 8},
+        "train": {"micro_batch_size": 2, "learning_rate": 1e-2},
+        "stacks": {"baseline": []},
+        "resources": {"device": "cpu", "threads": 1},
+        "measure": {"warmup": 1, "steps": 8, "rounds": 1, "phase_steps": 0},
+    }
+    file = tmp_path / "countdown.yaml"
+    file.write_text(json.dumps(written))
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        installed.cache_clear()
+        result = run_scenario(file)["baseline"]
+    installed.cache_clear()
+    window = result.ranks[0].window
+    assert window is not None, result.reasons
+    first, *_, last = [one.loss or 0 for one in (*window.warmup, *window.samples)]
+    assert last < first / 2
+    assert {one.real_tokens for one in window.samples} == {32}
+    learning = result.ranks[0].learning
+    assert learning is not None
+    before, after = learning.evaluations
+    assert before.sequences == 8
+    assert after.loss < before.loss / 2
