@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accel_bench.documents.canonical import digest
@@ -14,10 +14,6 @@ Columns = dict[str, Any]
 
 SHA256_DIGITS = 64
 """Hex digits of a whole checksum."""
-
-
-CONTENTS = ("result", "samples")
-"""What is stored of a run beside its columns, by the names that `schema.reading` gives them."""
 
 
 def content_checksum(document: bytes, samples: bytes) -> str:
@@ -36,17 +32,16 @@ def _checksum(values: list[Any]) -> str:
     return digest(values, SHA256_DIGITS)
 
 
-def intact(columns: Mapping[str, Any]) -> bool:
-    """Return whether the columns match their checksum, and the content of a run its own.
+def intact(columns: Mapping[str, Any], contents: Sequence[Any] = ()) -> bool:
+    """Return whether the columns match their checksum, and the contents of a run their own.
 
-    They are those of a whole row, in the order in which `schema.within_limits` reads them, with the
-    contents last.
+    They are those of a whole row, in the order in which `schema.within_limits` reads them, and the
+    contents behind them, if any.
     """
     values = [*columns.values()]
-    contents = [values.pop() for name in CONTENTS if name in columns][::-1]
-    checksum = values.pop()
+    own = len(values) - len(contents) - 1
     try:
-        if _checksum(values) != checksum:
+        if _checksum(values[:own]) != values[own]:
             return False
     except (TypeError, ValueError):
         # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.

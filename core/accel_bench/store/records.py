@@ -24,7 +24,7 @@ from accel_bench.documents.redaction import SPOILED, Redactor
 from accel_bench.errors import ResultTooLargeError, StoreError, UnreadableResultError
 from accel_bench.result import Result, Sample
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store.checksums import CONTENTS, Columns, content_checksum, with_checksum
+from accel_bench.store.checksums import Columns, content_checksum, with_checksum
 from accel_bench.store.fields import derived_columns
 from accel_bench.store.rows import problem_of, text_of
 from accel_bench.store.schema import (
@@ -184,9 +184,8 @@ def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
     if problem := problem_of(columns):
         raise StoreError(problem)
     try:
-        document, samples = (columns[name] for name in CONTENTS)
-        result = parse_result(_decompress(document))
-        return _with_samples(result, _decompress(samples)) if with_samples else result
+        result = parse_result(_decompress(columns["result"]))
+        return _with_samples(result, _decompress(columns["samples"])) if with_samples else result
     except (ValueError, zlib.error, RecursionError) as error:
         raise StoreError(
             f"run {text_of(columns['run_id'])!r} is intact, but this version of accel-bench cannot "

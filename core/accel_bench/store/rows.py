@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.documents.base import JsonValue
 from accel_bench.scenario.uses import TOKENS
-from accel_bench.store.checksums import CONTENTS, intact
+from accel_bench.store.checksums import intact
 from accel_bench.store.fields import FIGURES_VERSION
 from accel_bench.store.schema import (
     COUNTS,
@@ -95,9 +95,10 @@ class Row(NamedTuple):
 def problem_of(columns: Mapping[str, Any]) -> str:
     """Return why a run cannot be believed; empty where it can."""
     run_id = text_of(columns["run_id"])
-    if any(columns.get(name) is None for name in CONTENTS):
+    contents = columns.get("result"), columns.get("samples")
+    if None in contents:
         return f"{run_id}: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES} bytes or without a document"
-    if not intact(columns):
+    if not intact(columns, contents):
         return f"{run_id}: corrupt, the content does not fit its checksum; run the experiment again"
     return ""
 
