@@ -39,26 +39,31 @@ from accel_bench.store.selection import select_pairs
 from accel_bench.store.sqlite import FILE_NAME
 from benchmarks.entry import Counts, Entry, this_machine
 
-ROWS, LISTED_ROWS, QUICK_ROWS = 1_000_000, 10_000, 2_000
+ROWS, LISTED_ROWS, CORRUPT_ROWS, QUICK_ROWS = 1_000_000, 10_000, 300_000, 2_000
 AT_ONCE = 5_000
 STEPS = 20
-GOALS = {"report": 10.0, "cost": 3.0, "pivot": 3.0, "summary": 3.0}
+GOALS = {"report": 10.0, "cost": 3.0, "pivot": 3.0, "summary": 3.0, "list-corrupt": 10.0}
 """Processor seconds of commands that read more than columns."""
 
 PEAK = 150.0
-"""Megabytes of `summary`."""
+"""Megabytes of `cost`, `pivot` and `summary`."""
 
 SCENARIOS, STACKS, ROUNDS = 100, 10, 50
 
 
 def measure_store(counts: Counts) -> list[Entry]:
-    """Measure a store of a million runs on SQLite, and commands on ten thousand."""
-    many, few = (ROWS, LISTED_ROWS) if counts.rounds > 1 else (QUICK_ROWS, QUICK_ROWS)
+    """Measure a store of a million runs on SQLite, commands on ten thousand, and corrupt rows."""
+    whole = (ROWS, LISTED_ROWS, CORRUPT_ROWS)
+    many, few, bad = whole if counts.rounds > 1 else [QUICK_ROWS] * len(whole)
     machine = this_machine()
     with tempfile.TemporaryDirectory(prefix="accel-bench-store-") as root:
-        listed, large = Path(root, "listed"), Path(root, "large")
+        listed, corrupt, large = (Path(root, name) for name in ("listed", "corrupt", "large"))
         fill(listed, few, whole=True)
         entries = list(_commands(listed, few, machine))
+        fill(corrupt, bad)
+        with closing(sqlite3.connect(corrupt / FILE_NAME)) as database, database:
+            database.execute("UPDATE runs SET checksum = 'x' || substr(checksum, 2)")
+        entries += _command("list-corrupt", ["results", "list"], corrupt, bad, machine)
         fill(large, many)
         with open_store(large, write=True) as store:
             entries += _queries(store, many, machine)
@@ -79,19 +84,7 @@ def _commands(folder: Path, rows: int, machine: dict[str, JsonValue]) -> Iterato
         "report": ["report", "--where", "round >= 0", "--html", str(page)],
     }
     for name, command in commands.items():
-        used = [_used(command, folder) for _ in range(3)]
-        clocks, processors, peaks = zip(*used, strict=True)
-        yield Entry(
-            name=f"store-{name}-{rows}",
-            value=median(processors),
-            unit="processor seconds",
-            goal=GOALS.get(name, 2.0),
-            goal_is="at most",
-            samples={"processor_seconds": processors, "clock_seconds": clocks},
-            machine=machine,
-        )
-        if name == "summary":
-            yield from _beside_scan(processors, peaks, folder, machine)
+        yield from _command(name, command, folder, rows, machine)
     yield Entry(
         name=f"store-report-size-{rows}",
         value=page.stat().st_size / 1e6,
@@ -101,6 +94,35 @@ def _commands(folder: Path, rows: int, machine: dict[str, JsonValue]) -> Iterato
         samples={},
         machine=machine,
     )
+
+
+def _command(
+    name: str, command: list[str], folder: Path, rows: int, machine: dict[str, JsonValue]
+) -> Iterator[Entry]:
+    """Yield processor seconds of a command, and the peak of one that reads every run."""
+    used = [_used(command, folder) for _ in range(3)]
+    clocks, processors, peaks = zip(*used, strict=True)
+    yield Entry(
+        name=f"store-{name}-{rows}",
+        value=median(processors),
+        unit="processor seconds",
+        goal=GOALS.get(name, 2.0),
+        goal_is="at most",
+        samples={"processor_seconds": processors, "clock_seconds": clocks},
+        machine=machine,
+    )
+    if name in ("cost", "pivot", "summary"):
+        yield Entry(
+            name=f"store-{name}-peak",
+            value=max(peaks),
+            unit="MB",
+            goal=PEAK,
+            goal_is="at most",
+            samples={"megabytes": peaks},
+            machine=machine,
+        )
+    if name == "summary":
+        yield _over_scan(processors, folder, machine)
 
 
 def _used(command: list[str], folder: Path) -> tuple[float, float, float]:
@@ -116,30 +138,16 @@ def _used(command: list[str], folder: Path) -> tuple[float, float, float]:
     return time.perf_counter() - started, seconds, used.ru_maxrss * 1024 / 1e6
 
 
-def _beside_scan(
-    processors: tuple[float, ...],
-    peaks: tuple[float, ...],
-    folder: Path,
-    machine: dict[str, JsonValue],
-) -> Iterator[Entry]:
-    """Yield the seconds of `summary` over those of parsing the same rows alone, and its peak."""
+def _over_scan(processors: tuple[float, ...], folder: Path, machine: dict[str, JsonValue]) -> Entry:
+    """Return the seconds of `summary` over those of parsing the same rows alone."""
     scans = tuple(_scan_seconds(folder) for _ in range(3))
-    yield Entry(
+    return Entry(
         name="store-summary-over-scan",
         value=median(processors) / median(scans),
         unit="ratio",
         goal=None,
         goal_is="at most",
         samples={"processor_seconds": processors, "scan_processor_seconds": scans},
-        machine=machine,
-    )
-    yield Entry(
-        name="store-summary-peak",
-        value=max(peaks),
-        unit="MB",
-        goal=PEAK,
-        goal_is="at most",
-        samples={"megabytes": peaks},
         machine=machine,
     )
 

@@ -41,7 +41,8 @@ def list_runs(
         found = store.each_row(*conditions, newest=newest)
         listed = [_cells(row, numbers) for row in found]
     stored = {row["run_id"] for row in listed}
-    if len(names := names_of(listed)) > min(map(len, listed), default=0):
+    if max(map(len, listed), default=0) > len(LIST_COLUMNS) + bool(numbers):
+        names = names_of(listed)
         listed = [{name: row.get(name) for name in names} for row in listed]
     unfinished = (row for row in map(_unfinished_run, cut_off) if row["run_id"] not in stored)
     return _with_labels([*listed, *unfinished], labels_of(store))
