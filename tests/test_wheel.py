@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -86,15 +87,31 @@ def test_every_wheel_says_that_it_is_typed(wheels: Path) -> None:
         assert f"{wheel.name.partition('-')[0]}/py.typed" in names, wheel.name
 
 
-@pytest.mark.parametrize("kind", ["scenarios", "stacks", "models", "hardware"])
-def test_the_samples_are_inside(kind: str, site: Path, tmp_path: Path) -> None:
-    found = names(call(site, tmp_path, kind, "list", "--format", "json"))
+@pytest.mark.parametrize(
+    ("kind", "noun"),
+    [
+        ("scenarios", "scenarios"),
+        ("stacks", "catalog stacks"),
+        ("models", "catalog models"),
+        ("hardware", "catalog devices"),
+    ],
+)
+def test_the_samples_are_inside(kind: str, noun: str, site: Path, tmp_path: Path) -> None:
+    found = names(call(site, tmp_path, *noun.split(), "list", "--format", "json"))
     shipped = {path.stem for path in (ROOT / "sample_configurations" / kind).glob("*.yaml")}
     brought = {
         path.stem
         for path in (ROOT / "plugins").glob(f"*/accel_bench_*/sample_configurations/{kind}/*.yaml")
     }
     assert set(found) == shipped | brought
+
+
+def test_topics_of_help_are_inside_and_no_extra_is_a_folder(site: Path, tmp_path: Path) -> None:
+    topics = {path.stem for path in (ROOT / "sample_configurations" / "help").glob("*.txt")}
+    assert {*re.findall(r"^  ([a-z-]+)  ", call(site, tmp_path, "help"), re.M)} >= topics
+    assert "./plugins/" not in call(site, tmp_path, "plugins") + call(
+        site, tmp_path, "catalog", "stacks"
+    )
 
 
 def test_the_plugins_of_all_wheels_are_listed(site: Path, tmp_path: Path) -> None:
