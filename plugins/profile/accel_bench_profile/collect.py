@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from accel_bench.errors import AccelBenchError, ScenarioError
+from accel_bench.interchange.tensorboard_events import needing_tensorboard
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
-from accel_bench.result import Result, Status
+from accel_bench.result import Result, Status, Window
 from accel_bench.runner.outcome import steps_of
-from accel_bench_profile.events import profile_scalars, window_scalars, write_scalars
 from accel_bench_profile.figures.answer import answer_of, findings_of
+from accel_bench_profile.figures.memory_schema import StepScalars
 from accel_bench_profile.figures.reading import PROFILE_FOLDER, read_profile
 from accel_bench_profile.figures.schema import ProfileReport, RankProfile, StackProfile
 
@@ -119,3 +121,53 @@ def _no_profile(run: Result) -> str:
     return f"no profile: the run ended as {run.status.value}" + "".join(
         f": {reason}" for reason in run.reasons[:1]
     )
+
+
+WALL_TIME, ELAPSED_TIME = "Wall Time", "Elapsed Time"
+ELEMENTS_PER_SECOND, MEMORY = "Elements per Second", "Memory"
+"""Tags of a step: its seconds, those since the first step began, tokens in a second, and bytes."""
+
+
+def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]]) -> None:
+    """Write the scalars of steps, by tag, as an event file in a folder.
+
+    Raises AccelBenchError where tensorboard is not installed.
+    """
+    with needing_tensorboard():
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    writer = EventFileWriter(str(folder))
+    try:
+        for step, scalars in rows:
+            values = [Summary.Value(tag=tag, simple_value=one) for tag, one in scalars.items()]
+            writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+    finally:
+        writer.close()
+
+
+def window_scalars(window: Window) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number and the scalars of each measured step."""
+    elapsed = 0.0
+    for sample in window.samples:
+        elapsed += sample.seconds
+        yield sample.step, _scalars(sample.seconds, elapsed, sample.real_tokens)
+
+
+def profile_scalars(
+    steps: Iterable[StepScalars], first: int
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the number and the scalars of each step of a profile, of which memory is known.
+
+    They are numbered from `first`.
+    """
+    elapsed = 0.0
+    for number, step in enumerate(steps, first):
+        elapsed += step.seconds
+        found = _scalars(step.seconds, elapsed, step.elements)
+        yield number, found | ({} if step.memory_bytes is None else {MEMORY: step.memory_bytes})
+
+
+def _scalars(seconds: float, elapsed: float, elements: int) -> dict[str, float]:
+    rate = {ELEMENTS_PER_SECOND: elements / seconds} if seconds else {}
+    return {WALL_TIME: seconds, ELAPSED_TIME: elapsed, **rate}

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from accel_bench.cli.options import Names, PlanOptions, takes
+from accel_bench.cli.dry_run import print_plan
+from accel_bench.cli.options import Names, PlanOptions, split_names, takes
+from accel_bench.cli.output import print_report
+from accel_bench.cli.request import new_sessions, one_draft, plan_request, print_failures
+from accel_bench.documents.load import SUFFIXES
+from accel_bench.errors import NothingToRunError, ScenarioError
+from accel_bench.launcher import Allocation
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.report.table import Report
+from accel_bench.result import Result
+from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.runner.session import run_side_by_side
+from accel_bench.runner.unfinished import open_results
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.uses import Use
+from accel_bench_profile.collect import (
+    collect_profiles,
+    refuse_marks_without_cuda,
+    refuse_without_torch,
+)
+from accel_bench_profile.collect_waterfalls import Side, collect_waterfalls
+from accel_bench_profile.figures.schema import ProfileReport
+from accel_bench_profile.figures.waterfall_schema import WaterfallReport
+from accel_bench_profile.view import profile_view
+from accel_bench_profile.waterfall_view import waterfall_view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +114,155 @@ def profile(options: ProfileOptions) -> int:
     file they are the baselines of two scenarios, or what --stack names: `NAME` is that of both,
     `NAME,OTHER` that of SCENARIO and that of FILE.
     """
-    from accel_bench_profile.request import print_nsys, run_profile
-
     return print_nsys(sys.argv) if options.nsys else run_profile(options)
+
+
+RECORDED = ("skip", "wait", "warmup", "active", "repeat", "top", "shapes", "python_stack", "memory")
+"""Options that are those of the plugin that records."""
+
+
+def run_profile(options: ProfileOptions) -> int:
+    """Run the stacks once each, print what was recorded, and return the exit code."""
+    if options.against is not None and (options.nvtx or options.memory):
+        unused = "--nvtx" if options.nvtx else "--memory"
+        raise ScenarioError(f"--against compares what torch's profiler records: leave out {unused}")
+    draft = one_draft(options.scenario, "profile")
+    machine = read_machine()
+    request = _request(options)
+    drafts = [draft, *_other_scenario(options.against)]
+    requests = [request]
+    if len(drafts) > 1:
+        requests = _of_each(request, drafts, machine)
+    elif options.against is not None:
+        requests = [_of_both(request, draft, machine, options.against)]
+    shared = requests[0] if len(requests) == 1 else replace(request, only=(), no_baseline=False)
+    with allocated(drafts, machine, shared, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        plans = [
+            _plan(options, one, machine, own) for one, own in zip(drafts, requests, strict=True)
+        ]
+        return _profile(options, plans, machine, allocation)
+
+
+def print_nsys(arguments: Sequence[str]) -> int:
+    """Print the command that records this one with Nsight Systems; return the exit code.
+
+    It captures what lies between cudaProfilerStart and cudaProfilerStop, which `--nvtx` calls
+    around the active steps of each rank.
+    """
+    own = [one for one in arguments[1:] if one != "--nsys"]
+    command = ["nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none"]
+    # A report of each capture: every stack has a run of its own.
+    command += ["--capture-range=cudaProfilerApi", "--capture-range-end=repeat"]
+    command += ["--output=accel-bench-profile", "--force-overwrite=true"]
+    print(shlex.join([*command, sys.executable, "-m", "accel_bench", *own, "--nvtx"]))
+    return 0
+
+
+def _request(options: ProfileOptions) -> PlanRequest:
+    stacks = tuple(split_names(options.stack))
+    recorded = {name: getattr(options, name) for name in RECORDED} | {"nsight": options.nvtx}
+    return plan_request(
+        options,
+        {"measure.rounds": _rounds(options)},
+        only=stacks,
+        no_baseline=bool(stacks),
+        build_environments=not options.dry_run,
+        observers=(Use(use="profile", options=recorded),),
+    )
+
+
+def _rounds(options: ProfileOptions) -> int | None:
+    """Return how many rounds to measure; None for as many as the scenario says."""
+    return options.rounds or (None if options.against is not None else 1)
+
+
+def _other_scenario(against: str | None) -> list[Draft]:
+    """Return the scenario that `--against` names by its file; none where it names a stack."""
+    if against is None or not (Path(against).suffix in SUFFIXES or Path(against).is_file()):
+        return []
+    return [one_draft(against, "profile --against")]
+
+
+def _of_each(request: PlanRequest, drafts: Sequence[Draft], machine: Machine) -> list[PlanRequest]:
+    """Return a request for each of two scenarios. Raises ScenarioError for more than two stacks."""
+    if len(request.only) > 2:
+        given = ", ".join(request.only)
+        raise ScenarioError(f"--stack takes one stack of each file, and gets {given!r}")
+    with redirect_stdout(sys.stderr):
+        named = request.only or [make_plan(one, machine, request).baseline for one in drafts]
+    return [replace(request, only=(name,), no_baseline=True) for name in (named[0], named[-1])]
+
+
+def _of_both(request: PlanRequest, draft: Draft, machine: Machine, against: str) -> PlanRequest:
+    """Return the request for the stacks A and B. Raises ScenarioError for more than one A."""
+    if not request.only:
+        with redirect_stdout(sys.stderr):
+            request = replace(request, only=(make_plan(draft, machine, request).baseline,))
+    if len(request.only) != 1 or request.only == (against,):
+        given = ", ".join(request.only)
+        raise ScenarioError(f"--against takes one other stack in --stack, and gets {given!r}")
+    return replace(request, only=(*request.only, against), no_baseline=True)
+
+
+def _plan(options: ProfileOptions, draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
+    """Return the plan. Raises NothingToRunError or ScenarioError for what cannot be profiled."""
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        plan = make_plan(draft, machine, request)
+    if plan.nothing:
+        raise NothingToRunError(plan.nothing)
+    refuse_without_torch(plan, machine)
+    if options.nvtx:
+        refuse_marks_without_cuda(plan)
+    return plan
+
+
+def _profile(
+    options: ProfileOptions,
+    plans: Sequence[Plan],
+    machine: Machine,
+    allocation: Allocation | None,
+) -> int:
+    if options.dry_run:
+        print_plan(plans, machine, options.results, options.output)
+        return 0
+    with open_results(options.results, write=True) as store:
+        with new_sessions(options, store, machine, allocation) as new_session:
+            sessions = [new_session() for _ in plans]
+            run_side_by_side(sessions, plans)
+        results = [store.results(session=session.id) for session in sessions]
+        report, view = _collected(options, plans, store.folder, results)
+        print_report(view, options.output)
+        if options.output == "table":
+            print_failures(store, sessions)
+    return report.exit_code
+
+
+def _collected(
+    options: ProfileOptions, plans: Sequence[Plan], root: Path, results: Sequence[Sequence[Result]]
+) -> tuple[ProfileReport | WaterfallReport, Report]:
+    """Return what the sessions have left: profiles, or the way from one stack to the other."""
+    if options.against is None:
+        report = collect_profiles(root, results[0])
+        return report, profile_view(report, options.top)
+    waterfalls = collect_waterfalls(root, *_sides(options, plans, results))
+    return waterfalls, waterfall_view(waterfalls, options.top)
+
+
+def _sides(
+    options: ProfileOptions, plans: Sequence[Plan], results: Sequence[Sequence[Result]]
+) -> tuple[Side, Side]:
+    """Return what is compared; stacks of two scenarios have the scenario's name, or the file's."""
+    if len(plans) == 1:
+        first, second = plans[0].request.only
+        return Side(results[0], first), Side(results[0], second)
+    titles = [plan.file.name for plan in plans]
+    if titles[0] == titles[1]:
+        titles = [options.scenario, str(options.against)]
+    a, b = (
+        Side(found, plan.request.only[0], f"{title} {plan.request.only[0]}")
+        for plan, title, found in zip(plans, titles, results, strict=True)
+    )
+    return a, b

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from accel_bench.cli.options import Names, takes
-from accel_bench.cli.output import AnyFormat
+from accel_bench.cli.output import AnyFormat, print_report
+from accel_bench.cli.request import one_draft, parse_overrides
+from accel_bench.documents.base import JsonValue
+from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.runner.purpose import ask_ranks, plan_stack
+from accel_bench.scenario.draft import Draft
+from accel_bench_profile.count_view import difference_report, ledger_report
+from accel_bench_profile.ledger.difference import difference
+from accel_bench_profile.ledger.schema import (
+    Entry,
+    Ledger,
+    RankLedger,
+    merge,
+    read_ledger,
+    write_ledger,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +84,117 @@ def count(options: CountOptions) -> int:
     the difference is printed, from the reference to the stack, with the module and the source line
     of everything that rose.
     """
-    from accel_bench_profile.count_request import run_count
-
     return run_count(options)
+
+
+ROSE = 1
+"""Exit code where anything rose."""
+
+
+def run_count(options: CountOptions) -> int:
+    """Count, print the ledger or its difference from another, and return the exit code."""
+    draft, machine = one_draft(options.scenario, "count"), read_machine()
+    reference = None
+    if options.against is not None and Path(options.against).is_file():
+        reference = read_ledger(Path(options.against))
+    planned = _plan(options, draft, machine, options.stack)
+    other = None
+    if options.against is not None and reference is None:
+        other = _other(options, draft, machine)
+    ledger = _count(options, planned, machine)
+    if options.save is not None:
+        write_ledger(options.save, ledger)
+        typer.echo(f"ledger: {options.save}", err=True)
+    if other is not None:
+        reference = _count(options, other, machine)
+    if reference is None:
+        print_report(ledger_report(ledger), options.output)
+        return 0
+    found = difference(reference, ledger)
+    print_report(difference_report(found), options.output)
+    return ROSE if found.closes else 0
+
+
+def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
+    if sys.stderr.isatty():
+        typer.echo(f"counting a step of {planned.experiment.stack.name}", err=True)
+    with redirect_stdout(sys.stderr):
+        return count_planned(planned, machine, options.trust_remote_code)
+
+
+def _other(options: CountOptions, draft: Draft, machine: Machine) -> Planned:
+    """Return the plan of the reference stack. Raises ScenarioError for what is neither."""
+    assert options.against is not None
+    with redirect_stdout(sys.stderr):
+        request = replace(_request(options), build_environments=False)
+        stacks = make_plan(draft, machine, request).file.stacks
+    if options.against not in stacks:
+        hint = did_you_mean(options.against, stacks)
+        raise ScenarioError(
+            f"--against {options.against}: neither a file nor a stack of the scenario{hint}"
+        )
+    return _plan(options, draft, machine, options.against)
+
+
+def _plan(options: CountOptions, draft: Draft, machine: Machine, stack: str | None) -> Planned:
+    """Return the one experiment of a stack; without a name, of the baseline."""
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        return plan_stack(draft, machine, _request(options), stack)
+
+
+def _request(options: CountOptions) -> PlanRequest:
+    short = {"measure.timeout_seconds": options.timeout, "resources.device": options.device}
+    return PlanRequest(
+        plugins=tuple(options.plugin or ()),
+        overrides=parse_overrides(options.set_ or [], short),
+        allow_environment=options.allow_env,
+        trust_remote_code=options.trust_remote_code,
+        force=options.force,
+        oversubscribe=options.oversubscribe,
+    )
+
+
+NOT_WORK = {"name", "description", "environment", "launcher", "measure", "metrics"}
+"""Keys of a scenario that change nothing that a step does, or may be secret."""
+
+LEFT_OUT = (
+    "segments of the allocator, workspaces of kernels and what other threads do are not counted: "
+    "they are not the same in every run"
+)
+
+
+def count_planned(planned: Planned, machine: Machine, trust_remote_code: bool = False) -> Ledger:
+    """Return the ledger of an experiment, counted in fresh processes; nothing is stored.
+
+    Raises WorkerError where a rank has failed.
+    """
+    found = ask_ranks("count", planned, machine, trust_remote_code=trust_remote_code)
+    ranks = [RankLedger.model_validate_json(one) for one in found]
+    return make_ledger(planned, planned.machine(machine), ranks)
+
+
+def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> Ledger:
+    """Return the ledger of all ranks together."""
+    scenario = planned.experiment.scenario
+    entries: list[Entry] = [entry for rank in ranks for entry in rank.entries]
+    reasons = (reason for rank in ranks for reason in rank.left_out)
+    plugins = {one.distribution: one.version for one in planned.active.versions()}
+    work = scenario.model_dump(mode="json", exclude=NOT_WORK, exclude_none=True)
+    return Ledger(
+        scenario=scenario.name,
+        stack=planned.experiment.stack.name,
+        work=dict(_dotted(work)),
+        device=scenario.resources.device,
+        ranks=len(ranks),
+        versions={"python": machine.python, **machine.versions, **plugins},
+        entries=merge(entries),
+        left_out=tuple(dict.fromkeys((LEFT_OUT, *reasons))),
+    )
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from accel_bench_profile.ledger.difference import difference
-from accel_bench_profile.ledger.files import read_ledger
+from accel_bench_profile.ledger.schema import read_ledger
 from cli.program import Done, call, start
 from fault_plugins.distribution import install
 from several_ranks.scenarios import forking, write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accel_bench_profile.figures.modules import ROOT
 from accel_bench_profile.figures.schema import RankProfile
-from accel_bench_profile.memory_view import memory_tables
+from accel_bench_profile.view import memory_tables
 
 
 def test_what_the_model_itself_saves_has_the_name_that_waterfalls_give_it() -> None:

@@ -10,8 +10,8 @@ import torch
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.worker.communication import is_collective
 from accel_bench.worker.flops.operations import moves_nothing
+from accel_bench_profile.figures.kinds import shared_kind
 from accel_bench_profile.ledger.schema import Kind
-from accel_bench_profile.operation_kinds import shared_kind
 
 SYNCHRONIZING = frozenset(
     {

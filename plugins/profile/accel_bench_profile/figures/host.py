@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from statistics import median
 
-from accel_bench_profile.figures.communication import collectives_of
-from accel_bench_profile.figures.kinds import READ, WAITS, computes
+from accel_bench_profile.figures.kinds import BACKEND, READ, WAITS, computes, kind_of
 from accel_bench_profile.figures.schema import Gap, HostReads, HostTime, LaunchGaps, Place
 from accel_bench_profile.figures.spans import (
     Cycle,
@@ -58,6 +57,18 @@ def _no_operation(cycle: Cycle, step: Span) -> list[Interval]:
     computing = [one for one in cycle.operations if computes(one.name)]
     busy = within([*computing, *collectives_of(cycle)], step)
     return without([(step.start, step.end)], busy)
+
+
+def collectives_of(cycle: Cycle) -> list[Span]:
+    """Return kernels of collectives; on a CPU their calls, and what the backend does for them."""
+    if cycle.device:
+        return [one for one in cycle.device if kind_of(one.name) == "communication"]
+    return [
+        one
+        for one in cycle.spans
+        if (one.kind == "operation" and kind_of(one.name) == "communication")
+        or (one.kind == "range" and BACKEND.search(one.name))
+    ]
 
 
 def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Literal, TypeAlias
 
-from accel_bench_profile import operation_kinds as analysis_kinds
+from accel_bench_profile.figures.modules import StepKind
 from accel_bench_profile.figures.schema import Kind
+
+SharedKind: TypeAlias = Literal["optimizer", "loss", "attention", "norm"]
+"""Kinds that profiles and ledgers have."""
+
+SHARED: Mapping[SharedKind, str] = {
+    "optimizer": r"_fused_(adam|sgd|adagrad)|Fused(Adam|Sgd|Adagrad)",
+    "loss": r"cross_entropy|nll_?loss|log_?softmax|(mse|l1|kl_div)_?loss",
+    "attention": r"attention|flash|fmha|sdpa|_fort_native_sdp|softmax",
+    "norm": r"(layer|rms|group|batch)_?norm|RowwiseMoments",
+}
+"""Names by kind, in the order in which they are tried, whatever their case."""
+
+
+@lru_cache(maxsize=4096)
+def shared_kind(name: str) -> SharedKind | None:
+    """Return the kind of an operation or kernel by its name; None for one of another kind."""
+    known = (kind for kind, form in SHARED.items() if re.search(form, name, re.IGNORECASE))
+    return next(known, None)
+
 
 PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("communication", r"nccl|^gloo:|^c10d::|^_?c10d_functional::|record_param_comms|^ucc:"),
     ("compiled", r"^Compiled|^Torch-Compiled Region|cpp_fused"),
     ("autograd", r"^autograd::|^torch::autograd::|^(?-i:\w+Backward\d*)$"),
-    *analysis_kinds.PATTERNS.items(),
+    *SHARED.items(),
     (
         "matmul",
         r"^aten::(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|vdot|linear|matmul|einsum|conv.*)$"
@@ -70,3 +91,53 @@ def fused_by(name: str) -> str:
 def computes(name: str) -> bool:
     """Return whether an operation of the host computes, and does not only call others."""
     return kind_of_operation(name) not in ("autograd", "communication")
+
+
+STEP_KINDS: tuple[StepKind, ...] = (
+    "matmul", "attention", "norm", "loss", "optimizer", "memory-bound", "data",
+    "communication", "idle",
+)  # fmt: skip
+"""All of them, in the order in which they are shown."""
+
+STRENGTH: tuple[StepKind, ...] = (
+    "idle", "memory-bound", "matmul", "norm", "loss", "attention", "optimizer", "data",
+    "communication",
+)  # fmt: skip
+"""The same, the one that says more about nested operations behind the other."""
+
+INDUCTOR: tuple[tuple[StepKind, re.Pattern[str]], ...] = (
+    ("matmul", re.compile(r"triton_tem_\w*mm")),
+    ("loss", re.compile(r"triton_\w*(log_softmax|nll)")),
+    ("attention", re.compile(r"triton_tem_\w*(flex|attention)")),
+    ("norm", re.compile(r"triton_\w*rsqrt")),
+)
+"""Kernels of torch.compile by the operations that are fused in them, which their names hold."""
+
+ATTENTION_PARTS = re.compile(r"bmm|softmax|matmul|einsum")
+"""Operations that are attention where a module of attention calls them itself."""
+
+
+def step_kind(name: str) -> StepKind:
+    """Return the kind of an operation or kernel by its name alone."""
+    for kind, form in INDUCTOR:
+        if form.search(name):
+            return kind
+    found = kind_of(name)
+    if found == "compiled" or found == "autograd":  # noqa: PLR1714 - mypy narrows by this alone
+        return "memory-bound"
+    return found
+
+
+def kind_in(name: str, role: str) -> StepKind:
+    """Return the kind of an operation that a module of this role calls itself."""
+    kind = step_kind(name)
+    if role == "attention" and kind == "matmul":
+        return "attention" if ATTENTION_PARTS.search(name) else kind
+    if role in ("norm", "loss") and kind == "memory-bound":
+        return "norm" if role == "norm" else "loss"
+    return kind
+
+
+def stronger(first: StepKind, second: StepKind) -> StepKind:
+    """Return which of two kinds says more: `attention` more than the `matmul` within."""
+    return max(first, second, key=STRENGTH.index)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.files import read_text, write_atomically
+from accel_bench.errors import ScenarioError
 
 Figure: TypeAlias = Literal[
     "operations",
@@ -146,3 +150,32 @@ def merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:
         Entry(site=site, operation=operation, kind=kind, dtype=dtype, figures=dict(figures))
         for (site, operation, kind, dtype), figures in totals.items()
     )
+
+
+MAXIMUM_BYTES = 64 * 2**20
+"""Size of a ledger's file; one of a model with a hundred layers has a few MiB."""
+
+
+def write_ledger(path: Path, ledger: Ledger) -> None:
+    """Write a ledger, replacing the file."""
+    head = json.dumps(ledger.model_dump(mode="json", exclude={"entries"}), indent=1)
+    lines = (
+        json.dumps(entry.model_dump(mode="json", exclude_defaults=True)) for entry in ledger.entries
+    )
+    begin = head.removesuffix("\n}")
+    entries = ",\n  ".join(lines)
+    write_atomically(path, f'{begin},\n "entries": [\n  {entries}\n ]\n}}\n')
+
+
+def read_ledger(path: Path) -> Ledger:
+    """Return a ledger that was written. Raises ScenarioError with the file and what is wrong."""
+    text = read_text(path, MAXIMUM_BYTES, ScenarioError, ", more than a ledger has")
+    try:
+        return Ledger.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ScenarioError(
+            f"{path} is no ledger of this version: {place or 'JSON'}: {first['msg']}; write it "
+            "with: accel-bench scenarios count SCENARIO --stack NAME --save FILE"
+        ) from error

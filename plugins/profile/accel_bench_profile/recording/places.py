@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from accel_bench_profile.figures.kinds import kind_in, step_kind, stronger
 from accel_bench_profile.figures.modules import DATA, OUTSIDE, Direction, StepKind
 from accel_bench_profile.figures.spans import MODULE, NODE, STEP, Cycle, Span, in_order
-from accel_bench_profile.figures.step_kinds import kind_in, step_kind, stronger
 
 OPTIMIZER = "Optimizer."
 """Beginning of the names of the ranges that torch sets around `step` and `zero_grad`."""

@@ -1,8 +1,7 @@
 """The steps after all others: parts that record them one after the other, and what they leave.
 
 A part records one thing in as many steps as it needs, alone, so that what one costs is in no figure
-of another. A new part is a class in a module of its own, named in `parts_of`, and fields of
-`RankProfile`.
+of another. A new part is a class that is named in `parts_of`, and fields of `RankProfile`.
 """
 
 from __future__ import annotations
@@ -17,10 +16,13 @@ from pydantic import ValidationError
 
 from accel_bench.documents.files import write_atomically
 from accel_bench.engine import Batch, PhaseName
+from accel_bench.machine.clock import monotonic
+from accel_bench.machine.process_memory import resident_bytes
 from accel_bench.run_context import Run
 from accel_bench.worker.after_window import Stage
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.failure import reasons_of
+from accel_bench_profile.figures.memory_schema import StepScalars
 from accel_bench_profile.figures.reading import PROFILE_FILE, PROFILE_FOLDER, fallback
 from accel_bench_profile.figures.schema import RankProfile
 from accel_bench_profile.plugin import ProfileOptions
@@ -52,6 +54,51 @@ class Part(Protocol):
 
     def result(self) -> Mapping[str, Any]:
         """Return fields of the rank's `RankProfile`; `warnings` of parts add up."""
+
+
+class StepReader:
+    """The part of the profile that reads after each step what the window must not be asked for."""
+
+    name = "scalars of steps"
+
+    def __init__(self, run: Run, steps: int) -> None:
+        self.steps = steps
+        self._device = run.device_type
+        self._began = 0.0
+        self._found: list[StepScalars] = []
+
+    def start(self) -> None:
+        """Start the clock of the first step."""
+        self._restart()
+
+    def mark(self, phase: PhaseName) -> None:
+        """Do nothing: steps are whole here."""
+
+    def end_step(self, batches: Sequence[Batch]) -> None:
+        """Wait for the device, and read clock and memory."""
+        self._device.synchronize()
+        seconds = monotonic() - self._began
+        memory = resident_bytes() if self._device.on_host else self._peak_bytes()
+        tokens = sum(batch.tokens.real for batch in batches)
+        self._found.append(StepScalars(seconds=seconds, elements=tokens, memory_bytes=memory))
+        self._restart()
+
+    def stop(self) -> None:
+        """Do nothing: nothing was installed."""
+
+    def result(self) -> Mapping[str, Any]:
+        """Return the steps."""
+        return {"scalars": tuple(self._found)}
+
+    def _restart(self) -> None:
+        if not self._device.on_host:
+            self._device.reset_peak_memory()
+        self._began = monotonic()
+
+    def _peak_bytes(self) -> int | None:
+        """Return the peak of the step; what is held now, where the allocator has no peaks."""
+        held = self._device.memory()
+        return held.get("device_peak_allocated_bytes", held.get("device_allocated_bytes"))
 
 
 class ProfileWindow(Stage):
@@ -213,7 +260,6 @@ def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:
         quiet = request.skip + request.wait + request.warmup
         return [NsightMarks(run, quiet, request.active)]
     from accel_bench_profile.recording.recorder import Recorder
-    from accel_bench_profile.recording.scalars import StepReader
 
     recorder = Recorder(request, run, folder, clock_of(run).synchronize)
     parts: list[Part] = [StepReader(run, request.steps), recorder]

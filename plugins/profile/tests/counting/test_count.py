@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from accel_bench_profile.ledger.difference import difference
-from accel_bench_profile.ledger.files import read_ledger, write_ledger
 from accel_bench_profile.ledger.places import where
-from accel_bench_profile.ledger.schema import Entry, Ledger
+from accel_bench_profile.ledger.schema import Entry, Ledger, read_ledger, write_ledger
 
 from .planted import FORWARDS, OTHERS, free, ledger_of
 

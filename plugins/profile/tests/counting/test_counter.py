@@ -9,9 +9,8 @@ import pytest
 import torch
 from accel_bench_profile.counting.counter import StepCounter
 from accel_bench_profile.counting.sites import Sites
-from accel_bench_profile.figures.kinds import kind_of
+from accel_bench_profile.figures.kinds import SHARED, kind_of
 from accel_bench_profile.ledger.schema import Entry, Figure, Phase
-from accel_bench_profile.operation_kinds import PATTERNS
 
 FLOATS = 1024
 SIZE = 4 * FLOATS
@@ -155,7 +154,7 @@ def test_profiles_and_ledgers_name_the_same_kinds() -> None:
         torch.optim.SGD([weight], fused=True).step()
 
     entries = counted(work)
-    shared = {one.operation: one.kind for one in entries if one.kind in PATTERNS}
+    shared = {one.operation: one.kind for one in entries if one.kind in SHARED}
     profiled = {one.operation: kind_of(one.operation.replace(".", "::")) for one in entries}
-    assert shared == {name: kind for name, kind in profiled.items() if kind in PATTERNS}
-    assert {*shared.values()} == {*PATTERNS}
+    assert shared == {name: kind for name, kind in profiled.items() if kind in SHARED}
+    assert {*shared.values()} == {*SHARED}
