@@ -164,12 +164,13 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Sett
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
     outcome = "inconclusive" if row.update_missing else judge_comparison(row, floor)
     found = f"{ratio_interval(row.ratio)} times as fast" if row.ratio else row.ratio_reason
+    slower = f"{name} is slower than {baseline}"
     if outcome == "regression":
-        return outcome, f"{name} is slower than {baseline} by more than {allowed}: {found}"
+        return outcome, f"{slower} by more than {allowed}: {found}"
     if outcome == "passed":
-        return outcome, f"{name} is slower than {baseline} by less than {allowed}, if at all"
+        return outcome, f"{slower} by less than {allowed}, if at all: {found}"
     reason = "; ".join(filter(None, (found, row.untested or row.verdict_reason)))
-    return outcome, f"it is open whether {name} is slower than {baseline} by {allowed}: {reason}"
+    return outcome, f"it is open whether {slower} by more than {allowed}: {reason}"
 
 
 def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[ExperimentSummary]:
