@@ -82,7 +82,8 @@ alone: $(VENV)/.test
 	$(BIN)/python tests/alone.py "" -m pytest $(PARALLEL) -m "not box and not release" tests \
 		--ignore tests/benchmarks
 	for folder in $$($(BIN)/python tests/alone.py); do \
-		$(BIN)/python tests/alone.py $$folder -m pytest $(PARALLEL) plugins/$$folder || exit 1; done
+		$(BIN)/python tests/alone.py $$folder -m pytest $(PARALLEL) -m "not box and not release" \
+			plugins/$$folder || exit 1; done
 
 quick: $(VENV)/.test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not release"

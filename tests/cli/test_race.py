@@ -56,6 +56,7 @@ def runs() -> Counter[str]:
         return Counter(run.experiment.stack.name for run in store.results())
 
 
+@pytest.mark.box
 def test_what_is_surely_not_the_best_runs_no_more_rounds_also_when_resumed() -> None:
     found, said = race("--rounds", "6")
     assert runs() == {"baseline": 6, "slow": 5, "fast": 6}

@@ -284,6 +284,7 @@ def test_without_events_the_host_s_clock_waits_for_the_device() -> None:
 # A device of torch's own for backends from outside, brought by another distribution.
 
 
+@pytest.mark.box
 def test_a_description_in_another_distribution_trains_on_its_device(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()

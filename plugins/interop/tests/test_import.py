@@ -83,6 +83,7 @@ def test_a_folder_is_imported_once_listed_shown_and_exported(files: Path, tmp_pa
     assert "0 completed: no invariant is broken" in audit.out
 
 
+@pytest.mark.box
 def test_a_cost_of_an_imported_row_is_refused_in_words(files: Path, tmp_path: Path) -> None:
     results = ("--results", str(tmp_path / "R"))
     call("results", "import", str(files / "benchmarks.csv"), *results)

@@ -329,6 +329,7 @@ def test_a_cell_whose_float64_does_not_fit_is_compared_at_its_tiny_size(acme: Pa
     assert "output at size tiny within" in evidence["summary"]
 
 
+@pytest.mark.box
 @pytest.mark.release
 def test_the_program_runs_and_stores_cells_in_processes_of_their_own(
     site: Path, tmp_path: Path
@@ -355,6 +356,7 @@ def test_the_program_runs_and_stores_cells_in_processes_of_their_own(
     assert "fraction_of_roofline" in page
 
 
+@pytest.mark.box
 @pytest.mark.release
 @pytest.mark.parametrize(("executor", "codes"), [("acme-sound", {0, 5}), ("acme-wrong", {1})])
 def test_the_scenario_of_an_operation_is_gated(
@@ -381,6 +383,7 @@ def test_the_scenario_of_an_operation_is_gated(
     assert "not shown to be the baseline's" not in shown
 
 
+@pytest.mark.box
 def test_calls_are_no_tokens_in_any_table(tmp_path: Path) -> None:
     """The engine without torch counts calls where the task is an operation."""
     scenario = write_nulls(tmp_path, task="operation", stacks="{baseline: [], other: []}")
@@ -414,6 +417,7 @@ def test_calls_are_no_tokens_in_any_table(tmp_path: Path) -> None:
     assert call("results", "check", str(tmp_path / "results")).code == 0
 
 
+@pytest.mark.box
 def test_operations_on_more_devices_scale_in_calls(tmp_path: Path) -> None:
     scenario = write_nulls(tmp_path, task="operation", stacks="{baseline: []}")
     options = [

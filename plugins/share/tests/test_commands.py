@@ -42,6 +42,7 @@ def sessions(folder: Path) -> list[str]:
         return [session.id for session in store.sessions()]
 
 
+@pytest.mark.box
 def test_a_bundle_is_run_again_compared_stored_and_counted(folder: Path) -> None:
     first = read_bundle(folder / "first.zip").manifest
     identity = read_bundle(folder / "first.zip").identity
