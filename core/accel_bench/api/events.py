@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accel_bench.api.frame import to_frame
-from accel_bench.interchange.tensorboard_events import read_scalars
+from accel_bench.errors import AccelBenchError
 
 if TYPE_CHECKING:
     import pandas
+
+LOGGER = logging.getLogger("accel_bench")
+
+RECORD_BYTES = 16
+"""Bytes of a record of an event file beside its event: its length, and checksums of both."""
+
+MARK = "tfevents"
+"""What the name of every event file holds."""
 
 
 def read_events(folder: str | os.PathLike[str]) -> pandas.DataFrame:
@@ -24,3 +35,58 @@ def read_events(folder: str | os.PathLike[str]) -> pandas.DataFrame:
     not installed.
     """
     return to_frame(read_scalars(Path(folder)))
+
+
+def read_scalars(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row for each step of each folder with event files, by TensorBoard's own reader.
+
+    A row has `run`, the folder with the events within `folder`, `step`, `wall_time` in seconds
+    since 1970, and the value of each tag. A file of which TensorBoard reads a part alone, as it is
+    damaged or still written, is named in a warning. Raises AccelBenchError where there are no event
+    files, or where tensorboard is not installed.
+    """
+    folders = sorted({Path(path) for path, _, names in os.walk(folder) if _events(names)})
+    if not folders:
+        raise AccelBenchError(f"{folder} holds no event files of TensorBoard (*{MARK}*)")
+    with needing_tensorboard():
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    for one in folders:
+        _warn_of_damage(one)
+        events = EventAccumulator(str(one), size_guidance={"scalars": 0, "tensors": 1}).Reload()
+        rows: dict[int, dict[str, Any]] = {}
+        for tag in events.Tags()["scalars"]:
+            for found in events.Scalars(tag):
+                row = rows.setdefault(found.step, {"wall_time": found.wall_time})
+                row[tag] = found.value
+        run = one.relative_to(folder).as_posix()
+        yield from ({"run": run, "step": step, **rows[step]} for step in sorted(rows))
+
+
+def _warn_of_damage(folder: Path) -> None:
+    """Log a warning for each event file that does not end with the last record that is intact:
+    TensorBoard's reader stops there without a word."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+    for path in sorted(path for path in folder.iterdir() if MARK in path.name and path.is_file()):
+        intact = sum(len(one) + RECORD_BYTES for one in RawEventFileLoader(str(path)).Load())
+        if left := path.stat().st_size - intact:
+            LOGGER.warning(
+                "%s: damaged, or still written: its last %s bytes, from byte %s on, are not read",
+                *(path, f"{left:,}", f"{intact:,}"),
+            )
+
+
+def _events(names: Iterable[str]) -> bool:
+    return any(MARK in name for name in names)
+
+
+@contextmanager
+def needing_tensorboard() -> Iterator[None]:
+    """Turn an import error into the way to install it. Raises AccelBenchError."""
+    try:
+        yield
+    except ImportError as error:
+        raise AccelBenchError(
+            f"event files need tensorboard, which cannot be imported ({error}); "
+            "pip install 'accel-bench[tensorboard]'"
+        ) from error

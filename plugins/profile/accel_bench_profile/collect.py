@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from accel_bench.api.events import needing_tensorboard
 from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.interchange.tensorboard_events import needing_tensorboard
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
 from accel_bench.result import Result, Status, Window
