@@ -209,6 +209,7 @@ def test_plugins_import_the_public_face_alone() -> None:
     assert not private
 
 
+@pytest.mark.box
 def test_distributions_import_what_packages_in_the_box_promise_alone() -> None:
     folders = {*(ROOT / "plugins").glob("*/accel_bench_*")}
     boxed = {one.name for one in folders if not (one.parent / "pyproject.toml").exists()}

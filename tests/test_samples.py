@@ -49,6 +49,7 @@ def test_every_samples_entry_point_leads_to_a_folder() -> None:
     assert len(preset_roots()) == 1 + len(entries)
 
 
+@pytest.mark.box
 @scenarios
 def test_a_scenario_loads_and_plans(name: str) -> None:
     (draft,) = find_drafts([name])

@@ -141,6 +141,7 @@ def test_the_shell_completes_a_stranger_s_command(stranger: Path) -> None:
     assert done.out.split() == ["greet"]
 
 
+@pytest.mark.box
 def test_the_shell_completes_commands_of_a_noun(stranger: Path) -> None:
     asked = {"COMP_WORDS": "accel-bench results p", "COMP_CWORD": "2"}
     done = start(_ACCEL_BENCH_COMPLETE="complete_bash", PYTHONPATH=str(stranger), **asked)
@@ -247,6 +248,7 @@ def every_command(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str
             yield from every_command(command, (*words, name))
 
 
+@pytest.mark.box
 def test_every_command_s_help_fits_80_columns_and_two_screens_and_is_cut_nowhere() -> None:
     found = [*every_command(typer.main.get_command(app))]
     assert len(found) > 50

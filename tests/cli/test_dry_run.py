@@ -40,6 +40,7 @@ def test_nothing_is_made_on_the_disk(folder: Path) -> None:
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     ("key", "settings"),
     [

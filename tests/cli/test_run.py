@@ -223,6 +223,7 @@ def test_a_slower_stack_ends_with_4_and_one_of_too_few_rounds_with_5(
     assert (alone.code, "needs the baseline" in alone.err) == (2, True)
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("command", [("run",), ("gate", "--stack", "other")])
 def test_one_of_several_programs_of_a_launcher_is_refused_at_once(
     measured: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]

@@ -180,6 +180,7 @@ def test_a_wide_table_has_all_columns_and_is_not_wrapped(monkeypatch: pytest.Mon
     assert call("catalog", "prices", "list").out == wide
 
 
+@pytest.mark.box
 def test_every_command_that_prints_tables_can_print_them_wide() -> None:
     def options(command: Any) -> Iterator[set[str]]:
         yield {name for parameter in command.params for name in parameter.opts}

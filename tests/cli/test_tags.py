@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from cli.program import call, write_nulls
 
 
+@pytest.mark.box
 def test_a_sweep_s_runs_have_folders_rows_and_cells_by_tag(tmp_path: Path) -> None:
     file = write_nulls(
         tmp_path,

@@ -373,6 +373,7 @@ def test_more_seeds_than_runs_are_refused_before_there_is_a_list_of_them(
         plan_of(PlanRequest(seeds=count))
 
 
+@pytest.mark.box
 def test_a_family_runs_all_its_cards_each_by_its_own_task(plan_of: Any) -> None:
     plan = plan_of(PlanRequest(family="text-encoder"), model={"id": "gpt2"})
     found = {(one.experiment.scenario.model.id, one.experiment.scenario.task.use)
@@ -424,12 +425,14 @@ def test_data_of_another_task_keep_the_settings_of_the_file(plan_of: Any) -> Non
     assert not any(one.skipped for one in plan.planned)
 
 
+@pytest.mark.box
 def test_a_length_that_is_worked_out_from_replaced_data_is_not_kept(plan_of: Any) -> None:
     written = {"use": "text", "sequence_length": "auto"}
     plan = plan_of(PlanRequest(family="text-to-text"), model={}, data=written)
     assert {one.experiment.scenario.data.sequence_length for one in plan.planned} == {64}
 
 
+@pytest.mark.box
 def test_tokens_of_a_plugin_that_core_does_not_know_are_replaced_too(
     plan_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,12 +445,14 @@ def test_tokens_of_a_plugin_that_core_does_not_know_are_replaced_too(
     assert {one.experiment.scenario.data.use for one in plan.planned} == {"synthetic-pairs"}
 
 
+@pytest.mark.box
 def test_data_that_is_no_tokens_is_left_to_a_family_as_it_is(plan_of: Any) -> None:
     pairs = {"use": "docstrings", "limit_bytes": 10_000}
     plan = plan_of(PlanRequest(family="text-to-text"), model={}, data=pairs)
     assert {one.experiment.scenario.data.use for one in plan.planned} == {"docstrings"}
 
 
+@pytest.mark.box
 def test_a_family_under_a_task_runs_the_cards_of_that_task(plan_of: Any) -> None:
     plan = plan_of(PlanRequest(family="text-encoder"), task="masked-lm")
     assert {one.experiment.sweep["model.id"] for one in plan.planned} == {

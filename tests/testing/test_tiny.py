@@ -22,7 +22,6 @@ SLOTS = {
     "memory": ("metrics",),
     "null": ("data", "model", "optimizer", "engine"),
     "nvml": ("metrics",),
-    "op": ("engine",),
     "synthetic": ("data",),
     "torch": ("engine",),
     "torch-compile": (),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli.program import Done, call
+from imported_modules import imported
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 
 from accel_bench.result import Status
@@ -190,3 +191,8 @@ def test_a_folder_without_results_is_an_error(folder: Path, tmp_path: Path) -> N
     assert done.code == 2
     assert "there are no results" in done.err
     assert folder.exists()
+
+
+def test_importing_the_command_imports_neither_pydantic_nor_rich_tables() -> None:
+    heavy = {"pydantic", "torch", "rich.table", "yaml"}
+    assert not imported("import accel_bench_advise.cost", heavy)
