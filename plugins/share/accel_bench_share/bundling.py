@@ -17,7 +17,6 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.files import write_atomically
 from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
-from accel_bench.machine.measurer import pseudonym
 from accel_bench.plugins.doors import find_entries
 from accel_bench.report.formats import render, render_json
 from accel_bench.result import Result
@@ -46,6 +45,7 @@ from accel_bench_share.bundle_file import (
     member_of,
     read_bundle,
 )
+from accel_bench_share.measurer import pseudonym
 
 PAGES = "accel_bench.pages"
 """Group of the entry point that makes the page of a session."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.documents.shown import plain, printable
 from accel_bench.report.html import html_environment, inline_files
 from accel_bench.result import Result
 from accel_bench_report.page.model import Page
 from accel_bench_report.page.page import page
 from accel_bench_report.page.scenario import scenario_page
+from accel_bench_report.page.stored_plan import stored_plan
 
 if TYPE_CHECKING:
     from markupsafe import Markup

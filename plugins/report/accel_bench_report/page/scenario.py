@@ -12,7 +12,6 @@ from accel_bench.analysis.checks.comparability import (
     Difference,
     comparability_of_rounds,
 )
-from accel_bench.analysis.metrics.memory_parts import MemoryAtPeak, memory_at_peak
 from accel_bench.analysis.metrics.waterfall import Waterfall, waterfall
 from accel_bench.analysis.repetitions import (
     Repetition,
@@ -21,12 +20,13 @@ from accel_bench.analysis.repetitions import (
     row_key,
 )
 from accel_bench.analysis.schema import ExperimentSummary, Summary
-from accel_bench.analysis.stored_plan import StoredPlan
 from accel_bench.analysis.summary import collect_raced, summarize_runs
 from accel_bench.machine.info import Machine
 from accel_bench.result import Result, Status
 from accel_bench_report.learning.convergence import converge
 from accel_bench_report.learning.schema import ConvergenceDocument
+from accel_bench_report.page.memory_parts import MemoryAtPeak, memory_at_peak
+from accel_bench_report.page.stored_plan import StoredPlan
 
 Elsewhere = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
 """Tokens per second by experiment and stack, then by command."""

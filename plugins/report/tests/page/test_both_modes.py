@@ -9,10 +9,10 @@ from accel_bench_report.page.page import page
 from accel_bench_report.page.render_html import render_html
 from accel_bench_report.page.render_markdown import render_page_markdown
 from accel_bench_report.page.scenario import ScenarioPage, scenario_page
+from accel_bench_report.page.stored_plan import stored_plan
 from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
 from serving_factory import serving
 
-from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.result import Result, Status
 
 

@@ -6,11 +6,11 @@ from accel_bench_report.page.page import page
 from accel_bench_report.page.render_html import render_html
 from accel_bench_report.page.render_markdown import render_page_markdown
 from accel_bench_report.page.scenario import ScenarioPage, scenario_page
+from accel_bench_report.page.stored_plan import StoredPlan
 from analysis_factory import make_experiment, make_rounds
 from learning_factory import learned
 
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.stored_plan import StoredPlan
 from accel_bench.result import Result
 
 LORA, FAST = make_experiment("lora"), make_experiment("fast")

@@ -23,13 +23,13 @@ from accel_bench_report.page.plots import (
 from accel_bench_report.page.render_html import render_html
 from accel_bench_report.page.render_markdown import render_page_markdown
 from accel_bench_report.page.scenario import scenario_page, with_repetitions
+from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.tables import row_origin
 from analysis_factory import STEADY, make_experiment, make_rounds
 from repeated_sessions import make_runs
 
 from accel_bench.analysis.repetitions import Repetition
 from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.stored_plan import StoredPlan
 from accel_bench.analysis.tables.overview import RunLine, overview
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment

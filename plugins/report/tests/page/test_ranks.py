@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from accel_bench_report.page.scenario import scenario_page
+from accel_bench_report.page.stored_plan import stored_plan
 from analysis_factory import FAST, LORA, NF4, STEADY, make_rounds, scaled
 from serving_factory import serving
 
-from accel_bench.analysis.stored_plan import stored_plan
 from accel_bench.result import Status
 
 

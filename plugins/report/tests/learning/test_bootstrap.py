@@ -7,10 +7,10 @@ from random import Random
 from statistics import fmean, median
 
 import pytest
+from accel_bench_report.learning.bootstrap import bootstrap_ends, expanded_tail, resamples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accel_bench.analysis.statistics.bootstrap import bootstrap_ends, expanded_tail, resamples
 from accel_bench.analysis.statistics.estimators import t_quantile
 
 VALUES = st.lists(st.floats(-100, 100), min_size=2, max_size=8)
