@@ -19,6 +19,8 @@ from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import make_machine, run_scenario
 
+pytestmark = pytest.mark.box
+
 PAGE = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text(encoding="utf8")
 
 WRITTEN = {
