@@ -81,3 +81,33 @@ def test_quantiles_and_tails_are_those_of_scipy() -> None:
         for statistic in (0.0, 0.01, 0.7, 1.5, 3.0, 12.7, 1e3, -0.3, -2.0):
             known = float(stdtr(degrees, -statistic))
             assert t_tail(degrees, statistic) == pytest.approx(known, rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize("degrees", [999_999, 1_000_001, 1e7, 1e9, 1e20, math.inf])
+def test_many_degrees_of_freedom_have_no_edge(degrees: float) -> None:
+    from scipy.special import stdtr, stdtrit
+
+    for probability in (0.5, 0.6, 0.975, 1 - 1e-6, 0.05, 1e-4):
+        known = float(stdtrit(min(degrees, 1e15), probability))
+        assert t_quantile(degrees, probability) == pytest.approx(known, rel=1e-9, abs=1e-15)
+    for statistic in (0.0, 0.7, 3.0, 12.7, -2.0):
+        known = float(stdtr(min(degrees, 1e15), -statistic))
+        assert t_tail(degrees, statistic) == pytest.approx(known, rel=1e-8, abs=1e-300)
+
+
+@pytest.mark.parametrize("degrees", [1, 3, 1e9, math.inf])
+def test_nothing_lies_beyond_a_statistic_without_a_square(degrees: float) -> None:
+    from scipy.special import stdtr
+
+    for statistic in (1e200, math.inf):
+        known = float(stdtr(degrees, -statistic))
+        assert t_tail(degrees, statistic) == pytest.approx(known, abs=1e-150)
+        assert t_tail(degrees, -statistic) == 1.0
+
+
+@pytest.mark.parametrize("degrees", [0, -1, math.nan])
+def test_no_degree_of_freedom_is_refused_in_words(degrees: float) -> None:
+    with pytest.raises(ValueError, match="more than 0 degrees of freedom"):
+        t_quantile(degrees, 0.975)
+    with pytest.raises(ValueError, match="more than 0 degrees of freedom"):
+        t_tail(degrees, 2.0)

@@ -12,6 +12,13 @@ from accel_bench.documents.base import Frozen
 MOST_TERMS = 1000
 """Terms of a continued fraction; a million degrees of freedom need less than half of them."""
 
+MOST_DEGREES = 1e6
+"""Degrees of freedom above which Student's t is made from the normal distribution: differences of
+`lgamma` lose their digits there."""
+
+LARGEST_STATISTIC = 1e150
+"""Statistic whose square is still a float; what lies beyond it is no probability that counts."""
+
 
 class Interval(Frozen):
     """An estimate with its 95 % interval, in the unit of the values that it was made from."""
@@ -112,10 +119,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def t_quantile(degrees: float, probability: float) -> float:
     """Return a quantile of Student's t distribution with that many degrees of freedom.
 
-    No import: scipy's takes longer than most tables.
+    It is not scipy's, since importing scipy takes longer than a whole command that prints a table.
     """
     if probability < 0.5:
         return -t_quantile(degrees, 1 - probability)
+    if degrees > MOST_DEGREES:
+        degrees, factor = _wallace(degrees)
+        normal = NormalDist().inv_cdf(probability) / factor
+        return math.sqrt(degrees * math.expm1(normal**2 / degrees))
     # The normal quantile lies below, and the tail is convex: Newton's steps never go too far.
     found = NormalDist().inv_cdf(probability)
     step = math.inf
@@ -127,14 +138,32 @@ def t_quantile(degrees: float, probability: float) -> float:
 
 def t_tail(degrees: float, statistic: float) -> float:
     """Return the probability that Student's t exceeds a statistic: half an incomplete beta function
-    (Abramowitz and Stegun 26.7.1)."""
+    (Abramowitz and Stegun 26.7.1). Raises ValueError without degrees of freedom."""
+    if not degrees > 0:
+        raise ValueError(f"Student's t needs more than 0 degrees of freedom, not {degrees}")
     if statistic < 0:
         return 1 - t_tail(degrees, -statistic)
+    if statistic > LARGEST_STATISTIC:
+        return 0.0
+    if degrees > MOST_DEGREES:
+        degrees, factor = _wallace(degrees)
+        normal = factor * math.sqrt(degrees * math.log1p(statistic**2 / degrees))
+        return math.erfc(normal / math.sqrt(2)) / 2
     near, below = degrees / 2, statistic**2 / (degrees + statistic**2)
     density = _t_density(degrees, statistic) * statistic
     if 1 - below < (near + 1) / (near + 2.5):
         return density * _beta_fraction(near, 0.5, 1 - below) / degrees
     return 0.5 - density * _beta_fraction(0.5, near, below)
+
+
+def _wallace(degrees: float) -> tuple[float, float]:
+    """Return many degrees of freedom, finite, and the factor that makes Student's t normal.
+
+    Source: Wallace (1959), "Bounds on normal approximations to Student's and the chi-square
+    distributions".
+    """
+    finite = min(degrees, 1e15)  # beyond, a float does not tell it from the normal distribution
+    return finite, (8 * finite + 1) / (8 * finite + 3)
 
 
 def _t_density(degrees: float, statistic: float) -> float:
