@@ -21,6 +21,11 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import PlanRequest, make_plan
 from accel_bench.scenario.draft import read_draft
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "core" / "accel_bench"
 OURS = sorted(
@@ -260,30 +265,44 @@ def test_a_worker_without_torch_in_its_scenario_imports_none(site: Path, tmp_pat
 
 
 def is_ours(entry: metadata.EntryPoint) -> bool:
-    """Whether a plugin ships in the box."""
+    """Return True if a plugin ships in the box."""
     return entry.dist is not None and entry.dist.name == "accel-bench"
 
 
-def boxed_packages() -> list[str]:
-    """Packages of the folders of `plugins/` that are no distributions of their own."""
-    return [
-        package.name
+def boxed_packages() -> dict[str, str]:
+    """Packages in the folders of `plugins/` that are no distributions, each with its folder."""
+    return {
+        package.name: str(package.parent.relative_to(ROOT))
         for package in sorted((ROOT / "plugins").glob("*/accel_bench_*"))
         if not (package.parent / "pyproject.toml").exists()
-    ]
+    }
 
 
 @pytest.mark.box
 def test_a_folder_in_the_box_is_shipped_and_registered_by_the_wheel_accel_bench() -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf8")
     packages = boxed_packages()
     assert packages
     entries = metadata.distribution("accel-bench").entry_points
-    for package in packages:
-        folder = package.removeprefix("accel_bench_").replace("_", "-")
-        assert f'"plugins/{folder}/{package}"' in project
+    for package, folder in packages.items():
         assert any(entry.module.startswith(f"{package}.") for entry in entries)
-        assert (ROOT / "plugins" / folder / "README.md").exists()
+        assert (ROOT / folder / "README.md").exists()
+
+
+@pytest.mark.box
+def test_each_list_of_the_projects_settings_names_the_folders_in_the_box_and_no_other() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["tool"]
+    packages = boxed_packages()
+    named, folders = sorted(packages), sorted(packages.values())
+    targets = tool["hatch"]["build"]["targets"]
+    shipped = [path for path in targets["wheel"]["packages"] if path.startswith("plugins/")]
+    assert sorted(shipped) == sorted(f"{folder}/{one}" for one, folder in packages.items())
+    assert sorted(one for one in targets["sdist"]["include"] if "plugins/" in one) == folders
+    assert sorted(tool["mypy"]["mypy_path"].split(":")) == ["core", *folders]
+    roots = tool["importlinter"]["root_packages"]
+    for one in (tool["mypy"]["packages"], roots):
+        assert sorted(name for name in one if name.startswith("accel_bench_")) == named
+    # Distributions of their own are tested too.
+    assert set(folders) <= set(tool["pytest"]["ini_options"]["testpaths"])
 
 
 @functools.cache

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from suite import BUDGET_SECONDS, Budget, FileCost
+from pathlib import Path
+
+from suite import BUDGET_SECONDS, Budget, FileCost, read_costs
+
+ROOT = Path(__file__).resolve().parents[1]
 
 COSTS = {"a.py": 10.0, "b.py": 10.0, "c.py": 40.0}
 
@@ -30,3 +34,9 @@ def test_the_slowest_tests_are_listed_over_all_files() -> None:
     files["b.py"].tests.update({"b.py::three": 2.0})
     slowest = Budget(COSTS, files).slowest_tests(2)
     assert slowest == [("a.py::two", 3.0), ("b.py::three", 2.0)]
+
+
+def test_each_file_that_has_costs_is_there() -> None:
+    costs = read_costs()
+    assert costs
+    assert [path for path in costs if not (ROOT / path).is_file()] == []
