@@ -1,4 +1,4 @@
-"""What stored throughput means in dollars: what `cost` prints."""
+"""View of `results cost`: stored throughput in dollars."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Searches by real runs: what fits, the best settings, the best stack."""
+"""Searches by real runs: what fits, and the best settings."""
