@@ -50,6 +50,7 @@ def test_what_is_read_is_what_was_stored(made: Path) -> None:
     assert "**fast is 1.250 times as fast as lora" in found.conclusion
 
 
+@pytest.mark.box
 def test_it_holds_what_people_read(made: Path) -> None:
     members = unpack(made)
     assert sorted(members) == [
@@ -143,6 +144,7 @@ def test_a_time_that_is_none_is_refused(made: Path, tmp_path: Path, time: str) -
         read_bundle(resealed(made, change, tmp_path))
 
 
+@pytest.mark.box
 def test_plots_change_no_identity(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
