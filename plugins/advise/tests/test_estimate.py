@@ -123,6 +123,7 @@ def test_lengths_and_a_swept_length_are_one_too_many(file: str, tmp_path: Path) 
     assert "data.sequence_length, which the scenario's sweep gives too" in done.err
 
 
+@pytest.mark.box
 @pytest.mark.usefixtures("file")
 def test_inference_has_no_step_to_estimate() -> None:
     done = estimate("inference-cpu", "--gpu", "l4", "--no-limits", "--format", "json", code=3)

@@ -191,6 +191,7 @@ def test_a_kept_micro_batch_is_taken_while_the_free_memory_gives_the_same_estima
     assert with_free(200)
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("task", ["embedding", "image-text", "speech-pretraining"])
 def test_where_the_loss_depends_on_the_micro_batch_its_size_is_no_choice(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -206,6 +206,7 @@ def test_loss_at_a_time_is_read_from_runs_that_are_long_enough() -> None:
     assert min(steps[1:]) > 15
 
 
+@pytest.mark.box
 def test_a_rate_of_requests_is_no_setting_of_a_server_and_answers_have_no_loss() -> None:
     served = ("tune", "inference-cpu", "--set", "inference.rate=4")
     error = call(*served, "--vary", "inference.rate=1..8").err

@@ -15,6 +15,8 @@ from accel_bench.scenario.experiment import Experiment
 from accel_bench.testing import make_run
 from accel_bench.testing.tiny import shrunk
 
+pytestmark = pytest.mark.box
+
 CLOSE = 0.05
 """How far a simulated peak may be from the measured one; docs/estimate.md gives the largest."""
 
