@@ -120,7 +120,9 @@ def test_an_empty_file_is_a_store_that_was_not_begun(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [False, True])
-@pytest.mark.parametrize(("version", "way_out"), [(99, "Upgrade to 7.5.0"), (2, "bench import")])
+@pytest.mark.parametrize(
+    ("version", "way_out"), [(99, "Upgrade to 7.5.0"), (2, "bench results import")]
+)
 def test_another_schema_is_refused_untouched_with_the_way_out(
     folder: Path, write: bool, version: int, way_out: str
 ) -> None:

@@ -73,7 +73,7 @@ def _refused(place: str, found: Version) -> str:
         if found.schema_version > STORE_VERSION
         else "Export it with the accel-bench that wrote it (`accel-bench results export --output "
         "FILE`), and import the file into another results folder with this one (`accel-bench "
-        "import FILE`)"
+        "results import FILE`)"
     )
     return (
         f"{place} has schema version {found.schema_version} and was written by accel-bench "
