@@ -219,8 +219,32 @@ def test_a_slower_stack_ends_with_4_and_one_of_too_few_rounds_with_5(
     done = call("run", "slow.json", "--rounds", "5", "--fail-if-slower", "1%", "--format", "json")
     assert (done.code, json.loads(done.out)["experiments"][1]["verdict"]) == (4, "slower")
     assert "slow is slower than baseline by more than 1 %" in done.err
-    alone = run("--no-baseline", "--fail-if-slower", "1%")
-    assert (alone.code, "needs the baseline" in alone.err) == (2, True)
+
+
+def test_a_gate_is_open_for_a_stack_that_is_skipped(folder: Path) -> None:
+    write_nulls(folder, stacks="{baseline: [], far: {set: {resources.nodes: 2}}}")
+    done = run("-q", "--fail-if-slower", "1%")
+    assert done.code == 5, done.err
+    open_one = "it is open whether far is slower than baseline by more than 1 %: was skipped; "
+    assert f"{open_one}local: starts processes on one node" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("1%", "--no-baseline"), "needs the baseline"),
+        (("1%", "--only", "baseline"), "and there is only the baseline"),
+        (("1%", "--only", "baseline", "--dry-run"), "and there is only the baseline"),
+        # Were the scenario read first, its name would be what is wrong.
+        (("much", "no-such-scenario.yaml"), "--fail-if-slower 'much' is no fraction"),
+    ],
+)
+def test_a_gate_that_could_not_judge_is_refused_before_anything_runs(
+    folder: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    done = run("--fail-if-slower", *arguments)
+    assert (done.code, says in " ".join(done.err.split())) == (2, True), done.err
+    assert not (folder / "accel_bench_results").exists()
 
 
 @pytest.mark.box

@@ -169,7 +169,9 @@ def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Sett
         return outcome, f"{slower} by more than {allowed}: {found}"
     if outcome == "passed":
         return outcome, f"{slower} by less than {allowed}, if at all: {found}"
-    reason = "; ".join(filter(None, (found, row.untested or row.verdict_reason)))
+    ended = () if row.status.completed else row.reasons
+    reasons = dict.fromkeys((found, row.untested or row.verdict_reason, *ended))
+    reason = "; ".join(filter(None, reasons))
     return outcome, f"it is open whether {slower} by more than {allowed}: {reason}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,6 @@ from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.formats import render
-from accel_bench.result import Status
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
@@ -98,8 +97,7 @@ def run(options: RunOptions) -> int:
         raise ScenarioError(
             f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
         )
-    if options.fail_if_slower is not None and options.no_baseline:
-        raise ScenarioError("--fail-if-slower needs the baseline; leave --no-baseline out")
+    judge = _judge(options)
     machine = read_machine()
     request = run_request(options)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
@@ -108,7 +106,18 @@ def run(options: RunOptions) -> int:
         if allocation is not None and allocation.exit_code is not None:
             return allocation.exit_code
         machine = machine_of(allocation, machine)
-        return _plan_and_run(drafts, machine, request, options, allocation)
+        command = _command(options, machine, allocation)._replace(exit_code=judge)
+        return _plan_and_run(drafts, request, options, command)
+
+
+def _judge(options: RunOptions) -> Callable[[Sequence[Summary]], int]:
+    """Return what makes the exit code. Raises ScenarioError for options that do not fit."""
+    if options.fail_if_slower is None:
+        return exit_code
+    if options.no_baseline:
+        raise ScenarioError("--fail-if-slower needs the baseline; leave --no-baseline out")
+    floor = parse_fraction(options.fail_if_slower, "--fail-if-slower")
+    return partial(_gated_code, floor=floor)
 
 
 def run_request(options: RunOptions) -> PlanRequest:
@@ -130,18 +139,8 @@ def run_request(options: RunOptions) -> PlanRequest:
     )
 
 
-def _plan_and_run(
-    drafts: Sequence[Draft],
-    machine: Machine,
-    request: PlanRequest,
-    options: RunOptions,
-    allocation: Allocation | None,
-) -> int:
-    """Plan everything, run it, and return the exit code."""
-    with redirect_stdout(sys.stderr):
-        plans = [plan_with_sizes(draft, machine, request, not options.dry_run) for draft in drafts]
-    if request.race:
-        _refuse_idle_race(plans)
+def _command(options: RunOptions, machine: Machine, allocation: Allocation | None) -> Command:
+    """Return what the plans are run with."""
 
     def show(summaries: Sequence[Summary]) -> None:
         print_text(render(summaries, form_of_output(options.output), options.verbose).rstrip("\n"))
@@ -149,10 +148,20 @@ def _plan_and_run(
     session: dict[str, Any] = {"interleave": options.interleave}
     if options.repeat_round:
         session["repeat_round"] = options.repeat_round - 1
-    command = Command(options, machine, allocation, show, session)
+    return Command(options, machine, allocation, show, session)
+
+
+def _plan_and_run(
+    drafts: Sequence[Draft], request: PlanRequest, options: RunOptions, command: Command
+) -> int:
+    """Plan everything, run it, and return the exit code."""
+    tries = not options.dry_run
+    with redirect_stdout(sys.stderr):
+        plans = [plan_with_sizes(draft, command.machine, request, tries) for draft in drafts]
+    if request.race:
+        _refuse_idle_race(plans)
     if options.fail_if_slower is not None:
-        floor = parse_fraction(options.fail_if_slower, "--fail-if-slower")
-        command = command._replace(exit_code=partial(_gated_code, floor=floor))
+        _refuse_idle_gate(plans)
     return run_plans(plans, command)
 
 
@@ -161,12 +170,21 @@ def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
     codes = set()
     for summary in summaries:
         for row in summary.experiments:
-            if row.stack != summary.baseline and row.status is not Status.SKIPPED:
+            if row.stack != summary.baseline:
                 outcome, reason = judge_row(row, summary.baseline, floor)
                 codes.add(GATE_CODES[outcome])
                 if outcome != "passed":
                     print_aside(plain(reason))
     return exit_code(summaries) or min(codes - {0}, default=0)
+
+
+def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
+    """Raise ScenarioError for a gate that nothing would have to pass."""
+    stacks = ((one.experiment.stack.name, plan.baseline) for plan in plans for one in plan.planned)
+    if all(name == baseline for name, baseline in stacks):
+        raise ScenarioError(
+            "--fail-if-slower compares stacks with the baseline, and there is only the baseline"
+        )
 
 
 def _refuse_idle_race(plans: Sequence[Plan]) -> None:
