@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -23,6 +23,7 @@ from accel_bench.cli.commands import DESCRIPTIONS, GROUP, RENAMED, find_commands
 from accel_bench.cli.groups import VERBS
 from accel_bench.cli.help import find_topics
 from accel_bench.cli.main import app
+from accel_bench.cli.output import AnyFormat
 from accel_bench.documents.load_toml import load_toml
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.variables import RESULTS
@@ -225,6 +226,8 @@ def test_topics_name_all_exit_codes_and_variables() -> None:
     codes = {one.exit_code for one in [AccelBenchError, *AccelBenchError.__subclasses__()]}
     codes |= {*GATE_CODES.values()}
     assert all(f"\n  {code}    " in topics["exit-codes"] for code in codes)
+    for form in get_args(get_args(AnyFormat)[0]):
+        assert re.search(rf"^  {form} +\S", topics["formats"], re.MULTILINE)
     for variable in (RESULTS, TABLE_VARIABLE, VARIABLE):
         assert f"\n  {variable} " in topics["environment"]
 
@@ -236,6 +239,12 @@ def test_the_help_of_run_fits_on_two_screens_and_names_every_option() -> None:
     text = "\n".join(lines)
     assert "  --max-runs N         Refuse a plan with more runs.  [default: 1000]\n" in text
     assert "  --format WORD  How to print: table, json, csv, markdown, html.  [default:" in text
+
+
+def test_the_help_ends_with_two_lines_that_say_where_the_rest_is() -> None:
+    *_, blank, first, second = call("--help", COLUMNS="80").out.splitlines()
+    assert (blank, "NOUN --help all of a noun" in first) == ("", True)
+    assert second.startswith("  Also: help exit-codes")
 
 
 def every_command(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -253,7 +262,10 @@ def test_every_command_s_help_fits_80_columns_and_two_screens_and_is_cut_nowhere
     found = [*every_command(typer.main.get_command(app))]
     assert len(found) > 50
     for words in found:
-        lines = call(*words, "--help", COLUMNS="80").out.splitlines()
+        shown = call(*words, "--help", COLUMNS="80").out
+        below = [other[-1] for other in found if other[:-1] == words]
+        assert all(f"\n  {name} " in shown for name in below), words
+        lines = shown.splitlines()
         assert len(lines) <= 100 and max(map(len, lines)) <= 80, words
         assert not [line for line in lines if re.search(r"<\w|\w\.\.\.$|x>=", line)], words
 

@@ -28,7 +28,7 @@ def explain(
     program: Any = root.command
     known = program.list_commands(root)
     if not words:
-        lines = {COMMANDS: "All commands."}
+        lines = {COMMANDS: "Commands of all programs; NOUN --help lists all of a noun."}
         lines |= {name: text.partition("\n")[0] for name, text in topics.items()}
         _print_lists(root, {"Topics (accel-bench help TOPIC)": lines})
     elif words == [COMMANDS]:

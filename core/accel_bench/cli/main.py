@@ -21,8 +21,8 @@ app = typer.Typer(
     name="accel-bench",
     help="Find out which acceleration trains your model fastest with the same loss, or answers "
     "its requests fastest with the same output.",
-    epilog="accel-bench help commands lists all. Also: accel-bench help exit-codes, formats, "
-    "environment, numbers, or COMMAND.",
+    epilog="accel-bench help commands lists more of them, NOUN --help all of a noun. "
+    "Also: help exit-codes, formats, environment, numbers, or COMMAND.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
