@@ -19,7 +19,13 @@ from documented import files_of, install_page
 
 from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.catalog.prices import TABLE_VARIABLE
-from accel_bench.cli.commands import DESCRIPTIONS, GROUP, RENAMED, find_commands
+from accel_bench.cli.commands import (
+    DESCRIPTIONS,
+    GROUP,
+    MAXIMUM_BYTES,
+    RENAMED,
+    find_commands,
+)
 from accel_bench.cli.groups import VERBS
 from accel_bench.cli.help import find_topics
 from accel_bench.cli.main import app
@@ -39,6 +45,10 @@ import typer
 def greet(name: str = typer.Argument("you")) -> None:
     """Greet somebody."""
     typer.echo(f"hello {name}")
+
+
+def unresolved(name: "Missing") -> None:
+    """Greet nobody."""
 '''
 
 PYPROJECT = {
@@ -47,6 +57,7 @@ PYPROJECT = {
         "run": "stranger.hello:greet",
         "broken": "stranger.broken:main",
         "number": "stranger.hello:__doc__",
+        "unresolved": "stranger.hello:unresolved",
         "results.praise": "stranger.hello:greet",
         "results.list": "stranger.hello:greet",
         "fruits.list": "stranger.hello:greet",
@@ -64,7 +75,10 @@ def stranger(tmp_path: Path) -> Path:
     (package / "hello.py").write_text(STRANGER)
     (package / "broken.py").write_text("import no_such_library\n")
     (package / "sample_configurations" / "help").mkdir()
-    (package / "sample_configurations" / "help" / "manners.txt").write_text("Be kind.\n")
+    topics = {"manners": b"Be kind.\n", "latin": b"\xe9", "long": b"x" * (MAXIMUM_BYTES + 1)}
+    topics |= {name: b"Of a stranger.\n" for name in ("run", "commands", "numbers")}
+    for name, text in topics.items():
+        (package / "sample_configurations" / "help" / f"{name}.txt").write_bytes(text)
     greet = '[greet]\ntitle = "Decide"\nhelp = "Greet somebody first."\n'
     (package / "sample_configurations" / DESCRIPTIONS).write_text(greet)
     info = tmp_path / "a_stranger-1.0.dist-info"
@@ -86,7 +100,7 @@ def test_a_stranger_s_command_is_listed_helped_called_and_ours_keep_their_names(
     first, _, others = listed.partition("Of other distributions:")
     assert "  greet      Greet somebody first.\n" in first and "\n  run      " in first
     names = others.partition("\n\n")[0].split()
-    assert names == ["a-stranger:run", "broken", "fruits", "number"]
+    assert names == ["a-stranger:run", "broken", "fruits", "number", "unresolved"]
     helped = call("greet", "--help", PYTHONPATH=str(stranger)).out
     assert helped.startswith("Usage: accel-bench greet [OPTIONS] [name]")
     assert call("greet", "world", PYTHONPATH=str(stranger)).out == "hello world\n"
@@ -98,6 +112,7 @@ def test_a_stranger_s_command_is_listed_helped_called_and_ours_keep_their_names(
     [
         ("broken", "ModuleNotFoundError: No module named 'no_such_library'"),
         ("number", "stranger.hello:__doc__ is neither a function nor a typer.Typer"),
+        ("unresolved", "NameError: name 'Missing' is not defined"),
     ],
 )
 def test_a_broken_command_is_named_with_its_distribution_and_harms_no_other(
@@ -107,6 +122,17 @@ def test_a_broken_command_is_named_with_its_distribution_and_harms_no_other(
     assert done.code == 2
     assert done.err == f"error: the command {name!r} of a-stranger 1.0 is broken: {reason}\n"
     assert call("--version", PYTHONPATH=str(stranger)).code == 0
+
+
+def test_what_is_built_for_another_accel_bench_is_refused_before_it_is_imported(
+    stranger: Path,
+) -> None:
+    metadata_file = stranger / "a_stranger-1.0.dist-info" / "METADATA"
+    metadata_file.write_text(metadata_file.read_text() + "Requires-Dist: accel-bench>=9\n")
+    done = call("broken", PYTHONPATH=str(stranger))
+    assert "'broken' of a-stranger 1.0 is broken: built for accel-bench>=9; this is " in done.err
+    assert "upgrade accel-bench: " in done.err and "no_such_library" not in done.err
+    assert call("greet", PYTHONPATH=str(stranger)).code == 2
 
 
 def test_the_command_of_the_documentation_takes_fifteen_lines_and_works(tmp_path: Path) -> None:
@@ -166,6 +192,16 @@ def test_a_stranger_s_command_joins_a_noun_and_a_noun_is_made_of_what_joins_it(
     assert call("help", "manners", PYTHONPATH=path).out == "Be kind.\n"
     listed = call("help", "commands", PYTHONPATH=path).out
     assert "greet" in listed and "accel-bench fruits COMMAND:\n  list\n" in listed
+
+
+def test_topics_of_a_stranger_hide_no_command_and_no_topic_of_ours(stranger: Path) -> None:
+    path, ours = str(stranger), find_topics()
+    assert call("help", "run", PYTHONPATH=path).out.startswith("Usage: accel-bench run ")
+    assert "greet" in call("help", "commands", PYTHONPATH=path).out
+    assert call("help", "numbers", PYTHONPATH=path).out == f"{ours['numbers']}\n"
+    listed = call("help", PYTHONPATH=path)
+    assert (listed.code, "  manners " in listed.out) == (0, True), listed.err
+    assert "latin" not in listed.out and "  long" not in listed.out
 
 
 @pytest.mark.box

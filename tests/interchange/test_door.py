@@ -7,8 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from cli.program import call, start, write_nulls
+from cli.program import call, start, surroundings, write_nulls
 from documented import install_page
+
+from accel_bench.errors import PluginError
+from accel_bench.interchange.formats import export_lines
 
 STRANGER = """\
 from pathlib import Path
@@ -25,11 +28,24 @@ def fail(source):
 def read(source):
     if "rowless" in source.text:
         yield "no row"
+    if "late" in source.text:
+        raise RuntimeError("a mistake")
     yield ImportedRow(key="one", seconds="long" if "wrong" in source.text else 1.0)
 
 
 FAILING = Format(description="failure", recognizes=fail, read=read)
-READ = Format(description="texts", recognizes=lambda source: "text" in source.text, read=read)
+def stop(found):
+    raise SystemExit("no more")
+
+
+READ = Format(
+    description="texts",
+    recognizes=lambda source: "text" in source.text,
+    read=read,
+    repeats=stop,
+)
+NUMBERS = Format(description="numbers", write=lambda results: [1])
+STOPPED = Format(description="nothing", write=stop)
 WRITTEN = Format(description="nothing", write=lambda results: [])
 """
 
@@ -37,7 +53,9 @@ ENTRIES = {
     "broken": "no_such_module:FORMAT",
     "failing": "stranger.formats:FAILING",
     "number": "stranger.formats:__doc__",
+    "numbers": "stranger.formats:NUMBERS",
     "read": "stranger.formats:READ",
+    "stopped": "stranger.formats:STOPPED",
     "written": "stranger.formats:WRITTEN",
 }
 
@@ -70,7 +88,7 @@ def imported(site: Path) -> bool:
 
 def test_names_are_listed_without_an_import(stranger: Path) -> None:
     listed = " ".join(start("results", "import", "--help", PYTHONPATH=str(stranger)).out.split())
-    assert "broken, failing, number, read, written." in listed
+    assert "broken, failing, number, numbers, read, stopped, written." in listed
     wrong = call("results", "export", "--format", "wrtten", PYTHONPATH=str(stranger))
     assert wrong.err == "error: --format: no format is called 'wrtten'; did you mean 'written'?\n"
     assert not imported(stranger)
@@ -92,12 +110,39 @@ def test_broken_formats_are_named_and_hide_no_other(stranger: Path, tmp_path: Pa
     done = call(*ask, folder=tmp_path, PYTHONPATH=str(stranger))
     assert (done.code, "is none of " in done.err, "read (texts)" in done.err) == (2, True, True)
     assert all(reason in done.err for reason in reasons.values())
-    path.write_text("text, but rowless")
-    done = call(*ask, folder=tmp_path, PYTHONPATH=str(stranger))
-    assert (done.code, f"{path}: begins as texts, but is not: " in done.err) == (2, True)
     path.write_text("text, but wrong")
     done = call(*ask, folder=tmp_path, PYTHONPATH=str(stranger))
     assert "the format read reads what no result may be: seconds: " in done.err and done.code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("text, but rowless", "it reads 'no row', which is no ImportedRow"),
+        ("text, but late", "RuntimeError: a mistake"),
+        ("text of a folder", "SystemExit: no more"),
+    ],
+)
+def test_a_format_that_fails_with_a_file_is_named_and_the_file(
+    text: str, problem: str, stranger: Path, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "files", "a.txt", text)
+    asked = path.parent if "folder" in text else path
+    done = call("results", "import", str(asked), folder=tmp_path, PYTHONPATH=str(stranger))
+    assert f"the format 'read' of a-stranger 1.0 is broken: {path}: {problem}\n" in done.err
+    assert done.code == 2
+
+
+@pytest.mark.parametrize(
+    ("form", "problem"),
+    [("stopped", "SystemExit: no more"), ("numbers", "it writes 1, which is no text")],
+)
+def test_a_format_that_fails_with_runs_is_named(form: str, problem: str, stranger: Path) -> None:
+    with (
+        surroundings(stranger, {"PYTHONPATH": str(stranger)}),
+        pytest.raises(PluginError, match=f"{form}' of a-stranger 1.0 is broken: {problem}"),
+    ):
+        [*export_lines([], form)]
 
 
 @pytest.mark.parametrize(

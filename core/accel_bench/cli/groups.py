@@ -162,16 +162,23 @@ def _first_sentence(text: str) -> str:
 
 
 def _as_click(command: Command, word: str) -> Any:
-    """Return the command that typer makes of a function or of a group."""
-    loaded = command.entry.load() if command.entry else typer.Typer()
+    """Return the command that typer makes of a function or of a group. Raises PluginError."""
+    if command.entry is None:
+        return _made_of(typer.Typer(), command, word)
+    loaded = command.entry.load()
+    if not callable(loaded):
+        value = command.entry.point.value
+        raise command.entry.broken(f"{value} is neither a function nor a typer.Typer")
+    with command.entry.blamed():  # Typer resolves annotations.
+        return _made_of(loaded, command, word)
+
+
+def _made_of(loaded: Any, command: Command, word: str) -> Any:
+    """Return what typer makes of a loaded function or group."""
     outer = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     outer.callback()(lambda: None)
     if isinstance(loaded, typer.Typer):
         return _group(loaded, outer, command, word)
-    if not callable(loaded):
-        assert command.entry
-        value = command.entry.point.value
-        raise command.entry.broken(f"{value} is neither a function nor a typer.Typer")
     from accel_bench.cli.output import with_wide
 
     outer.command(word, cls=PlainCommand)(with_wide(loaded))

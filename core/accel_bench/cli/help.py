@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
-from accel_bench.cli.commands import find_commands
+from accel_bench.cli.commands import MAXIMUM_BYTES, find_commands
 from accel_bench.cli.output import print_text
+from accel_bench.documents.files import read_text
 from accel_bench.documents.presets import preset_roots
 from accel_bench.errors import ScenarioError, did_you_mean
 
@@ -33,10 +34,10 @@ def explain(
         _print_lists(root, {"Topics (accel-bench help TOPIC)": lines})
     elif words == [COMMANDS]:
         _print_lists(root, _all_commands())
-    elif words[0] in topics:
-        print_text(topics[words[0]])
     elif words[0] in known:
         program.invoke(program.make_context(root.info_name, [*words, "--help"]))
+    elif words[0] in topics:
+        print_text(topics[words[0]])
     else:
         near = did_you_mean(words[0], [COMMANDS, *topics, *known])
         raise ScenarioError(f"no topic and no command is called {words[0]!r}{near}")
@@ -45,13 +46,16 @@ def explain(
 def find_topics() -> dict[str, str]:
     """Return the texts of all topics by name: the files in folders `help` of presets, ours first.
 
-    The first line of a text says what it is about.
+    The first line of a text says what it is about. What cannot be read hides no other topic.
     """
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
     for root in preset_roots():
         for path in sorted((root / "help").glob("*.txt")):
-            found.setdefault(path.stem, path)
-    return {name: path.read_text(encoding="utf8").rstrip() for name, path in found.items()}
+            if path.stem in (COMMANDS, *found):
+                continue
+            with suppress(ScenarioError):  # Of another distribution.
+                found[path.stem] = read_text(path, MAXIMUM_BYTES, ScenarioError, "").rstrip()
+    return found
 
 
 def _all_commands() -> dict[str, dict[str, str]]:

@@ -6,7 +6,6 @@ A distribution adds one by an entry point of the group `accel_bench.formats` who
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,8 +52,8 @@ class Format:
     """Return why a file of a folder is left out; empty where it is not."""
 
 
-Named: TypeAlias = tuple[str, Format]
-"""A format with the name by which it is asked for."""
+Named: TypeAlias = tuple[Entry, Format]
+"""A format with the entry by which it came in."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def read_files(
         named = formats.recognized(source)
         if named is None:
             left_out.append(f"{source.path}: no format of an import")
-        elif why := named[1].repeats(source):
+        elif why := _repeats(source, named):
             left_out.append(f"{source.path}: {why}")
         else:
             read.append(_read(source, named, given))
@@ -108,12 +107,23 @@ def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
     Raises ImportFileError for a format that is not written, and
     PluginError.
     """
-    form = _load(find_entry(GROUP, KIND, name))
-    if form.write is None:
+    entry = find_entry(GROUP, KIND, name)
+    if (form := _load(entry)).write is None:
         formats = _Formats(find_entries(GROUP, KIND).values())
-        written = ", ".join(name for name, one in formats if one.write)
+        written = ", ".join(one.name for one, other in formats if other.write)
         raise ImportFileError(f"{name!r} is not written; {written} are")
-    return form.write(results)
+    return _written(entry, form.write, results)
+
+
+def _written(
+    entry: Entry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
+) -> Iterator[str]:
+    """Yield what a format writes. Raises PluginError that names it where it fails."""
+    with entry.blamed():
+        for text in write(results):
+            if not isinstance(text, str):
+                raise entry.broken(f"it writes {text!r}, which is no text")
+            yield text
 
 
 def _reading(name: str) -> Entry:
@@ -143,9 +153,6 @@ class _Formats:
         """What was found to be broken, each with its reason: it hides no other."""
 
     def __iter__(self) -> Iterator[Named]:
-        yield from ((entry.name, form) for entry, form in self._all())
-
-    def _all(self) -> Iterator[tuple[Entry, Format]]:
         yield from [*self._loaded]
         for entry in self._waiting:
             try:
@@ -158,13 +165,13 @@ class _Formats:
 
     def recognized(self, source: SourceFile) -> Named | None:
         """Return the first format that recognizes a file."""
-        for entry, form in self._all():
+        for entry, form in self:
             try:
                 if form.read and form.recognizes(source):
-                    return entry.name, form
+                    return entry, form
             except AccelBenchError:
                 raise
-            except Exception as error:  # of another distribution
+            except (Exception, SystemExit) as error:  # of another distribution
                 self._loaded.remove((entry, form))
                 problem = entry.broken(f"{source.path}: {type(error).__name__}: {error}")
                 self.broken.append(str(problem))
@@ -172,7 +179,7 @@ class _Formats:
 
     def listed(self) -> str:
         """Return all formats that are read, with what they are."""
-        known = [f"{name} ({form.description})" for name, form in self if form.read]
+        known = [f"{entry.name} ({form.description})" for entry, form in self if form.read]
         return ", ".join(known) or "the formats that are installed: there are none"
 
 
@@ -185,15 +192,28 @@ def _sources(folder: Path) -> Iterable[SourceFile]:
 
 
 def _read(source: SourceFile, named: Named, given: Mapping[str, JsonValue]) -> ImportedFile:
-    name, form = named
+    """Read a file in its format. Raises ImportFileError for a damaged one, and PluginError."""
+    entry, form = named
     assert form.read is not None
-    try:
-        rows = tuple(_with_given(row, given) for row in form.read(source))
-    except (LookupError, TypeError, AttributeError, ValueError, csv.Error) as error:
-        raise ImportFileError(
-            f"{source.path}: begins as {form.description}, but is not: {error!r}"
-        ) from error
-    return ImportedFile(replace(source, text=""), name, rows)
+    with entry.blamed(f"{source.path}: "):
+        try:
+            found = [*form.read(source)]
+        except (LookupError, TypeError, ValueError) as error:
+            raise ImportFileError(
+                f"{source.path}: begins as {form.description}, but is not: {error!r}"
+            ) from error
+        for row in found:
+            if not isinstance(row, ImportedRow):
+                raise entry.broken(f"{source.path}: it reads {row!r}, which is no ImportedRow")
+        rows = tuple(_with_given(row, given) for row in found)
+    return ImportedFile(replace(source, text=""), entry.name, rows)
+
+
+def _repeats(source: SourceFile, named: Named) -> str:
+    """Return why a file of a folder is left out; empty where it is not. Raises PluginError."""
+    entry, form = named
+    with entry.blamed(f"{source.path}: "):
+        return form.repeats(source)
 
 
 def _with_given(row: ImportedRow, given: Mapping[str, JsonValue]) -> ImportedRow:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -50,13 +51,30 @@ class Entry:
         return tuple(found.requires or ()) if found else ()
 
     def load(self) -> Any:
-        """Import it. Raises PluginError that names its distribution and the reason."""
-        try:
+        """Import it. Raises PluginError that names its distribution and the reason.
+
+        That is one for another accel-bench than this too, which is not imported.
+        """
+        if not self.is_ours and self.point.dist:
+            from accel_bench.plugins.compatibility import wrong_contract
+
+            if why := wrong_contract(self.point.dist.name, self.requires):
+                raise self.broken(why)
+        with self.blamed():
             return self.point.load()
+
+    @contextmanager
+    def blamed(self, place: str = "") -> Iterator[None]:
+        """Raise PluginError for what its code raises within the block; AccelBenchErrors pass.
+
+        `place`, such as `a.csv: `, stands before the reason.
+        """
+        try:
+            yield
         except AccelBenchError:
             raise
         except (Exception, SystemExit) as error:
-            raise self.broken(f"{type(error).__name__}: {error}") from error
+            raise self.broken(f"{place}{type(error).__name__}: {error}") from error
 
     def broken(self, reason: str) -> PluginError:
         """Return the error that says why it cannot be used."""

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import wraps
 from typing import Any, Literal, TypeAlias
 
 from accel_bench.documents.canonical import MAXIMUM_NUMBER
+from accel_bench.interchange.rows import ImportedRow, SourceFile
 from accel_bench.result import Metric
 
 Scope: TypeAlias = Literal["rank", "device", "global"]
 Better: TypeAlias = Literal["lower", "higher", "neither"]
+Reader: TypeAlias = Callable[[SourceFile], Iterator[ImportedRow]]
+
+
+def of_known_shape(read: Reader) -> Reader:
+    """Let a reader call a file damaged that has a value of another kind than others of its sort.
+
+    Such as a list in place of a mapping, or a cell that no spreadsheet writes.
+    """
+
+    @wraps(read)
+    def reading(source: SourceFile) -> Iterator[ImportedRow]:
+        try:
+            yield from read(source)
+        except (AttributeError, csv.Error) as error:
+            raise ValueError(str(error)) from error
+
+    return reading
 
 
 def figure(

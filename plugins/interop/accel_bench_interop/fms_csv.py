@@ -18,7 +18,14 @@ from accel_bench.interchange.formats import Format
 from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
 from accel_bench_interop.exported import ExportedRun
-from accel_bench_interop.figures import figure, figures, number, one_line, positive_integer
+from accel_bench_interop.figures import (
+    figure,
+    figures,
+    number,
+    of_known_shape,
+    one_line,
+    positive_integer,
+)
 from accel_bench_interop.trainer import peak_allocated
 
 Cells = Mapping[str, str]
@@ -74,6 +81,7 @@ def recognizes(source: SourceFile) -> bool:
     return bool(ours & columns) and "model_name_or_path" in columns
 
 
+@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each line. Raises ImportFileError for a line with too many cells."""
     source.check_values()

@@ -11,6 +11,7 @@ from accel_bench.result import Metric, Status
 from accel_bench_interop.figures import (
     figure,
     number,
+    of_known_shape,
     one_line,
     positive_integer,
     utc_time,
@@ -33,6 +34,7 @@ def recognizes(source: SourceFile) -> bool:
     return isinstance(found.get("benchmarks"), dict) and "system_info" in found
 
 
+@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each configuration, and one for a model that never got to any."""
     found = source.json

@@ -13,6 +13,7 @@ from accel_bench_interop.figures import (
     Scope,
     figure,
     number,
+    of_known_shape,
     one_line,
     positive_integer,
     raw_numbers,
@@ -60,6 +61,7 @@ def is_repeated(source: SourceFile) -> str:
     return ""
 
 
+@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the training of a report; other scenarios have a row for each of their parts."""
     found = source.json

@@ -7,7 +7,14 @@ from typing import Any
 
 from accel_bench.interchange.formats import Format
 from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
-from accel_bench_interop.figures import figures, number, one_line, raw_numbers, utc_time
+from accel_bench_interop.figures import (
+    figures,
+    number,
+    of_known_shape,
+    one_line,
+    raw_numbers,
+    utc_time,
+)
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "median": ("median_seconds_per_call", "seconds", "global", "lower"),
@@ -29,6 +36,7 @@ def recognizes(source: SourceFile) -> bool:
     return isinstance(found.get("benchmarks"), list) and "machine_info" in found
 
 
+@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each benchmark that has statistics."""
     found = source.json

@@ -8,7 +8,14 @@ from typing import Any
 from accel_bench.interchange.formats import Format
 from accel_bench.interchange.rows import ImportedRow, SourceFile
 from accel_bench.result import Metric
-from accel_bench_interop.figures import figure, figures, number, positive_integer, without_none
+from accel_bench_interop.figures import (
+    figure,
+    figures,
+    number,
+    of_known_shape,
+    positive_integer,
+    without_none,
+)
 
 STATE = "trainer_state.json"
 
@@ -62,6 +69,7 @@ def is_repeated(source: SourceFile) -> str:
     return ""
 
 
+@of_known_shape
 def read_results(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the run of a file of results, with the log of the state beside it."""
     found = source.json
@@ -70,6 +78,7 @@ def read_results(source: SourceFile) -> Iterator[ImportedRow]:
     yield _row(source, {**_summary_of(log), **found}, log)
 
 
+@of_known_shape
 def read_state(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the run of a Trainer's state: its log, and the summary at the log's end."""
     yield _row(source, _summary_of(source.json), source.json)
