@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -20,12 +21,32 @@ from accel_bench.scenario.draft import read_draft
 STRANGER = """\
 def length(sizing):
     return 24, f"{sizing.stacks()[0].experiment.stack.name} asks for it"
+
+
+def none(sizing):
+    return 0, "nothing fits"
+
+
+def number(sizing):
+    return 24
+
+
+def stop(sizing):
+    raise SystemExit("no more")
 """
 
 
-def plan_with(value: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def plan_with(
+    value: str | None,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...] = (LENGTH,),
+) -> list[int]:
     """Sequence lengths of a plan in which an entry point of that value works the length out."""
-    found = {LENGTH: Entry("size", LENGTH, EntryPoint(LENGTH, value, GROUP))} if value else {}
+    (folder / "a_stranger_s_sizes.py").write_text(STRANGER)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "a_stranger_s_sizes", raising=False)
+    found = {name: Entry("size", name, EntryPoint(name, value, GROUP)) for name in names if value}
     monkeypatch.setattr(sizes, "find_entries", lambda group, kind: found)
     draft = read_draft(write_nulls(folder, data="{use: null, sequence_length: auto}"))
     plan = plan_with_sizes(draft, read_machine(), PlanRequest())
@@ -40,8 +61,6 @@ def test_ours_enter_by_the_door() -> None:
 def test_a_size_is_what_the_entry_of_its_key_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a_stranger_s_sizes.py").write_text(STRANGER)
-    monkeypatch.syspath_prepend(tmp_path)
     assert plan_with("a_stranger_s_sizes:length", tmp_path, monkeypatch) == [24, 24]
 
 
@@ -50,6 +69,27 @@ def test_a_size_that_nothing_works_out_is_named_with_the_way_out(
 ) -> None:
     with pytest.raises(ScenarioError, match="nothing that is installed works it out"):
         plan_with(None, tmp_path, monkeypatch)
+
+
+def test_rivals_for_a_size_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rivals = (f"one:{LENGTH}", f"other:{LENGTH}")
+    with pytest.raises(ScenarioError, match=f"auto: {', '.join(rivals)} would work it out"):
+        plan_with("a_stranger_s_sizes:length", tmp_path, monkeypatch, rivals)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("none", r"it returned \(0, 'nothing fits'\), and not a size"),
+        ("number", "it returned 24, and not a size"),
+        ("stop", "SystemExit: no more"),
+    ],
+)
+def test_a_size_that_fails_is_named_with_the_reason(
+    function: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PluginError, match=f"size '{LENGTH}' of .* is broken: {reason}"):
+        plan_with(f"a_stranger_s_sizes:{function}", tmp_path, monkeypatch)
 
 
 def test_a_broken_size_is_named_with_the_reason(

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
-from accel_bench.plugins.doors import find_entries
+from accel_bench.plugins.doors import Entry, find_entries
 from accel_bench.scenario.automatic import STAND_INS, Choice
 from accel_bench.scenario.draft import Draft
 
@@ -79,16 +79,38 @@ def _choices(sizing: Sizing) -> Mapping[str, Choice]:
     """Return the sizes of a point by their keys; fewer where they are not to be worked out."""
     found: dict[str, Choice] = {}
     for key in filter(sizing.rough.open_sizes[sizing.point].__contains__, STAND_INS):
-        entry = find_entries(GROUP, "size").get(key)
-        if entry is None:
-            raise ScenarioError(
-                f"{key}: auto: nothing that is installed works it out; give a number"
-            )
-        if (size := entry.load()(replace(sizing, found=found))) is None:
+        if (size := _ask(_entry_of(key), replace(sizing, found=found))) is None:
             break
         value, because = size
         found = {**found, key: Choice(key=key, value=value, because=because)}
     return found
+
+
+def _entry_of(key: str) -> Entry:
+    """Return what works out the size of a key. Raises ScenarioError where nothing does."""
+    entries = find_entries(GROUP, "size")
+    if entry := entries.get(key):
+        return entry
+    rivals = [name for name in entries if name.endswith(f":{key}")]
+    if not rivals:
+        raise ScenarioError(f"{key}: auto: nothing that is installed works it out; give a number")
+    raise ScenarioError(
+        f"{key}: auto: {', '.join(rivals)} would work it out; give a number, or leave one of them "
+        "installed"
+    )
+
+
+def _ask(entry: Entry, sizing: Sizing) -> tuple[int, str] | None:
+    """Return the size and its reason; None if it is not known yet. Raises PluginError."""
+    function = entry.load()
+    with entry.blamed():
+        size = function(sizing)
+    match size:
+        case None:
+            return None
+        case (int(value), str(because)) if value >= 1 and value is not True:
+            return value, because
+    raise entry.broken(f"it returned {size!r}, and not a size from 1 and a sentence, or None")
 
 
 def _runnable_at(plan: Plan, point: str) -> list[Planned]:
