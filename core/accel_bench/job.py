@@ -17,6 +17,9 @@ WRITES_RESULT = "write_result"
 PURPOSES = "accel_bench.purposes"
 """Group of the entry points of what a worker does beside measuring."""
 
+OWN_PURPOSES = PREPARE, MEASURE = "prepare", "measure"
+"""The core's own: filling caches, which is not timed, and a run."""
+
 PHASES = (
     "start",
     "activation",
@@ -76,7 +79,7 @@ class Job(Frozen):
 
     schema_version: int = SCHEMA_VERSION
 
-    purpose: str = "measure"
+    purpose: str = MEASURE
     """`prepare` fills caches and is not timed; `measure` is a run; another one is the name of an
     entry point of the group `PURPOSES`."""
 
@@ -118,7 +121,7 @@ class Job(Frozen):
     @property
     def world_size(self) -> int:
         """Ranks to start."""
-        alone = self.one_process or self.purpose == "prepare"
+        alone = self.one_process or self.purpose == PREPARE
         return 1 if alone else self.experiment.scenario.world_size
 
     def python_command(self, *arguments: str) -> list[str]:

@@ -12,7 +12,7 @@ from several_ranks.scenarios import write
 
 from accel_bench import run_purpose
 from accel_bench.errors import AccelBenchError, PluginError
-from accel_bench.job import PURPOSES
+from accel_bench.job import OWN_PURPOSES, PURPOSES
 from accel_bench.plugins.doors import find_entries
 
 STRANGER = """\
@@ -90,6 +90,12 @@ def test_a_purpose_that_there_is_not_gets_the_nearest_name(stranger: Path, tmp_p
         pytest.raises(PluginError, match="no purpose is called 'rank'; did you mean 'ranks'"),
     ):
         run_purpose("rank", scenario)
+
+
+@pytest.mark.parametrize("name", OWN_PURPOSES)
+def test_names_of_the_core_are_no_purposes_of_others(name: str, tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=f"'{name}' is a purpose of the core; a further one"):
+        run_purpose(name, write_nulls(tmp_path))
 
 
 def test_the_purpose_of_the_documentation_counts_parameters_and_takes_a_step(

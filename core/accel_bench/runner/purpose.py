@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accel_bench.errors import WorkerError
-from accel_bench.job import PURPOSES, Job
+from accel_bench.errors import PluginError, WorkerError
+from accel_bench.job import OWN_PURPOSES, PREPARE, PURPOSES, Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.plugins.doors import Entry, find_entry
@@ -17,9 +17,6 @@ from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.log_end import log_end
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import slot_defaults
-
-PREPARE = "prepare"
-"""The purpose that fills caches first."""
 
 
 def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> Planned:
@@ -48,6 +45,8 @@ def ask_ranks(
     In `one_process` it builds nothing, and no caches are filled before. Raises PluginError for an
     unknown purpose, and WorkerError where a rank has failed.
     """
+    if purpose in OWN_PURPOSES:
+        raise PluginError(f"{purpose!r} is a purpose of the core; a further one has another name")
     entry = find_entry(PURPOSES, "purpose", purpose)
     fields = {
         "machine": planned.machine(machine),

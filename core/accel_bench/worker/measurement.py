@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from accel_bench.documents.files import PRIVATE, write_atomically
 from accel_bench.engine import Engine, Stopwatch
 from accel_bench.errors import InvalidRunError
-from accel_bench.job import HEARTBEAT_STEP, PURPOSES, WRITES_RESULT, Job
+from accel_bench.job import HEARTBEAT_STEP, MEASURE, PREPARE, PURPOSES, WRITES_RESULT, Job
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Device
 from accel_bench.machine.scheduling import read_scheduling
@@ -77,9 +77,9 @@ def measure(
     error: BaseException | None = None
     phase = ""
     try:
-        if job.purpose == "prepare":
+        if job.purpose == PREPARE:
             prepare(active, run, heartbeat)
-        elif job.purpose == "measure":
+        elif job.purpose == MEASURE:
             run_rank(job, active, run, heartbeat, record)
         else:
             pursue(job, Rank(run, active, heartbeat))
