@@ -13,6 +13,16 @@ from documented import install_page
 from accel_bench.analysis.sections import GROUP, KIND
 from accel_bench.plugins.doors import find_entries
 
+TRUTHLESS = """\
+class Array:
+    def __bool__(self):
+        raise ValueError("the truth value of an array is ambiguous")
+
+
+def document(summary, rows):
+    return Array()
+"""
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,10 +32,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info = folder / "site" / "a_stranger-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-stranger\nVersion: 1.0\n")
-    entries = "absent = no_such_library\nfailing = a_stranger\nshapeless = a_shape\n"
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{entries}")
+    values = {"absent": "no_such_library", "failing": "a_stranger", "shapeless": "a_shape"}
+    values |= {one: f"a_{one}" for one in ("stopped", "truthless", "tableless")}
+    entries = "\n".join(f"{name} = {value}" for name, value in values.items())
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{entries}\n")
     (folder / "site" / "a_stranger.py").write_text("def document(summary, rows):\n    1 / 0\n")
     (folder / "site" / "a_shape.py").write_text("def document(summary, rows):\n    return 7\n")
+    stopped = "def document(summary, rows):\n    raise SystemExit('no more')\n"
+    (folder / "site" / "a_stopped.py").write_text(stopped)
+    (folder / "site" / "a_truthless.py").write_text(TRUTHLESS)
+    tables = "\n\ndef tables(summary, document):\n    return None\n"
+    (folder / "site" / "a_tableless.py").write_text(f"{TRUTHLESS}{tables}")
     return folder / "site"
 
 
@@ -56,6 +73,9 @@ def test_the_section_of_the_documentation_is_shown_where_it_is_named(
         ("absent", "ModuleNotFoundError: No module named 'no_such_library'"),
         ("failing", "ZeroDivisionError: division by zero"),
         ("shapeless", "its document is no list of mappings"),
+        ("stopped", "SystemExit: no more"),
+        ("truthless", "its document is no list of mappings"),
+        ("tableless", "its function 'tables' returned no tables"),
     ],
 )
 def test_a_section_that_fails_is_named_and_its_runs_are_shown(

@@ -36,9 +36,11 @@ def with_sections(
     for name in dict.fromkeys((*ours, *names)):
         try:
             entry = find_entry(GROUP, KIND, name)
-            if document := call_section(entry, "document", summary, rows):
-                _check(entry, document)
-                found[name] = document
+            document = call_section(entry, "document", summary, rows)
+            if document is None:
+                continue
+            _check(entry, document)
+            found[name] = document
         except AccelBenchError as error:
             notices.append(f"left out: {error}")
     update = {"sections": found, "notices": (*summary.notices, *notices)}
@@ -50,10 +52,8 @@ def call_section(entry: Entry, name: str, *arguments: Any) -> Any:
     function = getattr(entry.load(), name, None)
     if function is None:
         raise entry.broken(f"{entry.point.value} has no function {name!r}")
-    try:
+    with entry.blamed():
         return function(*arguments)
-    except Exception as error:
-        raise entry.broken(f"{type(error).__name__}: {error}") from error
 
 
 def _check(entry: Entry, document: Any) -> None:

@@ -133,7 +133,10 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
     try:
         entry = find_entry(GROUP, KIND, name)
         if hasattr(entry.load(), "tables"):
-            return call_section(entry, "tables", summary, document)  # type: ignore[no-any-return]
+            tables = call_section(entry, "tables", summary, document)
+            if isinstance(tables, Sequence) and all(isinstance(one, Table) for one in tables):
+                return tables
+            raise entry.broken("its function 'tables' returned no tables")
     except AccelBenchError as error:
         return [Table((), (), notes=[f"left out: {error}"])]
     keys = dict.fromkeys(key for row in document for key in row)
