@@ -88,14 +88,19 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
 
 
 def _report(session: SessionRecord, results: Sequence[Result], summary: Summary) -> str:
-    """Return the page that an entry point of the group `accel_bench.pages` makes of a session.
+    """Return the page that the first entry point of the group `accel_bench.pages` makes.
 
-    Without any it is the plain page of the comparison.
+    Ours comes first; without any it is the plain page of the comparison. Raises PluginError.
     """
-    for entry in find_entries(PAGES, "page").values():
-        if entry.is_ours:
-            return str(entry.load()(session.id, session.document, results))
-    return render([summary], "html")
+    entry = next(iter(find_entries(PAGES, "page").values()), None)
+    if entry is None:
+        return render([summary], "html")
+    function = entry.load()
+    with entry.blamed():
+        page = function(session.id, session.document, results)
+    if not isinstance(page, str):
+        raise entry.broken("what it returned is no HTML text")
+    return page
 
 
 def scenario_of_session(session: SessionRecord) -> dict[str, Any]:

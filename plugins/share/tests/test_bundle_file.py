@@ -6,7 +6,9 @@ import gzip
 import json
 import re
 import socket
+import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,12 @@ import pytest
 from accel_bench_share import bundle_file as module
 from accel_bench_share.archive import pack, unpack
 from accel_bench_share.bundle_file import MANIFEST, RUNS, SESSIONS, read_bundle
-from accel_bench_share.bundling import bundle_sessions
+from accel_bench_share.bundling import PAGES, bundle_sessions
 from repeated_sessions import SCENARIO, make_record, make_runs
 
 from accel_bench.documents.canonical import digest
-from accel_bench.errors import BundleError
+from accel_bench.errors import BundleError, PluginError
+from accel_bench.plugins.doors import Entry
 from accel_bench.result import Node, Provenance
 from accel_bench.runner.anonymous import anonymous
 from accel_bench.scenario.uses import LauncherUse
@@ -29,6 +32,19 @@ from .bundles import write
 Members = dict[str, bytes]
 
 SECRET = "sup3r-s3cret-value-of-a-token"
+
+STRANGER = """\
+def page(session, document, results):
+    return f"<p>{len(results)} runs"
+
+
+def none(session, document, results):
+    return None
+
+
+def stop(session, document, results):
+    raise SystemExit("no more")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +158,24 @@ def test_a_time_that_is_none_is_refused(made: Path, tmp_path: Path, time: str) -
 
     with pytest.raises(BundleError, match=r"no time like|must be in|none of its sessions started"):
         read_bundle(resealed(made, change, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["page", "none", "stop"])
+def test_the_page_is_that_of_a_stranger_where_ours_is_absent(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_stranger_s_pages.py").write_text(STRANGER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "a_stranger_s_pages", raising=False)
+    entry = Entry("page", name, EntryPoint(name, f"a_stranger_s_pages:{name}", PAGES))
+    monkeypatch.setattr("accel_bench_share.bundling.find_entries", lambda *_: {name: entry})
+    if name == "page":
+        page = unpack(write(tmp_path, make_runs()))["report.html"]
+        assert page.decode() == f"<p>{len(make_runs())} runs"
+        return
+    reason = {"none": "what it returned is no HTML text", "stop": "SystemExit: no more"}[name]
+    with pytest.raises(PluginError, match=f"the page '{name}' of .* is broken: {reason}"):
+        write(tmp_path, make_runs())
 
 
 @pytest.mark.box
