@@ -72,7 +72,7 @@ class GradientFlow(Frozen):
     trained_tensors: int
 
     tensors_with_gradient: int
-    """Those of them whose gradient is not zero."""
+    """Trained tensors whose gradient is not zero."""
 
     modules_without_gradient: tuple[str, ...] = ()
     """Trained modules that no gradient reached: the run is invalid."""
@@ -84,7 +84,7 @@ class GradientFlow(Frozen):
     """L2 norm of each trained tensor's gradient; null without a gradient, or when not finite."""
 
     parameters_changed: bool | None = None
-    """Whether the step changed any parameter; null when it did not end."""
+    """True if the step changed any parameter; null when it did not end."""
 
 
 class OptimizerProgress(Frozen):
@@ -146,7 +146,7 @@ class EffectiveConfiguration(Frozen):
     """How experts multiply, such as `grouped_mm`; null for no experts."""
 
     use_cache: bool | None = None
-    """Whether the model keeps a key-value cache: as seen in the first forward, else its setting."""
+    """True if the model keeps a key-value cache: as seen in the first forward, else its setting."""
 
     gradient_checkpointing: bool | None = None
     checkpointed_blocks: CheckpointedBlocks | None = None
@@ -190,7 +190,7 @@ class EffectiveConfiguration(Frozen):
     """Variables of the environment that change how fast something runs."""
 
     environment_changes: dict[str, tuple[str | None, str | None]] = Field(default_factory=dict)
-    """Those that the worker has changed, each before and after."""
+    """Variables that the worker has changed, each before and after."""
 
     matmul_dtype: str | None = None
     """Dtype in which the output projection answered; null where it could not be seen."""
@@ -209,7 +209,7 @@ class EffectiveConfiguration(Frozen):
     """Steps taken and rates in force; null when the window was not reached."""
 
     padding_free: bool | None = None
-    """Whether several sequences lay in one row of the first forward."""
+    """True if several sequences lay in one row of the first forward."""
 
     attention_kernels: dict[str, int] | None = None
     """Attention kernels of the first forward, with their number; null where none is seen."""

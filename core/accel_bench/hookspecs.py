@@ -63,7 +63,7 @@ LIMITED = frozenset({"check_scenario"})
 def allocate_ranks(
     scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
 ) -> Allocation | None:
-    """Of the launcher alone, once for a session, before anything is planned: return the processes
+    """One answer, launcher. Once for a session, before anything is planned: return the processes
     that all its runs share, which `launch_ranks` then gets.
 
     `scenarios` are those of all points, with `resources.device` as it is written. Where another

@@ -84,7 +84,7 @@ class Job(Frozen):
     entry point of the group `PURPOSES`."""
 
     one_process: bool = False
-    """Whether one process does it, whatever the number of ranks: nothing is built."""
+    """True if one process does it, whatever the number of ranks: nothing is built."""
 
     run_id: str
     """Unique name of this attempt."""
@@ -110,7 +110,7 @@ class Job(Frozen):
     """Retry of the same run, from 0."""
 
     trust_remote_code: bool = False
-    """Whether a model may bring code of its own."""
+    """True if a model may bring code of its own."""
 
     update_bytes: int = Field(0, ge=0)
     """Largest file of the trained weights' change that rank 0 may leave; 0: none."""

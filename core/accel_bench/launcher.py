@@ -42,7 +42,7 @@ class RelayedRank(RankProcess, Protocol):
     """A rank that is observed by way of another process; its heartbeat page may lag behind."""
 
     node: Node | None
-    """Where it runs."""
+    """Node on which it runs."""
 
     lost: str
     """Why it can no longer be observed, with the name of its node; empty while it can be."""

@@ -130,7 +130,7 @@ class LocalProcess:
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Where a rank runs among those of its node."""
+    """Place of a rank among those of its node."""
 
     local_rank: int
     """Its number on the node, or the index of its device where it sees only some of the node's."""

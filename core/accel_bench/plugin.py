@@ -78,14 +78,14 @@ class Plugin(Generic[OptionsT]):
     """Oldest CUDA compute capability that it runs on."""
 
     needs_adapter: ClassVar[bool] = False
-    """Whether it only works with an adapter; one is added to the work of every stack when asked
+    """True if it only works with an adapter; one is added to the work of every stack when asked
     for."""
 
     single_node: ClassVar[bool] = False
-    """Whether a launcher starts processes on one machine only."""
+    """True if a launcher starts processes on one machine only."""
 
     checks_nodes: ClassVar[bool] = False
-    """Whether a launcher starts all ranks on nodes whose devices and memory it checks itself: those
+    """True if a launcher starts all ranks on nodes whose devices and memory it checks itself: those
     of the machine on which the command runs do not count."""
 
     conflicts: ClassVar[frozenset[str]] = frozenset()
@@ -118,14 +118,14 @@ class Plugin(Generic[OptionsT]):
     `allowed_output_difference` may let it depend on the options."""
 
     uses_torch: ClassVar[bool] = True
-    """Whether an engine takes its steps with torch: steps of others are measured, and cannot be
+    """True if an engine takes its steps with torch: steps of others are measured, and cannot be
     profiled."""
 
     makes_working_copies: ClassVar[bool] = False
-    """Whether it computes with copies of the weights, in the dtype of `train.work_dtype`."""
+    """True if it computes with copies of the weights, in the dtype of `train.work_dtype`."""
 
     deterministic: ClassVar[bool] = False
-    """Whether the same seed gives the same losses, bit for bit, on the same machine; the kit in
+    """True if the same seed gives the same losses, bit for bit, on the same machine; the kit in
     `accel_bench.testing` proves it."""
 
     strategy: ClassVar[str | None] = None

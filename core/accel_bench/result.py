@@ -38,12 +38,12 @@ class Status(str, Enum):
 
     @property
     def completed(self) -> bool:
-        """Whether the numbers may be used."""
+        """True if the numbers may be used."""
         return self in (Status.OK, Status.DEGRADED)
 
     @property
     def repeatable(self) -> bool:
-        """Whether a retry would most likely end the same way."""
+        """True if a retry would most likely end the same way."""
         return self in (Status.INVALID, Status.OOM, Status.PLUGIN_ERROR, Status.SKIPPED)
 
 
@@ -144,7 +144,7 @@ class Metric(Frozen):
     """Why there is no number, or what is wrong with it."""
 
     degrades: bool = False
-    """Whether the reason makes a result that is `ok` a `degraded` one."""
+    """True if the reason makes a result that is `ok` a `degraded` one."""
 
     series: TimeSeries | None = None
     """The readings behind the number, where it was read more than once."""
@@ -184,7 +184,7 @@ class Window(Frozen):
 
 
 class PhaseSplit(Frozen):
-    """Where the time of a step goes, measured in a few steps after the window.
+    """Time of a step by phase, measured in a few steps after the window.
 
     Marking waits for nothing, but it is work: the window itself is never split. On a device with
     events the seconds are those of the device, in which work overlapping on the host is hidden.
@@ -210,7 +210,7 @@ class Failure(Frozen):
     traceback: str
 
     message_suffices: bool = False
-    """Whether the message says all, as that of an error made for users: no traceback adds to it."""
+    """True if the message says all, as that of an error made for users: no traceback adds to it."""
 
     step_part: Literal["forward", "backward", "optimizer"] | None = None
     """The part of a step in which it was raised; null outside of steps, and in a hook."""
@@ -489,7 +489,7 @@ class RankResult(Frozen):
     of the window take about as long. Empty where nothing is trained, and without torch."""
 
     phases: PhaseSplit | None = None
-    """Where the time of a step goes; null when the engine marks no phases."""
+    """Time of a step by phase; null when the engine marks no phases."""
 
     communication: Communication | None = None
     """Collectives of a step; null with one rank, and without torch."""
@@ -536,7 +536,7 @@ class PluginVersion(Frozen):
 
 
 class Provenance(Frozen):
-    """Where a row comes from: measured by this program, or imported from a file of another one."""
+    """Origin of a row: measured by this program, or imported from a file of another one."""
 
     origin: Literal["measured", "exported", "imported"] = "measured"
     """`exported`: it came with an export of another store, which says that it was measured there.
@@ -546,7 +546,7 @@ class Provenance(Frozen):
     """Format of the file that it was imported from."""
 
     file: str = ""
-    """That file, as it was named; of a measured run the bundle that it repeats."""
+    """File of the other program, as it was named; of a measured run the bundle that it repeats."""
 
     sha256: str = ""
     """Hex digest of the file's content; of a bundle the one that its manifest states."""
@@ -642,7 +642,7 @@ class Result(Frozen):
 
     machine: Machine | None = None
     nodes: tuple[Node, ...] = ()
-    """Where each rank ran that an agent has started; none for ranks of the parent's machine."""
+    """Node of each rank that an agent has started; none for ranks of the parent's machine."""
 
     state_before: MachineState | None = None
     state_after: MachineState | None = None
@@ -658,12 +658,11 @@ class Result(Frozen):
     """Last lines of the guilty rank's log, when it did not end well."""
 
     provenance: Provenance = Provenance()
-    """Whether it was measured here; figures of an imported row are `metrics`, and it has no ranks.
-    """
+    """Program that measured it; figures of an imported row are `metrics`, and it has no ranks."""
 
     @property
     def imported(self) -> bool:
-        """Whether another program measured it: such a row is in no verdict, rank or cost."""
+        """True if another program measured it: such a row is in no verdict, rank or cost."""
         return self.provenance.origin == "imported"
 
     @property

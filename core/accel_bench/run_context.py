@@ -37,7 +37,7 @@ class Run:
     """What is run."""
 
     device: Device
-    """Where this rank computes."""
+    """Device on which this rank computes."""
 
     folder: Path
     """Folder of this attempt; what a plugin leaves here stays with the run."""
@@ -58,7 +58,7 @@ class Run:
     """Round, from 0: what is drawn anew in each round is the same for all stacks of it."""
 
     trust_remote_code: bool = False
-    """Whether a model may bring code of its own."""
+    """True if a model may bring code of its own."""
 
     rehearsal: bool = False
     """Set by `prepare_experiment` to have a few untimed steps taken, so that compile caches fill.
@@ -85,7 +85,7 @@ class Run:
     """The model before `parallelize_model`."""
 
     recomputes_last_matmul: bool | None = None
-    """Whether activation checkpointing computes the last matmul of a decoder block again, as core
+    """True if activation checkpointing computes the last matmul of a decoder block again, as core
     observed in the first step; None where it could not observe that."""
 
     workload: Workload | None = None

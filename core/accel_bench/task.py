@@ -51,7 +51,7 @@ class Task(Plugin[OptionsT]):
     in one batch of inputs, or as answers of which one is `preferred`; None: not at all."""
 
     batch_dependent: ClassVar[bool] = False
-    """Whether the loss of a sample depends on the others of its micro-batch, as where they are what
+    """True if the loss of a sample depends on the others of its micro-batch, as where they are what
     it is told apart from; then smaller micro-batches are another training."""
 
     loss_sensitivity: ClassVar[float] = 1.0

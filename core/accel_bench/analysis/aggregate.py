@@ -69,7 +69,7 @@ class ExperimentRuns:
     """Runs that count, however they ended."""
 
     completed: Mapping[RoundKey, Result]
-    """Those of them whose numbers may be used: none when any run is invalid."""
+    """Runs of `counted` whose numbers may be used: none when any is invalid."""
 
     speeds: Mapping[RoundKey, RunThroughput]
     """What the completed ones measured."""
@@ -99,7 +99,7 @@ class ExperimentRuns:
 
     @property
     def usable(self) -> bool:
-        """Whether it may be compared with others."""
+        """True if it may be compared with others."""
         return self.ending.status.completed and bool(self.speeds) and not self.disowned
 
     @property
@@ -134,7 +134,7 @@ class ExperimentRuns:
 
     @property
     def saturated(self) -> bool:
-        """Whether requests piled up in a completed run."""
+        """True if requests piled up in a completed run."""
         return any(map(is_saturated, self.completed.values()))
 
     @property

@@ -67,7 +67,7 @@ class ExperimentComparison(TrainingComparison, Comparison, Document):
     """What is compared."""
 
     comparable: bool
-    """Whether nothing that matters differs, except what the stacks declare."""
+    """True if nothing that matters differs, except what the stacks declare."""
 
     declared: tuple[Difference, ...]
     """What the two stacks declare as their difference."""
@@ -76,7 +76,7 @@ class ExperimentComparison(TrainingComparison, Comparison, Document):
     """What else differs."""
 
     paired: bool
-    """Whether rounds of one session hold both."""
+    """True if rounds of one session hold both."""
 
 
 def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentComparison:

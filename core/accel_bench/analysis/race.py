@@ -39,7 +39,7 @@ Times = Mapping[RoundKey, float]
 """Compared seconds of the runs of a stack: of a token, or at a rate of the median request."""
 
 Eligible = Callable[[str, Sequence[RoundKey]], bool]
-"""Whether a stack may drop others, by what these rounds show of its training."""
+"""Returns True if a stack may drop others, by what these rounds show of its training."""
 
 
 def race_looks(rounds: int) -> tuple[int, ...]:

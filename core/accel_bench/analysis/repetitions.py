@@ -27,7 +27,7 @@ class Repetition(NamedTuple):
     """Its runs."""
 
     same_machine: bool
-    """Whether it ran where the repeated session did."""
+    """True if it ran where the repeated session did."""
 
 
 class StackRepetition(NamedTuple):

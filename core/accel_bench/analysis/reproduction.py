@@ -52,7 +52,7 @@ class StackReproduction(Frozen):
     """Name of the sweep point; empty where nothing is swept."""
 
     is_baseline: bool
-    """Whether the others are compared with it; it has no ratio, and so no verdict."""
+    """True if the others are compared with it; it has no ratio, and so no verdict."""
 
     claim: str
     """Verdict of the bundle's own runs on its speed."""

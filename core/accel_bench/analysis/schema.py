@@ -167,7 +167,7 @@ class ExperimentFigures(ExperimentRow):
     requests arrive at a rate."""
 
     saturated: bool = False
-    """Whether requests piled up in a run, so that latencies say how long was measured."""
+    """True if requests piled up in a run, so that latencies say how long was measured."""
 
     loss: LossEnds | None
     """Loss at both ends of the run."""
@@ -239,7 +239,7 @@ class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
     """What a run pays once, in seconds: medians over runs."""
 
     phases: Phases | None = None
-    """Where a step's time goes; null where the engine marks no phases."""
+    """Time of a step by phase; null where the engine marks no phases."""
 
     update_cost: UpdateCost | None = None
     """What the update verdict cost; null without torch."""
@@ -349,7 +349,7 @@ class SeedEquivalence(Frozen):
     """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
 
     verdict: SeedVerdict
-    """Whether it is the baseline's."""
+    """Verdict on the loss beside the baseline's."""
 
     difference: float | None = None
     """Mean relative difference of the loss at the end; 0.01 is 1 % above the baseline."""

@@ -28,7 +28,7 @@ class Step(NamedTuple):
     """Step number from 0, warm-up included."""
 
     measured: bool
-    """Whether it is part of the measured window."""
+    """True if it is part of the measured window."""
 
     seconds: float
     """Seconds of the slowest rank."""

@@ -38,7 +38,7 @@ class RunOptions(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
     device: str
-    """Where to run."""
+    """Device on which to run."""
 
     timeout: Annotated[float, Field(gt=0)]
     """Seconds for one run."""

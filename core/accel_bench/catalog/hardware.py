@@ -77,7 +77,7 @@ class Hardware(Frozen):
     """Operations per second at most."""
 
     source: str = Field(min_length=1)
-    """Where the figures are published."""
+    """Address or title under which the figures are published."""
 
     date: str = Field(pattern=r"^\d{4}-\d{2}$")
     """Year and month of that publication."""

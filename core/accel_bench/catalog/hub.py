@@ -36,10 +36,10 @@ class HubModel(NamedTuple):
     """Why the hub could not be asked; empty where it was."""
 
     is_gated: bool = False
-    """Whether its files are only for those to whom its owners give access."""
+    """True if its files are only for those to whom its owners give access."""
 
     has_safetensors: bool = True
-    """Whether there is a file of weights that can be loaded."""
+    """True if there is a file of weights that can be loaded."""
 
 
 _FOUND: dict[tuple[str, str | None, str | None], HubModel] = {}

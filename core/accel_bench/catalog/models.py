@@ -62,7 +62,7 @@ class ModelCard(Frozen):
     """Published number of distinct trainable parameters; tied ones are counted once."""
 
     source: str = Field(min_length=1)
-    """Where the figures are published."""
+    """Address or title under which the figures are published."""
 
     config: dict[str, JsonValue] = Field(min_length=1)
     """Keyword arguments of the configuration class: the published architecture."""

@@ -40,7 +40,7 @@ class Price(Frozen):
     """The provider's name for this kind of machine, such as `p4d.24xlarge`."""
 
     region: str
-    """Where the price holds; empty where it is the same everywhere."""
+    """Region in which the price holds; empty where it is the same everywhere."""
 
     device: str = Field(min_length=1)
     """Its accelerator: a name that `catalog devices` prints, or the catalog's own."""
@@ -55,7 +55,7 @@ class Price(Frozen):
     """The same for interruptible capacity; null where it is not known."""
 
     source: str = Field(min_length=1)
-    """Where the price was read."""
+    """Source of the price."""
 
     date: str
     """Day on which it was the price, `YYYY-MM-DD`."""

@@ -32,7 +32,7 @@ TRIALS_OF_A_RUN = 3
 """Times as long as that process that a run takes: it imports more, and trains for a second."""
 
 TOO_NOISY = 0.5
-"""Where only larger relative differences can be seen, nothing can be compared."""
+"""Relative difference: where only larger ones can be seen, nothing can be compared."""
 
 
 class NoiseFloor(Frozen):

@@ -11,7 +11,7 @@ class Matmul(Frozen):
     """Weight matrices of one kind, each multiplied once with every token that reaches it."""
 
     name: str
-    """Where they are, with the layer's number left out: `layers.mlp.up_proj`."""
+    """Path of the weights, with the layer's number left out: `layers.mlp.up_proj`."""
 
     rows: int
     """Features that come out."""
@@ -26,19 +26,19 @@ class Matmul(Frozen):
     """Share of the tokens that reaches each: 2 / 8 for experts of which a token uses 2 of 8."""
 
     trains: bool = True
-    """Whether the weights receive a gradient."""
+    """True if the weights receive a gradient."""
 
     input_needs_gradient: bool = True
-    """Whether something before them trains, so that the gradient flows on through them."""
+    """True if something before them trains, so that the gradient flows on through them."""
 
     recomputed: bool | None = False
-    """Whether the forward product is computed once more in the backward pass; null: not known."""
+    """True if the forward product is computed once more in the backward pass; null: not known."""
 
     dtype: str = ""
     """Dtype of the product, such as `bfloat16`; empty where only the architecture is known."""
 
     weight: bool = True
-    """Whether it multiplies with weights; observed products of attention do not."""
+    """True if it multiplies with weights; observed products of attention do not."""
 
     hidden: float = 0.0
     """Fraction of the product that a causal mask hides, where it was observed."""
@@ -63,16 +63,16 @@ class Attention(Frozen):
     """Tokens that one token sees at most, itself included; null is all of them."""
 
     query_needs_gradient: bool = True
-    """Whether the queries come from something that trains."""
+    """True if the queries come from something that trains."""
 
     key_needs_gradient: bool = True
-    """Whether the keys come from something that trains."""
+    """True if the keys come from something that trains."""
 
     value_needs_gradient: bool = True
-    """Whether the values come from something that trains."""
+    """True if the values come from something that trains."""
 
     recomputed: bool | None = False
-    """Whether its layers are computed once more in the backward pass; null: not known."""
+    """True if its layers are computed once more in the backward pass; null: not known."""
 
 
 class Workload(Frozen):

@@ -104,8 +104,7 @@ def read_files(
 def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
     """Return the text of runs in a format; a run is read when its text is.
 
-    Raises ImportFileError for a format that is not written, and
-    PluginError.
+    Raises ImportFileError for a format that is not written, and PluginError.
     """
     entry = find_entry(GROUP, KIND, name)
     if (form := _load(entry)).write is None:

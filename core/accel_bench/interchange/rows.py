@@ -88,23 +88,37 @@ class ImportedRow:
     """One run as a file states it."""
 
     key: str
-    """What tells it from the other rows of its file."""
+    """Text that tells the row from others of its file."""
 
     scenario: str = UNKNOWN
+    """Name of the scenario."""
+
     stack: str = UNKNOWN
+    """Name of the stack."""
 
     settings: Mapping[str, JsonValue] = field(default_factory=dict)
     """What the file states of the work, by dotted key of a scenario."""
 
     given: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Those of the settings that the user gave."""
+    """Settings that the user gave, by dotted key."""
 
     metrics: Sequence[Metric] = ()
+    """Figures of the run, in units of the core."""
+
     status: Status = Status.OK
+    """Ending of the run."""
+
     reasons: Sequence[str] = ()
+    """Reasons for a status that is not `ok`, a sentence each."""
+
     corrections: Sequence[str] = ()
+    """Corrections of units or scopes that the reader made, a sentence each."""
+
     series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Values of each step or sample, by the name of what was measured."""
+
     machine: str = ""
+    """Description of the machine in the file's words; empty where it has none."""
 
     started_at: str = ""
     """UTC time, ISO 8601; empty where the file has no date."""

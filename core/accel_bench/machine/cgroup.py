@@ -13,7 +13,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 """Lists the groups of this process: `4:memory:/group` in version 1, `0::/group` in version 2."""
 
 MOUNT = Path("/sys/fs/cgroup")
-"""Where the groups are mounted; those of version 1 in a folder for each controller."""
+"""Folder at which the groups are mounted; those of version 1 in a folder for each controller."""
 
 UNLIMITED_BYTES = 2**60
 """Version 1 writes the largest number of pages where there is no limit."""

@@ -39,7 +39,7 @@ class DeviceType:
     """`resources.device: auto` means the type of highest preference that is here; a CPU has 0."""
 
     on_host: ClassVar[bool] = False
-    """Whether it computes in the host's memory, before a call returns."""
+    """True if it computes in the host's memory, before a call returns."""
 
     process_group_backend: ClassVar[str] = "gloo"
     """Backend of `torch.distributed` by which ranks send tensors that lie on such devices."""
@@ -48,7 +48,7 @@ class DeviceType:
     """Dtypes that autocast can compute in."""
 
     pins_memory: ClassVar[bool] = False
-    """Whether batches are copied to it from pinned memory of the host."""
+    """True if batches are copied to it from pinned memory of the host."""
 
     # In the parent, without torch.
 

@@ -102,7 +102,7 @@ class Placement:
     """Nodes in all."""
 
     per_node: bool = False
-    """Whether there is one process for each node, which is to start the node's ranks."""
+    """True if there is one process for each node, which is to start the node's ranks."""
 
     address: str = ""
     """Name or address of the machine of rank 0."""

@@ -25,7 +25,7 @@ SETTLE_SECONDS = 2.0
 """How long NVML may still list a process that has ended."""
 
 CPU_FREQUENCIES = Path("/sys/devices/system/cpu")
-"""Where Linux shows each core's frequency and governor."""
+"""Folder in which Linux shows each core's frequency and governor."""
 
 
 def read_state(gpus: bool) -> MachineState:

@@ -83,7 +83,7 @@ class GPUState(Frozen):
     """Memory errors since the driver was loaded that could not be corrected."""
 
     remap_pending: bool | None = None
-    """Whether bad rows of memory wait for a reset to be replaced, or could not be replaced."""
+    """True if bad rows of memory wait for a reset to be replaced, or could not be replaced."""
 
     other_processes: tuple[GPUProcess, ...] = ()
     """Processes on the device that are not ours; they are only looked at."""
@@ -102,10 +102,10 @@ class CPUState(Frozen):
     """Seconds since the start, summed over all cores of the machine."""
 
     busy_seconds: float | None = None
-    """Those of them in which a core worked for this machine."""
+    """Seconds in which a core worked for this machine, summed likewise."""
 
     stolen_seconds: float | None = None
-    """Those of them in which the hypervisor gave a core to others (steal)."""
+    """Seconds in which the hypervisor gave a core to others (steal), summed likewise."""
 
     own_seconds: float
     """CPU seconds of this program and of its children that have ended."""

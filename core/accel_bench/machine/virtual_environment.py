@@ -22,7 +22,7 @@ SECONDS = 3600.0
 """Limit for one installation."""
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl/"
-"""Where the indexes lie that PyTorch names by what its wheels are built for, such as `cu126`."""
+"""Address of the indexes that PyTorch names by what its wheels are built for, such as `cu126`."""
 
 LAST_LINES = 5
 """Lines of pip's output that an error shows."""

@@ -50,7 +50,7 @@ class KeptElsewhere:
     """Returns the whole parameter as it is updated; all ranks call it together."""
 
     gradient: ShownGradient | None = None
-    """That of the first step."""
+    """Gradient of the first step."""
 
 
 def keep_elsewhere(parameter: torch.Tensor, kept: KeptElsewhere) -> None:

@@ -123,7 +123,7 @@ class Load:
     """Share of the time in which the server was at work; None where only the server knows."""
 
     saturated: bool
-    """Whether requests pile up."""
+    """True if requests pile up."""
 
     @property
     def text(self) -> str:

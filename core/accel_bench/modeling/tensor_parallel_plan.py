@@ -1,4 +1,4 @@
-"""Whether a model's matrices can be divided over devices, as far as files tell."""
+"""Plans that divide a model's matrices over devices, as far as files tell."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Plan:
     """What was added to the work because a plugin needs it, and trackers that are left out."""
 
     trackers: ActivePlugins | None = None
-    """Where its runs are logged beside the store; null where there is no tracker."""
+    """Plugins that log its runs beside the store; null where there is no tracker."""
 
     open_sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys that stand for `auto`, by the sweep points where they are not worked out."""

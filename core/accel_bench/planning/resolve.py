@@ -52,7 +52,7 @@ class ResolvedFile:
     ladder: Ladder | None
 
     allow_environment: bool
-    """Whether stacks and sweeps may set any environment variable."""
+    """True if stacks and sweeps may set any environment variable."""
 
     choices: Choices = field(default_factory=dict)
     """Sizes that were worked out where the file says `auto`."""

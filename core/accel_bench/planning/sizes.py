@@ -31,11 +31,16 @@ class Sizing:
     """What a size of one sweep point is worked out from."""
 
     draft: Draft
+    """The scenario file, as it was read."""
+
     machine: Machine
+    """The machine on which the experiments will run."""
+
     request: PlanRequest
+    """What the command asks of the plan, such as `--set` and `--only`."""
 
     work_out: bool
-    """Whether processes may be started for what is not known yet."""
+    """True if processes may be started for what is not known yet."""
 
     rough: Plan
     """The plan with stand-ins for what is open."""

@@ -35,7 +35,7 @@ class Entry:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it ships in the box."""
+        """True if its distribution ships in the box."""
         return _is_ours(self.point)
 
     @property

@@ -31,7 +31,7 @@ class Installed:
     distribution: str
 
     version: str
-    """That of the distribution, as are the requirements and the summary."""
+    """Version of the distribution, as are the requirements and the summary."""
 
     requires: tuple[str, ...]
     """Requirements (PEP 508), as in the metadata."""

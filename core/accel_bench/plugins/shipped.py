@@ -34,7 +34,7 @@ class ShippedPlugin(Frozen):
     """Other words by which people look for the plugin."""
 
     adapter: bool = False
-    """Whether it needs an adapter."""
+    """True if it needs an adapter."""
 
     dtypes: tuple[str, ...] = ()
     """Values of `model.dtype` that it works with; empty for any."""

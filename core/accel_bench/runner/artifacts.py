@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from accel_bench.planning.plan import Planned, PlanRequest
 
 RUNS_FOLDER = "runs"
-"""Where the attempts' folders lie in a results folder."""
+"""Folder of the attempts in a results folder."""
 
 RESULT_FILE = "result.json"
 """What an attempt's folder holds once its row is stored."""

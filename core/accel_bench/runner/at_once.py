@@ -20,7 +20,7 @@ class Point(Protocol):
     """A sweep point as it is run."""
 
     place: Allocation | None
-    """Where it runs."""
+    """Nodes on which it runs."""
 
     stop: threading.Event | None
     """Set when the session ends; None where the point has the main thread."""

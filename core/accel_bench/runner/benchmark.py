@@ -59,7 +59,7 @@ class Measured(NamedTuple):
     """Runs that the summaries count, those of earlier sessions included."""
 
     store: Store
-    """Where they are, open until the benchmark returns."""
+    """Store of the results, open until the benchmark returns."""
 
 
 def run_plans(

@@ -109,7 +109,7 @@ class Session:
     """Held by the point that writes to the store: points may run at once."""
 
     trackers: Trackers = field(init=False)
-    """Where the runs of its plan are logged beside the store."""
+    """Trackers that log the runs of its plan beside the store."""
 
     def run_plan(self, plan: Plan) -> None:
         """Run the plan; every attempt is stored as soon as it has ended.

@@ -37,7 +37,7 @@ class Item:
     """Short name, unique on its ladder."""
 
     place: str
-    """Where it was written."""
+    """Place at which it was written."""
 
     uses: tuple[Use, ...] = ()
     """Plugins that it adds, or adds options to."""

@@ -47,7 +47,7 @@ StackName: TypeAlias = Annotated[str, Field(pattern=STACK_NAME)]
 
 
 class LadderPlace(Frozen):
-    """Where a stack stands on the scenario's ladder: which of its items it holds."""
+    """Place of a stack on the scenario's ladder: which of its items it holds."""
 
     items: tuple[str, ...]
     """Labels of all items of the ladder, in their order."""
@@ -183,18 +183,18 @@ class Scenario(Work):
 
     @property
     def calls_alone(self) -> bool:
-        """Whether an operation is called on its own, so that no tokens are counted."""
+        """True if an operation is called on its own, so that no tokens are counted."""
         return self.counts == CALLS
 
     @property
     def trains(self) -> bool:
-        """Whether a model is trained: an operation that is called on its own is none, nor is one
+        """True if a model is trained: an operation that is called on its own is none, nor is one
         that answers requests."""
         return not (self.calls_alone or self.generates)
 
     @property
     def generates(self) -> bool:
-        """Whether requests are answered, and nothing is trained."""
+        """True if requests are answered, and nothing is trained."""
         return self.mode == "inference"
 
     @property
@@ -204,7 +204,7 @@ class Scenario(Work):
 
     @property
     def evaluates(self) -> bool:
-        """Whether the model is evaluated on samples that it is not trained on."""
+        """True if the model is evaluated on samples that it is not trained on."""
         return self.data.held_out != 0 and self.evaluate.batches != 0
 
     @model_validator(mode="before")
@@ -289,7 +289,7 @@ class ScenarioFile(Work):
     """One scenario file: the work, the stacks to compare on it, and what to sweep."""
 
     trackers: tuple[Use, ...] = ()
-    """Where runs are logged beside the store, such as `tensorboard`. They change no experiment."""
+    """Plugins that log runs beside the store, such as `tensorboard`. They change no experiment."""
 
     slow: bool = False
     """A slow scenario runs only when it is named, never as part of a folder."""

@@ -76,7 +76,7 @@ class Train(Described):
 
     @property
     def keeps_master_weights(self) -> bool:
-        """Whether it computes with bfloat16 copies of the weights that are updated."""
+        """True if it computes with bfloat16 copies of the weights that are updated."""
         return self.precision == MASTER_WEIGHTS
 
     @property
@@ -214,7 +214,7 @@ class Inference(Described):
     which prompts begin."""
 
     cache: Literal["dynamic", "static"] = "dynamic"
-    """Whether the key-value cache grows by each token, or has its whole size from the start."""
+    """Kind of key-value cache: it grows by each token, or has its whole size from the start."""
 
     rate: float | None = Field(None, gt=0, le=1e9, allow_inf_nan=False)
     """Requests that arrive per second on each device, as a Poisson process that waits for no

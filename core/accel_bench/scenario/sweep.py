@@ -26,7 +26,7 @@ class Point(Frozen):
     """Name of the point, from its values; empty where nothing is swept."""
 
     provisional: bool = False
-    """Whether `resources.data_parallel` stands until the plugin that parallelizes gives it, since
+    """True if `resources.data_parallel` stands until the plugin that parallelizes gives it, since
     the batch is too small for a group on each device."""
 
     excluded: tuple[str, ...] = ()

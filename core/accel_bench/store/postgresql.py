@@ -18,7 +18,7 @@ DRIVER = "postgresql+psycopg"
 """The only driver; `postgresql://` means it too."""
 
 DEFAULT_FOLDER = "accel_bench_results"
-"""Where runs leave their logs and files when the address names no `folder`."""
+"""Folder in which runs leave their logs and files when the address names no `folder`."""
 
 
 RETRY_SECONDS = 0.5
@@ -30,7 +30,7 @@ class ConnectionLostError(StoreUnavailableError):
 
 
 class Address(NamedTuple):
-    """Where a database is, and where the files of its runs are."""
+    """Address of a database, and the folder of the files of its runs."""
 
     url: URL
     folder: Path

@@ -66,14 +66,14 @@ class Row(NamedTuple):
     """Format of the file that it was imported from."""
 
     exported: bool = False
-    """Whether it came with an export of another store."""
+    """True if it came with an export of another store."""
 
     counts: str = TOKENS
     """What is counted as tokens, such as `images`."""
 
     @property
     def imported(self) -> bool:
-        """Whether another program measured it."""
+        """True if another program measured it."""
         return self.audited_status == IMPORTED
 
     @property
@@ -88,7 +88,7 @@ class Row(NamedTuple):
 
     @property
     def corrupt(self) -> bool:
-        """Whether the row cannot be believed."""
+        """True if the row cannot be believed."""
         return bool(self.problem)
 
 

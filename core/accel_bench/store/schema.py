@@ -60,7 +60,7 @@ class DerivedColumn:
     """`str`, `int`, `float` or `bool`."""
 
     path: str
-    """Where `fields` reads it."""
+    """Path by which `fields` reads it."""
 
     @property
     def column(self) -> str:

@@ -33,7 +33,7 @@ class SessionRecord(Frozen):
 
     @property
     def imported(self) -> bool:
-        """Whether its runs are those of another program."""
+        """True if its runs are those of another program."""
         return "imported" in self.document
 
     @property

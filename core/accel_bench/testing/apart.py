@@ -174,7 +174,7 @@ DONE = "done"
 """What a process sends when it has done all."""
 
 LOG = "clauses.log"
-"""Where a process writes what it would print, and where it was when it was ended."""
+"""File to which a process writes what it would print, and where it was when it was ended."""
 
 
 def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int) -> None:

@@ -74,7 +74,7 @@ GLOBAL_HOOKS = {
     ),
     "torch.optim.optimizer": ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
 }
-"""Where torch keeps hooks of all modules and of all optimizers."""
+"""Modules in which torch keeps hooks of all modules and of all optimizers."""
 
 COMPILED = ("__compiled_fn_", "__resume_at_")
 """Beginnings of the names that torch's compiler gives what it makes, in the module of the function

@@ -57,7 +57,7 @@ class CheckReport(Frozen):
 
     @property
     def ran(self) -> bool:
-        """Whether the plugin trained at all: else nothing that needs a run is proven."""
+        """True if the plugin trained at all: else nothing that needs a run is proven."""
         return any(clause.name == RUN for clause in self.proven)
 
     def __str__(self) -> str:

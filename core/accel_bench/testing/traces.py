@@ -42,7 +42,7 @@ JOIN_SECONDS = 0.5
 """How long a thread may still take that has been asked to end."""
 
 NO_FILES = ("/dev", "/proc", "/sys")
-"""Where what is written is no file that stays."""
+"""Folders in which what is written is no file that stays."""
 
 
 @dataclass

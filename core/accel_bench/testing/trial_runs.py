@@ -39,7 +39,7 @@ class TrialRuns:
     """`cpu` or `cuda`."""
 
     other_work: bool
-    """Whether the author says that the plugin trains something else."""
+    """True if the author says that the plugin trains something else."""
 
     root: Path = Path()
     """Folder of all runs, and of their cache."""
@@ -54,7 +54,7 @@ class TrialRuns:
 
     @property
     def importable(self) -> bool:
-        """Whether the class can be imported."""
+        """True if the class can be imported."""
         try:
             return self.kind is not None
         except BaseException:  # Whatever it was, it has been reported by who asked first.

@@ -17,7 +17,7 @@ from accel_bench.result import Collective, Communication
 from accel_bench.worker.after_window import Stage
 
 NAMESPACES = frozenset({"c10d", "_c10d_functional"})
-"""Where torch defines its collectives: those of `torch.distributed`, and the functional ones."""
+"""Namespaces of torch's collectives: those of `torch.distributed`, and the functional ones."""
 
 NOT_OBSERVED = frozenset(
     {

@@ -135,7 +135,10 @@ class Rank:
     """What hooks share; its model, data and optimizer are there once they are built."""
 
     active: ActivePlugins
+    """Plugins of the stack and of the slots, which answer hooks."""
+
     heartbeat: Heartbeat
+    """Page through which the parent sees this process's phase and steps."""
 
     def ask(self, hook: str) -> Any:
         """Call a hook that one plugin answers, and return its answer; None where none answers."""

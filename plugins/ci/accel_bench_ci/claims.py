@@ -73,7 +73,7 @@ class Claim(Frozen):
     """Which runs it is about, as `--where` takes it."""
 
     same_training: bool = True
-    """Whether a ratio counts only where the training is the baseline's."""
+    """True if a ratio counts only where the training is the baseline's."""
 
     @model_validator(mode="after")
     def _one_range(self) -> Claim:

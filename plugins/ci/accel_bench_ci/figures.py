@@ -52,7 +52,7 @@ COLUMN_FIGURES = {
     name: TrackedFigure(name, UNITS.get(name, FIGURES[name].unit), FIGURES[name].better)
     for name in COLUMNS
 }
-"""Those figures by name."""
+"""Figures of columns by their names."""
 
 TOKENS_PER_SECOND = COLUMN_FIGURES["tokens_per_second"]
 

@@ -86,7 +86,7 @@ class SessionRounds:
     """All that ran, in their order."""
 
     _fresh: list[Session] = field(default_factory=list)
-    """Those that confirm an alarm."""
+    """Sessions that confirm an alarm."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
         """Add the rounds of a look to those before it."""

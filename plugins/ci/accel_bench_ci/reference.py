@@ -88,7 +88,7 @@ class ReferenceFigure(Frozen):
     """Why it is not compared, where requests arrive at a rate; else empty."""
 
     outlier: bool = False
-    """Whether the ratio stands out from those of the other rows."""
+    """True if the ratio stands out from those of the other rows."""
 
 
 class ReferenceRow(Frozen):
@@ -109,7 +109,7 @@ class ReferenceRow(Frozen):
 
     current_status: str
     imported: bool = False
-    """Whether either side was measured by another program."""
+    """True if either side was measured by another program."""
 
     figures: tuple[ReferenceFigure, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class ReferenceRow(Frozen):
 
     @property
     def worse(self) -> bool:
-        """Whether something looks worse than in the reference."""
+        """True if something looks worse than in the reference."""
         newly = self.state in ("newly failing", "newly saturated")
         return newly or any(one.verdict == "worse" for one in self.figures)
 
@@ -146,7 +146,7 @@ class ReferenceComparison(Document):
 
 
 Loads: TypeAlias = tuple[OfferedLoad, OfferedLoad]
-"""Those of the reference and of the current runs."""
+"""Loads of the reference and of the current runs."""
 
 
 class Rule(NamedTuple):

@@ -66,7 +66,7 @@ class HistoryPoint(Frozen):
     """How its runs ended; each once."""
 
     saturated: bool = False
-    """Whether requests piled up in a run, so that no latency counts."""
+    """True if requests piled up in a run, so that no latency counts."""
 
     versions: dict[str, JsonValue]
     """Versions of libraries and plugins, with the commit of a checkout, by dotted key."""
@@ -94,7 +94,7 @@ class HistoryStep(Frozen):
     """The new level over the old one, less 1; 0.05 is 5 % more."""
 
     change: Change
-    """Whether that is better or worse."""
+    """Direction of the change: better or worse."""
 
     p_value: float
     """Chance of so large a difference anywhere in a series without a step."""
@@ -158,7 +158,7 @@ class HistoryRun(NamedTuple):
     """The figure; None where the run has none that may be used."""
 
     saturated: bool = False
-    """Whether requests piled up, so that a latency would say how long was measured."""
+    """True if requests piled up, so that a latency would say how long was measured."""
 
 
 def history_run(result: Result, figure: TrackedFigure = TOKENS_PER_SECOND) -> HistoryRun:

@@ -44,7 +44,7 @@ class Confirmation(Document):
     step: HistoryStep
 
     confirmed: bool
-    """Whether the new runs are surely on the worse side of the sessions before the step.
+    """True if the new runs are surely on the worse side of the sessions before the step.
 
     They must also be nearer to the sessions since the step than to those before it.
     """

@@ -52,7 +52,7 @@ class GatePoint(TrainingComparison):
     """Name of the sweep point; empty where nothing is swept."""
 
     outcome: Outcome
-    """Whether the stack passes."""
+    """Outcome of the stack."""
 
     reason: str
     """Why, in a sentence."""
@@ -85,7 +85,7 @@ class GatePoint(TrainingComparison):
     """How many of those are missing."""
 
     confirmed: bool | None = None
-    """Whether new rounds in fresh processes confirm a slow-down; null where there was none."""
+    """True if new rounds in fresh processes confirm a slow-down; null where there was none."""
 
     confirmation_rounds: int = 0
     """New rounds in which both completed."""

@@ -25,7 +25,7 @@ from accel_bench_cluster.wire import shared_secret
 
 
 class EnvOptions(Options):
-    """Where the other processes find rank 0."""
+    """Address at which the other processes find rank 0."""
 
     address: str | None = None
     """Name or address of the machine of rank 0; null takes what the launcher says."""

@@ -26,7 +26,7 @@ from accel_bench_cluster.wire import SECRET
 API = "trainer.kubeflow.org/v1alpha1"
 
 FOLDER = "/accel-bench"
-"""Where the volume of `claim` appears in the containers."""
+"""Folder at which the volume of `claim` appears in the containers."""
 
 CONTAINER = "node"
 """Name of the job and of its container in Kubeflow's runtimes for torch."""

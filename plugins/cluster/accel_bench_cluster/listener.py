@@ -1,4 +1,4 @@
-"""Where the parent awaits agents: each proves that it belongs to the session, and says hello."""
+"""Socket on which the parent awaits agents: each proves that it belongs to the session."""
 
 from __future__ import annotations
 

@@ -170,13 +170,13 @@ def is_here(host: str) -> bool:
 
 
 class MeetingPoint(NamedTuple):
-    """Where the nodes of a launcher meet."""
+    """Address at which the nodes of a launcher meet."""
 
     endpoint: tuple[str, int] | None
     """Host and port, after which the agents use the next one; None for one node."""
 
     is_parent: bool
-    """Whether the parent is this machine."""
+    """True if the parent is this machine."""
 
 
 def meeting_point(launcher: str, nodes: int, endpoint: str | None, way_out: str) -> MeetingPoint:

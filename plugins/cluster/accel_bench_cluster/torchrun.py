@@ -25,7 +25,7 @@ from accel_bench_cluster.started import (
 
 
 class TorchrunOptions(Options):
-    """Where the nodes meet."""
+    """Address at which the nodes meet, and torchrun's settings."""
 
     endpoint: str | None = None
     """`HOST:PORT` at which several nodes meet; the command is started on each of them, and the node

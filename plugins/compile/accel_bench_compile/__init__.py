@@ -74,10 +74,10 @@ class TorchCompileOptions(Options):
     `mode`, which is a preset of them."""
 
     dynamic: bool | None = None
-    """Whether shapes may vary; null lets the compiler find out at the second shape."""
+    """True if shapes may vary; null lets the compiler find out at the second shape."""
 
     fullgraph: bool = False
-    """Whether a graph break is an error."""
+    """True if a graph break is an error."""
 
     scope: Literal["block", "model"] = "block"
     """`block`: each repeated decoder block, all sharing their code; `model`: everything as one."""
@@ -92,12 +92,12 @@ class TorchCompileOptions(Options):
 
     @property
     def uses_inductor(self) -> bool:
-        """Whether inductor compiles: Thunder leaves to it what it does not know itself."""
+        """True if inductor compiles: Thunder leaves to it what it does not know itself."""
         return self.backend in ("inductor", "thunder")
 
     @property
     def asks_cudagraphs(self) -> bool:
-        """Whether CUDA graphs are to be recorded, as far as there is a GPU."""
+        """True if CUDA graphs are to be recorded, as far as there is a GPU."""
         return (
             self.backend == "cudagraphs"
             or self.mode in WITH_CUDAGRAPHS

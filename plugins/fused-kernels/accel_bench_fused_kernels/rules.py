@@ -21,7 +21,7 @@ class Norms:
     """Offset that is added to the weights: 1 where they are stored as differences from one."""
 
     in_float32: bool = False
-    """Whether weights multiply in float32, before rounding; else after it, in the stream's dtype.
+    """True if weights multiply in float32, before rounding; else after it, in the stream's dtype.
     """
 
     shared_gradient: frozenset[str] = frozenset()

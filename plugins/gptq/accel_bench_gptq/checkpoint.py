@@ -32,10 +32,10 @@ class Settings(BaseModel):
     """Consecutive inputs that share a scale; -1 means all of them."""
 
     desc_act: bool
-    """Whether inputs are ordered by activation before they are grouped."""
+    """True if inputs are ordered by activation before they are grouped."""
 
     sym: bool
-    """Whether a group's range is centred on zero."""
+    """True if a group's range is centred on zero."""
 
     @classmethod
     def of_options(cls, options: AutoGPTQOptions) -> Settings:

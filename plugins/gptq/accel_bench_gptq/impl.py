@@ -63,10 +63,10 @@ class Trains:
     bias: torch.Tensor | None
 
     triton = False
-    """Whether the Triton kernel unpacks."""
+    """True if the Triton kernel unpacks."""
 
     unpacks_again = True
-    """Whether the backward unpacks again; else the unpacked matrix is kept from the forward."""
+    """True if the backward unpacks again; else the unpacked matrix is kept from the forward."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Multiply inputs of shape (..., in_features) with the packed matrix, and add the bias."""

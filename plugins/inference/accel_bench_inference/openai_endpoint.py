@@ -47,7 +47,7 @@ LARGEST_PORT = 65_535
 
 
 class OpenAIEndpointOptions(Options):
-    """Where the server is, and what else it is to be told."""
+    """Address of the server, and what requests say beside the prompt."""
 
     url: str = Field("http://127.0.0.1:8000/v1", pattern=r"^http://[^/\s]+(/[^\s]*)?$")
     """Address of its API; `/completions` is added."""
@@ -56,7 +56,7 @@ class OpenAIEndpointOptions(Options):
     """Name of the model in the requests; empty means `model.id`."""
 
     allow_other_hosts: bool = False
-    """Whether the server may be on another machine: then the network is measured too."""
+    """True if the server may be on another machine: then the network is measured too."""
 
     extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Fields of the requests beside OpenAI's own, such as vLLM's `{ignore_eos: true}`, without

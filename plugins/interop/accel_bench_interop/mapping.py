@@ -31,7 +31,7 @@ class Rule(Frozen):
     """What each value becomes; a mapping holds options by name. Others have no counterpart."""
 
     listed: bool = False
-    """Whether a text is a list of words."""
+    """True if a text is a list of words."""
 
     dropped: str = ""
     """Why it is left out."""

@@ -23,7 +23,7 @@ class NativeScenario:
     name: str
 
     source: str
-    """Where it comes from, for the first line of its file."""
+    """Origin of the scenario, for the first line of its file."""
 
     slow: bool = False
     data: Mapping[str, Any] = field(default_factory=dict)

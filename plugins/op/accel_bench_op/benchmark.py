@@ -68,10 +68,10 @@ class Benchmark(ABC):
     values of the batch have a meaning."""
 
     requires_grad: bool = True
-    """Whether there is a backward pass."""
+    """True if there is a backward pass."""
 
     keeps_inputs: bool = True
-    """Whether a callable that writes over the tensors of the batch is wrong. False where a model
+    """True if a callable that writes over the tensors of the batch is wrong. False where a model
     does not read them again, such as the logits of a loss."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:

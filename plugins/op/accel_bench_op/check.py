@@ -43,7 +43,7 @@ class Check:
     """Why a difference says nothing: the benchmark's own callable is as far off, or random."""
 
     same_choices: bool = False
-    """Whether float64 was told what eager chooses, such as experts: by itself it chooses others."""
+    """True if float64 was told what eager chooses, such as experts: by itself it chooses others."""
 
     size: str = ""
     """Size at which it was compared, where there is no memory for float64 at its own."""

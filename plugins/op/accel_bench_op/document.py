@@ -15,7 +15,7 @@ FINE = frozenset({Status.OK, Status.DEGRADED, Status.OOM, Status.SKIPPED})
 
 
 class ExecutorSupport(Frozen):
-    """Whether an executor can run a benchmark here."""
+    """Answer of an executor that was asked if it can run a benchmark here."""
 
     executor: str
     """Its name."""
@@ -24,10 +24,10 @@ class ExecutorSupport(Frozen):
     """What brings it, with the version."""
 
     has_kernel: bool
-    """Whether it takes the operation, installed or not."""
+    """True if it takes the operation, installed or not."""
 
     runs: bool
-    """Whether it can run it here."""
+    """True if it can run it here."""
 
     reason: str = ""
     """Why not."""

@@ -59,7 +59,7 @@ class Installed:
 
     @property
     def unusable(self) -> list[Unusable]:
-        """Those of either kind that are broken."""
+        """Benchmarks and executors that are broken."""
         return [*self.benchmarks.unusable, *self.executors.unusable]
 
 

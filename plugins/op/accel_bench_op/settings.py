@@ -1,4 +1,4 @@
-"""Where and how cells are timed: what the environment sets for a pytest run, and the devices."""
+"""Device and clock by which cells are timed, from the environment of a pytest run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOCKS = ("events", "wall")
 
 @dataclass(frozen=True)
 class MicroSettings:
-    """Where and how cells are timed."""
+    """Settings by which cells are timed: device, dtype, clock."""
 
     device: str = ""
     """As `resources.device`, such as `cuda`, or one of several: `cuda:1`. Empty is `auto`."""
@@ -32,7 +32,7 @@ class MicroSettings:
     """What times a device with events; a CPU is always timed by the host's clock."""
 
     flush_cache: bool = False
-    """Whether a device's cache is emptied before each round."""
+    """True if a device's cache is emptied before each round."""
 
     def __post_init__(self) -> None:
         if self.clock not in CLOCKS:

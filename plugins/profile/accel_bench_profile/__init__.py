@@ -1,1 +1,1 @@
-"""Where the time of a step goes, and what it does: the commands `profile` and `scenarios count`."""
+"""The commands `profile` and `scenarios count`: the time of a step by part, and what it does."""

@@ -37,16 +37,16 @@ class ProfileOptions(Options):
     """Kernels or operations to keep by time, and as many by count."""
 
     shapes: bool = False
-    """Whether the trace has the shapes of each operation's inputs."""
+    """True if the trace has the shapes of each operation's inputs."""
 
     python_stack: bool = False
-    """Whether the trace has the Python functions that were called, which slows every step."""
+    """True if the trace has the Python functions that were called, which slows every step."""
 
     memory: bool = False
-    """Whether to record what memory is used for, in steps of its own."""
+    """True if the use of memory is recorded, in steps of its own."""
 
     nsight: bool = False
-    """Whether to mark steps for Nsight, in the place of all that is recorded here."""
+    """True if steps are marked for Nsight, in the place of all that is recorded here."""
 
     @property
     def steps(self) -> int:

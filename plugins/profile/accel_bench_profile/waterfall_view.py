@@ -1,4 +1,4 @@
-"""Where the milliseconds went: what `profile --against` prints."""
+"""View of `profile --against`: the milliseconds between two stacks, by part."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from accel_bench_report.page.model import Page
 
 DEFAULT_FILE = Path("accel-bench-report.html")
-"""Where the page is written when no file is named."""
+"""File in which the page is written when no file is named."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class FitPoint(Frozen):
     """Its stored run; empty where it was not run."""
 
     stored: bool = False
-    """Whether an earlier run was counted, and it was not run again."""
+    """True if an earlier run was counted, and it was not run again."""
 
     tokens_per_second: Interval | None = None
     """Real tokens per second of all devices; an interval where there were several rounds."""
@@ -55,10 +55,10 @@ class FitPoint(Frozen):
     """Requests that arrived per second; null where they arrived at no rate."""
 
     request_seconds: Interval | None = None
-    """Where they did, the latency of the median request: what is compared there."""
+    """Latency of the median request: what is compared where requests arrive at a rate."""
 
     saturated: bool = False
-    """Whether requests piled up, so that latencies say how long was measured."""
+    """True if requests piled up, so that latencies say how long was measured."""
 
     peak_memory_bytes: int | None = None
     """Largest of all ranks, per device."""
@@ -76,7 +76,7 @@ class FitPoint(Frozen):
 
 
 class SearchRange(Frozen):
-    """Where values are looked for."""
+    """Range in which values are looked for."""
 
     start: int
     """The first value to try."""
@@ -101,7 +101,7 @@ class FitReport(Document):
     """The key that was varied."""
 
     range: SearchRange
-    """Where values were looked for."""
+    """Range in which values were looked for."""
 
     points: tuple[FitPoint, ...]
     """Every value that was tried, in that order."""

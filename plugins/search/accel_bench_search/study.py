@@ -39,7 +39,7 @@ class Axis(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the range is one of whole numbers."""
+        """True if the range is one of whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     @property

@@ -19,7 +19,7 @@ class Trial(NamedTuple):
     planned: Planned
     result: Result
     stored: bool
-    """Whether an earlier run was counted, and it was not run again."""
+    """True if an earlier run was counted, and it was not run again."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ TrialOutcome: TypeAlias = Literal["ok", "infeasible", "out of memory", "failed",
 """How a trial ended: one that is infeasible ran, and breaks a constraint."""
 
 CheckVerdict: TypeAlias = Literal["better", "worse", "open"]
-"""Whether the winner is better than the baseline, run beside it."""
+"""Verdict on the winner beside the baseline, run in the same rounds."""
 
 
 class Objective(Frozen):
@@ -77,7 +77,7 @@ class Objective(Frozen):
 
     @property
     def is_speed(self) -> bool:
-        """Whether only what does the same work as the baseline counts, the sooner the better."""
+        """True if the goal is speed: only what does the same work as the baseline counts."""
         return self.goal != "loss"
 
 
@@ -119,10 +119,10 @@ class TuneCheck(Frozen):
     """The winner run again beside the baseline."""
 
     verdict: CheckVerdict
-    """Whether it is better."""
+    """Verdict on the winner."""
 
     reason: str
-    """That in a sentence."""
+    """Verdict in a sentence."""
 
     rounds: int
     """Rounds, or seeds, in which both completed."""

@@ -31,7 +31,7 @@ class Reproduction(Document):
     """Not reproduced where one stack is not, else cannot tell where one stack cannot."""
 
     same_device: bool
-    """Whether both ran on the same device model: only then are absolute speeds compared."""
+    """True if both ran on the same device model: only then are absolute speeds compared."""
 
     devices_there: tuple[str, ...]
     """Device models of the bundle."""

@@ -13,7 +13,7 @@ class MLflowOptions(Options):
     """Options of `mlflow`."""
 
     tracking_uri: str | None = None
-    """Where MLflow keeps runs; null is what MLFLOW_TRACKING_URI says, else a SQLite file
+    """Address at which MLflow keeps runs; null is what MLFLOW_TRACKING_URI says, else a SQLite file
     `trackers/mlflow.db` in the results folder."""
 
     experiment: str | None = None

@@ -31,7 +31,7 @@ PREFIX = "accel_bench."
 
 
 class Place(NamedTuple):
-    """Where runs are logged."""
+    """Place at which runs are logged."""
 
     uri: str | None
     folder: Path

@@ -13,7 +13,7 @@ class TensorBoardOptions(Options):
     """Options of `tensorboard`."""
 
     folder: str | None = None
-    """Where to write; null is `trackers/tensorboard` in the results folder."""
+    """Folder to write to; null is `trackers/tensorboard` in the results folder."""
 
 
 class TensorBoard(Tracker[TensorBoardOptions]):

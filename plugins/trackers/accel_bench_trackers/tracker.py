@@ -14,7 +14,7 @@ class Tracker(Plugin[OptionsT]):
     """Logs each stored run, and at the end the verdict of its session."""
 
     _session = "no-session"
-    """That of the newest run; a summary does not name its own."""
+    """Session of the newest run; a summary does not name its own."""
 
     @hookimpl
     def record_result(

@@ -26,7 +26,7 @@ class WandBOptions(Options):
     """Team or user; null is the default of the account."""
 
     folder: str | None = None
-    """Where to write; null is `trackers` in the results folder."""
+    """Folder to write to; null is `trackers` in the results folder."""
 
 
 class WandB(Tracker[WandBOptions]):

@@ -24,7 +24,7 @@ import wandb
 
 
 class Target(NamedTuple):
-    """Where runs are logged."""
+    """Place at which runs are logged."""
 
     mode: Literal["offline", "online"]
     project: str | None

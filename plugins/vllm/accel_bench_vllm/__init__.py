@@ -58,7 +58,7 @@ class VLLMOptions(Options):
     """What vLLM is told beside the scenario; the names are those of its own arguments."""
 
     enforce_eager: bool = False
-    """Whether nothing is compiled, and no CUDA graph is captured."""
+    """True if nothing is compiled, and no CUDA graph is captured."""
 
     block_size: int | None = Field(None, ge=1, le=256)
     """Tokens of a block of the paged cache; null is what vLLM chooses for the device."""
@@ -71,7 +71,7 @@ class VLLMOptions(Options):
     at once, and counts as memory of the run."""
 
     enable_prefix_caching: bool = False
-    """Whether requests share blocks of equal beginnings: prompts come again when the data ends, and
+    """True if requests share blocks of equal beginnings: prompts come again when the data ends, and
     would not be computed again."""
 
     max_num_batched_tokens: int | None = Field(None, ge=1)

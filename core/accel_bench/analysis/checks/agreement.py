@@ -54,8 +54,8 @@ class Agreement(NamedTuple):
     """Requests with another answer."""
 
     unexplained: int
-    """Those of them whose first other token is where rounding alone chooses no other one: it stands
-    in the place of one that is clearly the likeliest. 0 where no run knows its near ties."""
+    """Requests whose first other token is where rounding alone chooses no other one: it stands in
+    the place of one that is clearly the likeliest. 0 where no run knows its near ties."""
 
     known: int
     """Requests for which near ties are known."""
@@ -80,7 +80,7 @@ class Agreement(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """That share, or what surely differs of the worst stretch of positions, if that is more."""
+        """Share of other tokens, or what surely differs of the worst stretch if that is more."""
         worst = self.worst
         return max(self.overall, worst.surely if worst else 0.0)
 

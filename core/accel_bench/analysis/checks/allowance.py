@@ -48,7 +48,7 @@ class Limits(NamedTuple):
     """Largest declared tolerance, and largest distance, that a declaration excuses."""
 
     trusts_distance: bool
-    """Whether a distance below the maximum is excused although more is declared."""
+    """True if a distance below the maximum is excused although more is declared."""
 
 
 class Allowance(NamedTuple):
@@ -64,7 +64,7 @@ class Allowance(NamedTuple):
     """Largest declared tolerance that excuses a distance beyond the usual one."""
 
     trusts_distance: bool = False
-    """Whether a distance below the maximum is excused although more is declared."""
+    """True if a distance below the maximum is excused although more is declared."""
 
     plugins: tuple[str, ...] = ()
     """Plugins that declare the tolerance; empty for the usual one."""

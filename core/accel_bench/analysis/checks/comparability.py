@@ -130,7 +130,7 @@ class Comparability(Frozen):
 
     @property
     def comparable(self) -> bool:
-        """Whether nothing differs but what is declared."""
+        """True if nothing differs but what is declared."""
         return not self.differing
 
     @property

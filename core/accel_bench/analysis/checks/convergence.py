@@ -80,7 +80,7 @@ class LossComparison(Frozen):
     """A stack's loss curve against the baseline's, or that of B against that of A."""
 
     loss_verdict: LossWord = "not tested"
-    """Whether the two curves are the same."""
+    """Verdict on the two curves."""
 
     loss_difference: float | None = None
     """Largest relative difference of the smoothed curves, over steps and rounds; 0.01 is 1 %."""

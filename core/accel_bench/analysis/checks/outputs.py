@@ -60,7 +60,7 @@ class OutputComparison(Frozen):
     """What a stack generated against what the baseline did, or B against A."""
 
     output_verdict: OutputWord = "not tested"
-    """Whether it is the same text."""
+    """Verdict on the two texts."""
 
     output_difference: float | None = None
     """Share of other tokens among those before which all tokens are equal, of the worst round: a

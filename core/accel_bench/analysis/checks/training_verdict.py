@@ -34,7 +34,7 @@ class TrainingComparison(OutputComparison, LossComparison):
     """How what trains is not what trains in the baseline; empty where it is."""
 
     update_verdict: UpdateWord = "not tested"
-    """Whether the weights changed alike, from before the first step to the end of the window."""
+    """Verdict on the change of the weights, from before the first step to the end of the window."""
 
     update_difference: float | None = None
     """Distance of the two changes over the size of the baseline's, of the worst round; 0.1 is 10 %.
@@ -43,7 +43,7 @@ class TrainingComparison(OutputComparison, LossComparison):
     """
 
     update_exact: bool = False
-    """Whether the two runs' changes were compared number by number; else sketches estimate the
+    """True if the two runs' changes were compared number by number; else sketches estimate the
     distance, with a standard error of 25 %, and size and cosine with it."""
 
     update_norm_ratio: float | None = None
@@ -80,7 +80,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def update_missing(self) -> bool:
-        """Whether updates were stored and not compared, so that nothing shows how it trained.
+        """True if updates were stored and not compared, so that nothing shows how it trained.
 
         Where neither side stored one there is no reason, and the loss alone decides.
         """
@@ -88,7 +88,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def generated(self) -> bool:
-        """Whether answers were compared, and not trainings."""
+        """True if answers were compared, and not trainings."""
         return self.loss_reason == ONLY_GENERATED
 
     @property
@@ -103,7 +103,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def differs_by_design(self) -> bool:
-        """Whether a verdict is that it differs, and no more than a plugin declares."""
+        """True if a verdict is that it differs, and no more than a plugin declares."""
         verdicts = (self.loss_verdict, self.update_verdict, self.output_verdict)
         return "different by design" in verdicts
 

@@ -1,4 +1,4 @@
-"""Where a run's time went: before the window once, and within a step every time."""
+"""Parts of a run's time: before the window once, and within a step every time."""
 
 from __future__ import annotations
 

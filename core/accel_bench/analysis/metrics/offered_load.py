@@ -29,10 +29,10 @@ class OfferedLoad(NamedTuple):
     """Requests that arrive per second; None where they arrive at no rate."""
 
     saturated: bool
-    """Whether requests piled up in a run."""
+    """True if requests piled up in a run."""
 
     has_latency: bool
-    """Whether the latency of the median request was measured."""
+    """True if the latency of the median request was measured."""
 
 
 def offered_load(name: str, runs: Iterable[Result]) -> OfferedLoad:

@@ -15,7 +15,7 @@ class HourlyRate(Frozen):
     """US dollars for an hour of one instance."""
 
     kind: Literal["given", "on demand", "spot"]
-    """Whether it was given on the command line, or which of a table's prices it is."""
+    """Kind of the price: given on the command line, or one of a table's."""
 
     instance: str | None = None
     """Kind of machine; null for a price that was given."""
@@ -24,7 +24,7 @@ class HourlyRate(Frozen):
     """Who rents it out."""
 
     region: str | None = None
-    """Where the price holds."""
+    """Region in which the price holds."""
 
     device: str | None = None
     """Its accelerator."""
@@ -33,7 +33,7 @@ class HourlyRate(Frozen):
     """Accelerators in one instance; null for a price that was given."""
 
     source: str = "given on the command line"
-    """Where the price was read."""
+    """Source of the price."""
 
     date: str | None = None
     """Day on which it was the price; null for a price that was given."""
@@ -42,7 +42,7 @@ class HourlyRate(Frozen):
     """Days since then."""
 
     stale: bool = False
-    """Whether it is more than 90 days old."""
+    """True if it is more than 90 days old."""
 
     @property
     def note(self) -> str:

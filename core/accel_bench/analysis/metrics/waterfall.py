@@ -35,7 +35,7 @@ class Bar(NamedTuple):
 
 
 class Waterfall(NamedTuple):
-    """Where B gains or loses the time that it takes less or more than A."""
+    """Parts of a step in which B gains or loses time against A."""
 
     a: float
     """Milliseconds of the unit that A takes in its window."""

@@ -27,7 +27,7 @@ class Outlier(NamedTuple):
     key: RoundKey
 
     of_baseline: bool
-    """Whether it is the baseline's run, and not the stack's."""
+    """True if it is the baseline's run, and not the stack's."""
 
     factor: float
     """Its seconds per token over the median of its stack."""

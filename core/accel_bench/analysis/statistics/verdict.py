@@ -72,7 +72,7 @@ class Comparison(Frozen):
     """
 
     verdict: Verdict = "not tested"
-    """Whether it is faster, as far as the rounds show."""
+    """Verdict on the speed, as far as the rounds show."""
 
     verdict_reason: str = ""
     """Why there is no verdict, where there is none."""
@@ -168,7 +168,7 @@ class _Rule(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """That of the bound at Holm's strictest level."""
+        """Probability of the bound at Holm's strictest level."""
         return 1 - self.alpha / self.compared
 
     @property

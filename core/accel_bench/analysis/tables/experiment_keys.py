@@ -56,7 +56,7 @@ VERSIONS = ("environment.plugins.", "environment.fingerprints.")
 """Prefixes of keys that say of each plugin which version it had, and what it was made of."""
 
 ACROSS_DEVICES = (*VERSIONS, "environment.versions.")
-"""Those that also have to agree between devices, whose machines differ in all else."""
+"""Keys that also have to agree between devices, whose machines differ in all else."""
 
 ONE_TASK = ("model.attention", "model.dtype")
 """Keys of the model that leave it the same."""

@@ -42,11 +42,11 @@ class RunLine(NamedTuple):
     """What is counted as tokens."""
 
     at_a_rate: bool = False
-    """Whether requests arrive at a rate, so that the speed is that of busy time."""
+    """True if requests arrive at a rate, so that the speed is that of busy time."""
 
     @property
     def completed(self) -> bool:
-        """Whether its figures may be used."""
+        """True if its figures may be used."""
         return self.status in (Status.OK.value, Status.DEGRADED.value)
 
 
@@ -95,7 +95,7 @@ class OverviewRow(NamedTuple):
     """What is counted as tokens."""
 
     at_a_rate: bool = False
-    """Whether requests arrive at a rate, so that the speed is that of busy time."""
+    """True if requests arrive at a rate, so that the speed is that of busy time."""
 
 
 def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:

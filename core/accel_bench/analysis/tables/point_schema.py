@@ -47,7 +47,7 @@ class PointFigure(Frozen):
     """Speed per device over that of the reference."""
 
     paired: bool = False
-    """Whether the ratio is of pairs within rounds; else it is Welch's of unpaired runs."""
+    """True if the ratio is of pairs within rounds; else it is Welch's of unpaired runs."""
 
     rounds: int = 0
     """Pairs, or unpaired runs of this point."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from accel_bench import DeviceType, Machine
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
-"""Where Linux lists processors of AMD's compute driver: GPUs are those with SIMD units."""
+"""Folder in which Linux lists processors of AMD's driver: GPUs are those with SIMD units."""
 
 
 class ROCm(DeviceType):

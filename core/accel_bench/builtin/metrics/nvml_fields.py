@@ -45,7 +45,7 @@ class NVMLField:
     """By what the answer is multiplied for the unit."""
 
     counts: bool = False
-    """Whether it only ever grows, or has no known meaning: of such a one the last reading counts,
+    """True if it only ever grows, or has no known meaning: of such a one the last reading counts,
     of any other one the mean."""
 
     def read(self, device: nvml.NVMLDevice) -> float | None:

@@ -45,7 +45,7 @@ class TextFile:
     """Bytes that are used of it, from its beginning; parquet files are used whole."""
 
     cut: bool
-    """Whether the file goes on behind them."""
+    """True if the file goes on behind them."""
 
 
 def home_path(path: str) -> Path:

@@ -37,7 +37,7 @@ class TokenDataset:
     """Token ids of everything, shape (tokens,)."""
 
     starts: Integers
-    """Where each sample begins in `tokens`, shape (samples,)."""
+    """Start of each sample in `tokens`, shape (samples,)."""
 
     lengths: Integers
     """Tokens of each sample, from 1 to `sequence_length`, shape (samples,)."""

@@ -11,14 +11,14 @@ from accel_bench.report.table import Column, paths
 
 
 class TrainingVerdict(NamedTuple):
-    """Whether a stack trained what the baseline did, with the distance that says so."""
+    """Verdict on a stack's training beside the baseline's, with the distance that says so."""
 
     word: str
     difference: float | None
     tolerance: float | None
 
     estimated: bool = False
-    """Whether sketches estimate the difference."""
+    """True if sketches estimate the difference."""
 
 
 def loss_verdict(row: Any) -> TrainingVerdict:

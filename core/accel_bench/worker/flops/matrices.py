@@ -54,10 +54,10 @@ class Matrix:
     """Names of matrices of the same part that it multiplies the output of."""
 
     plain: bool = False
-    """Whether torch's own linear multiplies it, which keeps its inputs before it starts."""
+    """True if torch's own linear multiplies it, which keeps its inputs before it starts."""
 
     autocast: bool = True
-    """Whether it is multiplied in the dtype of autocast, where that is on."""
+    """True if it is multiplied in the dtype of autocast, where that is on."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Part:
     """In the order in which they are multiplied; none for a norm or an embedding."""
 
     trains: bool
-    """Whether anything in it trains, biases and adapters included."""
+    """True if anything in it trains, biases and adapters included."""
 
 
 def parts_of(module: nn.Module, path: str, facts: Facts) -> Iterator[Part]:

@@ -66,7 +66,7 @@ class FirstStepProbe:
 
     @property
     def frozen(self) -> bool:
-        """Whether some of the weights are still frozen, by `Run.trains_from`."""
+        """True if some of the weights are still frozen, by `Run.trains_from`."""
         return self._steps < self._run.trains_from
 
     def end_step(self) -> None:

@@ -51,7 +51,7 @@ class Recomputation:
 
     @property
     def recomputes(self) -> bool | None:
-        """Whether the matmul is computed twice in a pass; None before the first pass."""
+        """True if the matmul is computed twice in a pass; None before the first pass."""
         if not self._ended:
             return None
         again = self._begun > self._passes and self._saves_afterwards

@@ -20,7 +20,7 @@ LENGTH_STEP = 64
 """Tokens between the lengths among which the longest is looked for."""
 
 LONGEST_BATCH, LONGEST_LENGTH = 65_536, 1_048_576
-"""Where the searches end."""
+"""Batch and length at which the searches end."""
 
 
 class MemoryEstimator(NamedTuple):

@@ -42,7 +42,7 @@ class SimulationRequest(Frozen):
     """Device whose defaults the libraries take, such as the optimizer's implementation."""
 
     trust_remote_code: bool = False
-    """Whether the model may bring code of its own."""
+    """True if the model may bring code of its own."""
 
 
 class Operations(Frozen):
@@ -92,7 +92,7 @@ class Simulation(Frozen):
     """Parameters of the model with its adapter."""
 
     trained_parameters: int = 0
-    """Those that receive a gradient."""
+    """Parameters that receive a gradient."""
 
     longest_learned: int | None = None
     """Longest sequence that learned positions allow; null where they are rotary."""
@@ -120,7 +120,7 @@ class Span(Frozen):
 
 
 Fit: TypeAlias = Literal["fits", "may fit", "does not fit"]
-"""Whether a device can hold it; `may fit` where the device's size lies within the span."""
+"""Answer to whether a device holds it; `may fit` where the device's size lies within the span."""
 
 
 class MemoryEstimate(Frozen):
@@ -142,7 +142,7 @@ class MemoryEstimate(Frozen):
     """Memory of the device; null where it is not known."""
 
     fit: Fit | None
-    """Whether that suffices; null where it is not known."""
+    """Answer to whether that suffices; null where it is not known."""
 
 
 class Limit(Frozen):
@@ -264,7 +264,7 @@ class Estimate(Frozen):
     """The nearest thing that fits, where this does not."""
 
     answer: str = ""
-    """Whether it fits, in a sentence."""
+    """Answer in a sentence."""
 
     notes: tuple[str, ...] = ()
 

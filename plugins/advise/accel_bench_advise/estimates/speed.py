@@ -53,7 +53,7 @@ CPU_SPAN = Efficiency(0.7, 0.5, 5e-6), Efficiency(4.0, 4.0, 0.0)
 
 
 GUESS = "a guess of what a CPU's cores do"
-"""Where the peaks of a CPU come from."""
+"""Source of the peaks of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DevicePeaks:
     """What is reached of them at worst and at best."""
 
     source: str
-    """Where the peaks come from."""
+    """Source of the peaks."""
 
 
 def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:

@@ -46,7 +46,7 @@ class Estimator:
 
     replan: Replan
     limits: bool = True
-    """Whether the largest batch and the longest context are looked for: some more simulations."""
+    """True if the largest batch and the longest context are looked for: some more simulations."""
 
     def estimate(self, planned: Planned) -> Estimate:
         """Return the estimate of an experiment; one that cannot be simulated says why."""

@@ -52,7 +52,7 @@ class Candidate:
     """Why it may not be recommended; empty where it may."""
 
     lone: bool = False
-    """Whether it is sound, and the baseline of its sweep point ran out of memory."""
+    """True if it is sound, and the baseline of its sweep point ran out of memory."""
 
     fate: Fate | None = None
     """What the obstacle is, where nothing else tells."""

@@ -19,7 +19,7 @@ class FamilyRow(Frozen):
     """`measured`, `open` where it is not surely better than the runner-up, or `cannot tell`."""
 
     fastest: bool = False
-    """Whether no other device with stored runs of the model is faster in this mode."""
+    """True if no other device with stored runs of the model is faster in this mode."""
 
     recommended: Considered | None = None
     """The stored stack; null where nothing stored may be recommended."""

@@ -88,7 +88,7 @@ class Work(NamedTuple):
     seconds: float
     basis: str
     counts: bool
-    """Whether a stored round counts."""
+    """True if a stored round counts."""
 
     def describe(self, done: int) -> str:
         """Return what runs, and why the stored rounds do not count where they do not."""

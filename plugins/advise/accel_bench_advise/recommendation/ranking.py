@@ -31,12 +31,12 @@ class Ranked(NamedTuple):
     best: Candidate | None
     runner_up: Candidate | None
     eligible: tuple[Candidate, ...]
-    """Those that may be recommended, the soonest first."""
+    """Candidates that may be recommended, the soonest first."""
 
     refused: tuple[Candidate, ...]
 
     sure: bool = False
-    """Whether nothing eligible may be 2 % faster than the best, as far as enough rounds show."""
+    """True if nothing eligible may be 2 % faster than the best, as far as enough rounds show."""
 
 
 def rank(

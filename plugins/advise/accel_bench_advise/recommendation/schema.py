@@ -35,7 +35,7 @@ MemoryKind: TypeAlias = Literal["rss", "nvml", "reserved", "allocated"]
 """How memory was measured, as `MemoryFigures` names it."""
 
 Answer: TypeAlias = Literal["yes", "perhaps", "no"]
-"""Whether a limit is kept; `perhaps` where it lies within the span."""
+"""Answer to whether a limit is kept; `perhaps` where it lies within the span."""
 
 
 class RecommendRequest(Described):
@@ -109,7 +109,7 @@ class BreakEven(Frozen):
     """Steps of the job; null where its tokens are not known."""
 
     pays: Answer | None = None
-    """Whether it pays in the job; null without its steps."""
+    """Answer to whether it pays in the job; null without its steps."""
 
     sentence: str = ""
 
@@ -202,7 +202,7 @@ class Offer(Frozen):
     within_deadline: Answer | None = None
 
     fit: str = ""
-    """Whether it fits, in a sentence."""
+    """Sentence that says if it fits."""
 
     problem: str = ""
     """Why it cannot do the job, or why that is not known; empty where it can."""
@@ -218,7 +218,7 @@ class NextRun(Frozen):
     """At the cheapest price of such a device; null where none is known."""
 
     basis: str = ""
-    """Where the minutes come from."""
+    """Source of the minutes."""
 
 
 class Recommendation(Document):

@@ -29,7 +29,7 @@ class Base:
     """Name of the kind in evidence."""
 
     casts_under_autocast = True
-    """Whether PEFT casts the adapter's input to the adapter's dtype under autocast, too."""
+    """True if PEFT casts the adapter's input to the adapter's dtype under autocast, too."""
 
     @property
     def features(self) -> int:
@@ -38,7 +38,7 @@ class Base:
 
     @property
     def readable(self) -> bool:
-        """Whether the matrix can be dequantized at the moment."""
+        """True if the matrix can be dequantized at the moment."""
         return True
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -114,7 +114,7 @@ class FourBitBase(Base):
 
     @property
     def readable(self) -> bool:
-        """Whether the packing is known: evaluation on some CPUs changes the weights' order."""
+        """True if the packing is known: evaluation on some CPUs changes the weights' order."""
         return not getattr(self.layer.weight.quant_state, "packing_format_for_cpu", False)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:

@@ -65,7 +65,7 @@ class Part(NamedTuple):
     """Dropout's draw; None for no dropout."""
 
     needs: tuple[bool, bool] = (True, True)
-    """Whether the gradients of A and B are required."""
+    """True for each of A and B whose gradient is required."""
 
 
 class Gradients(NamedTuple):

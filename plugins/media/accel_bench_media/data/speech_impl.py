@@ -73,7 +73,7 @@ class SpeechDataset:
     """Audio samples of all utterances that were made, shape (audio samples,)."""
 
     starts: Integers
-    """Where each kept utterance begins, shape (utterances,)."""
+    """Start of each kept utterance, shape (utterances,)."""
 
     lengths: Integers
     """Its audio samples, shape (utterances,)."""

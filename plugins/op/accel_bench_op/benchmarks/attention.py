@@ -88,7 +88,7 @@ class FlexAttention(_Attention):
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]
-        """Whether flex attention has a backward pass on this device."""
+        """True if flex attention has a backward pass on this device."""
         return self.device != "cpu"
 
     def fn(self) -> Callable[..., Any]:

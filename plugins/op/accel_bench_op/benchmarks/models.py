@@ -34,7 +34,7 @@ class _Part(TransformersBenchmark):
     """Block, or its attention, on hidden states of shape (batch, tokens, hidden)."""
 
     rotates = True
-    """Whether it takes cosines and sines."""
+    """True if it takes cosines and sines."""
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return hidden states, and cosines and sines of the positions."""

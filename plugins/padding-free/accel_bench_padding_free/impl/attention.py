@@ -23,7 +23,7 @@ KERNEL_OPTIONS = frozenset({"scale", "window_size"})
 """Arguments of torch's kernel that are needed; its first versions lack some."""
 
 TAKES_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
-"""Whether torch's kernel takes fewer heads of keys and values than of queries: 2.11 does not."""
+"""True if torch's kernel takes fewer heads of keys and values than of queries: 2.11 does not."""
 
 LARGEST_HEAD = 256
 """Largest head that the kernel takes."""

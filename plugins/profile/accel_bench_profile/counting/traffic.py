@@ -44,7 +44,7 @@ SCATTERING: Mapping[str, Callable[[Given], int]] = {
 """Operations that write some elements of their first argument, and how many."""
 
 ONLY_PLACING = frozenset({"index_copy_", "index_fill_"})
-"""Those of them that never read what they write over."""
+"""Operations of these that never read what they write over."""
 
 
 def moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> int:

@@ -1,4 +1,4 @@
-"""Where a step stands still: on a device without work, or on a CPU in no operation of torch."""
+"""Times in which a step stands still: a device without work, a CPU in no operation of torch."""
 
 from __future__ import annotations
 

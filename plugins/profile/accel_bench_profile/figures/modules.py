@@ -69,4 +69,4 @@ class ModuleTimes(Frozen):
     """Modules that are compiled as one: no module is seen inside them."""
 
     device: bool
-    """Whether the times are those of kernels on a device; else those of the host's main thread."""
+    """True if the times are those of kernels on a device; else those of the host's main thread."""

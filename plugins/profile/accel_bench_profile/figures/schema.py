@@ -100,7 +100,7 @@ class LaunchGaps(Frozen):
     """Kernels in a step."""
 
     late: float
-    """Those of them that were launched after the device had finished all before."""
+    """Kernels that were launched after the device had finished all before."""
 
     seconds: float
     """Idle seconds in a step before them."""
@@ -110,7 +110,7 @@ class LaunchGaps(Frozen):
 
 
 class HostTime(Frozen):
-    """Where a step stands still."""
+    """Time in which a step stands still."""
 
     measures: Literal["device idle", "no operation"]
     """`device idle`: the device has nothing to do while the host works. `no operation`: on a CPU,
@@ -157,7 +157,7 @@ class CommunicationTime(Frozen):
     """Seconds in which at least one collective is under way."""
 
     exposed_seconds: float
-    """Those of them in which nothing is computed."""
+    """Seconds of these in which nothing is computed."""
 
     share: float
     """`seconds` of those of the recorded step."""
@@ -190,7 +190,7 @@ class RankProfile(Frozen):
     """Seconds of all kernels, or on a CPU of all operations, in a mean step."""
 
     kernels: tuple[KernelTime, ...] = ()
-    """Those with the most time and those with the most calls, the longest first."""
+    """Kernels with the most time, and those with the most calls, the longest first."""
 
     kinds: dict[Kind, float] = Field(default_factory=dict)
     """Seconds of all of them in a mean step, by kind."""
@@ -203,7 +203,7 @@ class RankProfile(Frozen):
     """Null where no collective was recorded."""
 
     modules: ModuleTimes | None = None
-    """Where the time of a mean step went, by module; null where no step was recorded."""
+    """Time of a mean step by module; null where no step was recorded."""
 
     scalars: tuple[StepScalars, ...] = ()
     """Steps before the recorded ones, as many as those."""
@@ -254,7 +254,7 @@ class StackProfile(Frozen):
     reasons: tuple[str, ...] = ()
 
     folder: str
-    """Where the artifacts are: a folder for each rank, which TensorBoard can open."""
+    """Folder of the artifacts, with one for each rank, which TensorBoard can open."""
 
     events: str = ""
     """The scalars of steps as event files of TensorBoard: their folder, or why there are none."""
@@ -263,7 +263,7 @@ class StackProfile(Frozen):
     """What to look at first."""
 
     findings: tuple[Finding, ...] = ()
-    """That, and what comes after it."""
+    """All that was found, the `answer` first."""
 
     ranks: tuple[RankProfile, ...] = ()
 

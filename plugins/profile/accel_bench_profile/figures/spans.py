@@ -57,7 +57,7 @@ class Span(NamedTuple):
     """What a kernel shares with the call that launched it; 0 for none."""
 
     is_async: bool = False
-    """Whether it ends on another thread than it started on, as collectives of gloo do."""
+    """True if it ends on another thread than it started on, as collectives of gloo do."""
 
     sequence: int = -1
     """Number that an operation shares with those of its backward pass; -1 for none."""
@@ -97,7 +97,7 @@ class Cycle:
 
     @cached_property
     def edges(self) -> list[Interval]:
-        """Where the profile itself waits for the device."""
+        """Intervals in which the profile itself waits for the device."""
         return [(one.start, one.end) for one in self.spans if one.name == EDGE]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Where the time went between two stacks: what `accel-bench profile A --against B` prints."""
+"""Document of `accel-bench profile A --against B`: the difference of two stacks' time, by part."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Change(Frozen):
 
     @property
     def is_sure(self) -> bool:
-        """Whether the interval leaves 0 out; without an interval nothing contradicts it."""
+        """True if the interval leaves 0 out; without an interval nothing contradicts it."""
         return self.low is None or self.high is None or self.low > 0 or self.high < 0
 
 
@@ -61,7 +61,7 @@ class Inflation(Frozen):
 
     @property
     def is_unlike(self) -> bool:
-        """Whether the factors differ by so much that modules seem to change that do not."""
+        """True if the factors differ by so much that modules seem to change that do not."""
         return max(self.a, self.b) > UNLIKE * min(self.a, self.b)
 
 

@@ -55,7 +55,7 @@ class LedgerDifference(Document):
     rose: tuple[Change, ...]
     fell: tuple[Change, ...]
     places: tuple[PlaceChange, ...]
-    """Where it rose: what does more than before first, each group in the order of execution."""
+    """Places at which it rose: those that do more than before first, in the order of execution."""
 
     shifts: tuple[Shift, ...] = ()
     """Rises in modules that others hide in the sum."""
@@ -64,7 +64,7 @@ class LedgerDifference(Document):
 
     @property
     def closes(self) -> bool:
-        """Whether a gate closes: a sum rose, or a kind of operations did in a module."""
+        """True if a gate closes: a sum rose, or a kind of operations did in a module."""
         return bool(self.rose or self.shifts)
 
     @property

@@ -1,4 +1,4 @@
-"""Where two ledgers differ: the source lines at which figures rose, and what a sum hides."""
+"""Places at which two ledgers differ: source lines at which figures rose, and what a sum hides."""
 
 from __future__ import annotations
 

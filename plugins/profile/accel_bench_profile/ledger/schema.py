@@ -70,7 +70,7 @@ Phase: TypeAlias = Literal["data", "forward", "backward", "optimizer"]
 
 
 class Site(Frozen):
-    """Where in the code an operation comes from: of a backward operation the forward's place."""
+    """Line of code that an operation comes from: of a backward operation the forward's place."""
 
     phase: Phase
 

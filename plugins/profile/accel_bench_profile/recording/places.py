@@ -31,7 +31,7 @@ NO_WORK = re.compile(
 
 
 class StepPlace(NamedTuple):
-    """Where an operation's own time belongs; `role` is that of the module."""
+    """Place that an operation's own time belongs to; `role` is that of the module."""
 
     module: str = OUTSIDE
     kind: StepKind = "idle"

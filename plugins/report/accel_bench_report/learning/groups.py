@@ -40,7 +40,7 @@ class SeedRuns:
 
     @property
     def diverged(self) -> bool:
-        """Whether a loss was not finite, or the last one is higher than the first."""
+        """True if a loss was not finite, or the last one is higher than the first."""
         if any(_is_not_finite(run) for run in self.row.counted.values()):
             return True
         ends = ((curve[0].loss, curve[-1].loss) for curve in self.curves.values())

@@ -13,10 +13,10 @@ LossKind: TypeAlias = Literal["validation", "training"]
 """Loss on held-out samples, or where there is none the training loss, smoothed over 5 steps."""
 
 LossRace: TypeAlias = Literal["baseline", "sooner", "later", "could not tell", "not reached"]
-"""Whether a stack reaches a loss before the baseline does, in seconds."""
+"""Verdict on the seconds in which a stack reaches a loss, beside the baseline's."""
 
 Growth: TypeAlias = Literal["grows", "no growth found", "not tested"]
-"""Whether memory grows with the steps."""
+"""Verdict on the growth of memory with the steps."""
 
 
 class CurvePoint(Frozen):
@@ -73,7 +73,7 @@ class ToLoss(Frozen):
     """Times as soon as the baseline, in seconds, over pairs of runs."""
 
     verdict: LossRace = "could not tell"
-    """Whether it is reached sooner than by the baseline."""
+    """Verdict on the seconds until it is reached, beside the baseline's."""
 
 
 class Stability(Frozen):
@@ -199,7 +199,7 @@ class BestLearningRate(Frozen):
     """`best` where t bounds on its differences from all others, paired by seed, exclude 0."""
 
     at_end: bool
-    """Whether it is the smallest or largest that was tried, so that one beyond may be better."""
+    """True if it is the smallest or largest that was tried, so that one beyond may be better."""
 
     rates: tuple[RateLearning, ...]
 

@@ -28,7 +28,7 @@ class BarView(NamedTuple):
 
     @property
     def total(self) -> bool:
-        """Whether it is a whole step, not a part of one."""
+        """True if it is a whole step, not a part of one."""
         return self.colour is not None
 
 

@@ -29,14 +29,14 @@ class StoredPlan(NamedTuple):
     """Tag of the sweep point with which the others are compared; empty for the first."""
 
     race: bool = False
-    """Whether stacks that surely were not the best have run fewer rounds."""
+    """True if stacks that surely were not the best have run fewer rounds."""
 
     sections: tuple[str, ...] = ()
     """Sections of other distributions that were named."""
 
 
 class Place(NamedTuple):
-    """Where an experiment stands in a plan."""
+    """Place of an experiment in a plan."""
 
     point: str
     """Values of the swept keys, as canonical JSON."""

@@ -17,7 +17,7 @@ class Group(Frozen):
     """How many there are."""
 
     counts: dict[str, int]
-    """Those of them that were measured, and the others by their word, such as `OOM`."""
+    """Experiments that were measured, and the others by their word, such as `OOM`."""
 
     slowest: float | None
     """Least tokens per second of a measured one."""
@@ -103,10 +103,10 @@ class BestRate(Frozen):
     """Steps after which the losses are compared, warm-up included."""
 
     separated: bool
-    """Whether its interval lies below those of all others; False where seeds give none."""
+    """True if its interval lies below those of all others; False where seeds give none."""
 
     at_end: bool
-    """Whether it is the smallest or the largest that was tried, so that one beyond may be better.
+    """True if it is the smallest or the largest that was tried, so that one beyond may be better.
     """
 
 

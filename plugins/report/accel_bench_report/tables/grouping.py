@@ -104,7 +104,7 @@ class _Alike(NamedTuple):
     """Experiments that differ in one key alone."""
 
     sets: list[ByValue]
-    """Those of each value that belong to one experiment of the first value that is there."""
+    """Experiments of each value that belong to one experiment of the first value that is there."""
 
     ambiguous: Counter[str]
     """How many of each value could belong to several of them."""

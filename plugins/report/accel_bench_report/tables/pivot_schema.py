@@ -66,7 +66,7 @@ class PivotCell(Frozen):
     known, and empty where a word stands in its place."""
 
     paired: bool = False
-    """Whether `times_as_fast` is of pairs within rounds; else it is Welch's of unpaired runs."""
+    """True if `times_as_fast` is of pairs within rounds; else it is Welch's of unpaired runs."""
 
     why_not_compared: str = ""
     """Why there is no `times_as_fast`, where there is none."""
@@ -85,7 +85,7 @@ class Pivot(Frozen):
     """Keys whose values make the columns."""
 
     added_keys: tuple[str, ...] = ()
-    """Those of the row keys that were added, since experiments differ in them."""
+    """Row keys that were added, since experiments differ in them."""
 
     shared: dict[str, JsonValue] = Field(default_factory=dict)
     """Main settings that all experiments have in common."""

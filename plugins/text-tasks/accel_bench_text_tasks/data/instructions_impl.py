@@ -56,7 +56,7 @@ class ConversationFacts:
     """Tokens of all samples."""
 
     answer_tokens: int | None
-    """Those of them that belong to answers; null where all are learned, and none are told apart."""
+    """Tokens that belong to answers; null where all are learned, and none are told apart."""
 
     vocab_size: int
     """Every token id is smaller than this."""
@@ -67,7 +67,7 @@ class ConversationFacts:
     """Rows that were left out, since they have no answer."""
 
     limited: bool
-    """Whether `data.limit_bytes` ended the reading before the data did."""
+    """True if `data.limit_bytes` ended the reading before the data did."""
 
 
 class Loaded(NamedTuple):

@@ -59,7 +59,7 @@ class PairDataset:
     """Token ids of everything, shape (tokens,)."""
 
     bounds: Integers
-    """Where the first of each pair begins and ends in `tokens`, and the second: (pairs, 4)."""
+    """Begin and end in `tokens` of the first of each pair, and of the second: (pairs, 4)."""
 
     sequence_length: int
     """Most tokens of either."""

@@ -70,7 +70,7 @@ class PairFacts:
     """Rows that were left out, since an answer is missing."""
 
     limited: bool
-    """Whether `data.limit_bytes` ended the reading before the data did."""
+    """True if `data.limit_bytes` ended the reading before the data did."""
 
 
 @dataclass(frozen=True)

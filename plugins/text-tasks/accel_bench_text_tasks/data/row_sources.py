@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 1000
 """Rows of a table that are in memory at a time."""
 
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
-"""Where a row stands, and its fields."""
+"""Place of a row, and its fields."""
 
 Message: TypeAlias = dict[str, Any]
 """A message as chat templates take it: `role`, `content`, and what a row has beside."""

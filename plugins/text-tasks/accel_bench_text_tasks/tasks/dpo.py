@@ -61,7 +61,7 @@ class DPO(Task[DPOOptions]):
     loss_sensitivity = 4.0
 
     _copies = False
-    """Whether the reference is a copy of the policy."""
+    """True if the reference is a copy of the policy."""
 
     _reference: Any = None
     """The copy."""

@@ -1,4 +1,4 @@
-"""Where the weights are that vLLM loads: those of every other stack."""
+"""Weights that vLLM loads: those of every other stack."""
 
 from __future__ import annotations
 
