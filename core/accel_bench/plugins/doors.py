@@ -53,7 +53,7 @@ class Entry:
     def load(self) -> Any:
         """Import it. Raises PluginError that names its distribution and the reason.
 
-        That is one for another accel-bench than this too, which is not imported.
+        What is built for another accel-bench is refused so before it is imported.
         """
         if not self.is_ours and self.point.dist:
             from accel_bench.plugins.compatibility import wrong_contract

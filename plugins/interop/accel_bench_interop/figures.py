@@ -20,9 +20,9 @@ Reader: TypeAlias = Callable[[SourceFile], Iterator[ImportedRow]]
 
 
 def of_known_shape(read: Reader) -> Reader:
-    """Let a reader call a file damaged that has a value of another kind than others of its sort.
+    """Let a reader call a file damaged in which a value is of the wrong kind.
 
-    Such as a list in place of a mapping, or a cell that no spreadsheet writes.
+    It is a list in place of a mapping, or a cell that no spreadsheet writes.
     """
 
     @wraps(read)
