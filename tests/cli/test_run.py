@@ -229,6 +229,19 @@ def test_a_gate_is_open_for_a_stack_that_is_skipped(folder: Path) -> None:
     assert f"{open_one}local: starts processes on one node" in done.err
 
 
+def test_a_point_that_the_scenario_excludes_is_not_asked_of_the_gate(folder: Path) -> None:
+    write_nulls(
+        folder,
+        engine="{use: null, step_seconds: 0.01}",
+        stacks="{baseline: [], other: []}",
+        sweep="{train.micro_batch_size: [1, 2]}",
+        exclude="[{when: {train.micro_batch_size: 2}, because: too large}]",
+    )
+    done = run("-q", "--rounds", "5", "--fail-if-slower", "50%")
+    assert "excluded" not in done.err and "too large" not in done.err
+    assert done.code == 0, done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -30,6 +30,7 @@ from accel_bench.report.formats import render
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
+from accel_bench.scenario.sweep import EXCLUDED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,12 +171,14 @@ def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
     codes = set()
     for summary in summaries:
         for row in summary.experiments:
-            if row.stack != summary.baseline:
+            excluded = bool(row.reasons) and all(one.startswith(EXCLUDED) for one in row.reasons)
+            if row.stack != summary.baseline and not excluded:
                 outcome, reason = judge_row(row, summary.baseline, floor)
                 codes.add(GATE_CODES[outcome])
                 if outcome != "passed":
                     print_aside(plain(reason))
-    return exit_code(summaries) or min(codes - {0}, default=0)
+    nothing_judged = GATE_CODES["inconclusive"]
+    return exit_code(summaries) or min(codes - {0}, default=0 if codes else nothing_judged)
 
 
 def _refuse_idle_gate(plans: Sequence[Plan]) -> None:

@@ -47,7 +47,7 @@ from accel_bench.scenario.automatic import STAND_INS
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.scenario.sweep import Point, at
+from accel_bench.scenario.sweep import EXCLUDED, Point, at
 
 __all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
 
@@ -297,7 +297,7 @@ def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> N
     """Refuse to skip a stack that the command line names."""
     for planned in experiments:
         stack = planned.experiment.stack.name
-        excluded = all(reason.startswith("excluded: ") for reason in planned.skipped)
+        excluded = all(reason.startswith(EXCLUDED) for reason in planned.skipped)
         if stack in named and not excluded:
             raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(planned.skipped)}")
 
@@ -328,7 +328,7 @@ def _plan_point(
     active = with_versions(active, there.distributions) if there else active
     identity = identity_of(scenario, stack, environment_facts(draft, active, machine, there))
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
-    reasons = tuple(f"excluded: {reason}" for reason in point.excluded)
+    reasons = tuple(f"{EXCLUDED}{reason}" for reason in point.excluded)
     reasons = reasons or tuple(missing.values())
     reasons = reasons or (environment.missing if environment else ())
     reasons = reasons or unmet_constraints(experiment, active, machine, there)

@@ -12,6 +12,9 @@ from accel_bench.scenario.layers import look_up
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack
 from accel_bench.scenario.uses import Use
 
+EXCLUDED = "excluded: "
+"""Beginning of the reason why a point is skipped that the scenario itself excludes."""
+
 
 class Point(Frozen):
     """One stack at one point of the sweep, before plugins are activated."""
