@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from typing import Any
 
@@ -110,11 +110,17 @@ def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, E
 
 
 def _is_ours(point: metadata.EntryPoint) -> bool:
-    return point.dist is not None and point.dist.name == OWN_DISTRIBUTION
+    return point.dist is not None and _name_of_distribution(point.dist) == OWN_DISTRIBUTION
+
+
+@cache
+def _name_of_distribution(distribution: metadata.Distribution) -> str:
+    """Return its name, for which its whole metadata are parsed."""
+    return distribution.name
 
 
 def _name_of(point: metadata.EntryPoint, shared: bool) -> str:
     """Return what an entry is called: by its address where another one has its name."""
     if not shared or _is_ours(point):
         return point.name
-    return f"{point.dist.name if point.dist else ''}:{point.name}"
+    return f"{_name_of_distribution(point.dist) if point.dist else ''}:{point.name}"
