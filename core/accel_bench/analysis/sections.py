@@ -23,7 +23,7 @@ GROUP = "accel_bench.sections"
 """Group of the entry points."""
 
 KIND = "section"
-"""What an entry of it is."""
+"""Kind of its entries, as errors name it."""
 
 
 def with_sections(

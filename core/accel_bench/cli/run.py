@@ -30,7 +30,7 @@ from accel_bench.report.formats import render
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
-from accel_bench.scenario.sweep import EXCLUDED
+from accel_bench.scenario.sweep import is_excluded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +171,7 @@ def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
     codes = set()
     for summary in summaries:
         for row in summary.experiments:
-            excluded = bool(row.reasons) and all(one.startswith(EXCLUDED) for one in row.reasons)
-            if row.stack != summary.baseline and not excluded:
+            if row.stack != summary.baseline and not is_excluded(row.reasons):
                 outcome, reason = judge_row(row, summary.baseline, floor)
                 codes.add(GATE_CODES[outcome])
                 if outcome != "passed":

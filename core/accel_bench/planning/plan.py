@@ -47,7 +47,7 @@ from accel_bench.scenario.automatic import STAND_INS
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.scenario.sweep import EXCLUDED, Point, at
+from accel_bench.scenario.sweep import EXCLUDED, Point, at, is_excluded
 
 __all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
 
@@ -297,8 +297,7 @@ def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> N
     """Refuse to skip a stack that the command line names."""
     for planned in experiments:
         stack = planned.experiment.stack.name
-        excluded = all(reason.startswith(EXCLUDED) for reason in planned.skipped)
-        if stack in named and not excluded:
+        if stack in named and planned.skipped and not is_excluded(planned.skipped):
             raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(planned.skipped)}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.documents.base import Frozen, JsonValue
@@ -14,6 +14,11 @@ from accel_bench.scenario.uses import Use
 
 EXCLUDED = "excluded: "
 """Beginning of the reason why a point is skipped that the scenario itself excludes."""
+
+
+def is_excluded(reasons: Sequence[str]) -> bool:
+    """Return whether these reasons for skipping a point are the scenario's own exclusions."""
+    return bool(reasons) and all(reason.startswith(EXCLUDED) for reason in reasons)
 
 
 class Point(Frozen):

@@ -9,7 +9,7 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.uses import TOKENS
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
-"""Which of two values of a figure is the better one."""
+"""The better one of two values of a figure."""
 
 
 class PointFigure(Frozen):
