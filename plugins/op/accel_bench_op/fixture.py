@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -60,7 +61,7 @@ def benchmark_for_compute_type(
     """
     owner = benchmark_of(fn, (args, kwargs))
     cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
-    with _OutOfMemory(benchmark):
+    with _skipping_without_memory():
         _time(benchmark, cell, read_settings(), checked=owner is not None)
 
 
@@ -77,7 +78,7 @@ def run_cell(
     one = kind.at_size(size, **settings.arguments())
     if reason := executor.supports(one) or no_backward(one, compute_type):
         pytest.skip(reason)
-    with _OutOfMemory(benchmark):
+    with _skipping_without_memory():
         cell = build_cell(one, executor, compute_type)
         _time(benchmark, cell, settings, checked=True)
 
@@ -98,24 +99,23 @@ class _Unknown(Benchmark):
         return self._fn
 
 
-class _OutOfMemory:
-    """Skips the test where memory runs out, and frees what it held."""
+@contextmanager
+def _skipping_without_memory() -> Iterator[None]:
+    """Skip the test where memory runs out, and free what it held."""
+    import pytest
 
-    def __init__(self, benchmark: Any) -> None:
-        self._benchmark = benchmark
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        reason = "" if error is None else why_no_memory(error)
-        if error is not None:
-            release_frames(error)
+    reason = ""
+    try:
+        yield
+    except BaseException as error:
+        reason = why_no_memory(error)
+        release_frames(error)
+        if not reason:
+            raise
+    finally:
         free_memory()
-        if reason:
-            import pytest
-
-            pytest.skip(reason)
+    if reason:
+        pytest.skip(reason)
 
 
 class Clock(NamedTuple):

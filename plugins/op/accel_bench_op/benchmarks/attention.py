@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.parts import PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import ATTENTION_SIZES
 
 PARTS_OF_A_ROW = (2, 4, 8, 8)
@@ -21,6 +22,8 @@ class _Attention(PartBenchmark):
 
     operation = "attention"
     sizes = ATTENTION_SIZES
+    is_flash = False
+    """True if it is flash attention's kernel on a GPU."""
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return queries, keys and values, of which there may be fewer heads."""
@@ -32,21 +35,27 @@ class _Attention(PartBenchmark):
         )
         return (query, key, value), {}
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence."""
+        return [self.shape.length] * self.shape.batch
+
+    def unavailable(self) -> str:
+        """Return that the kernel lacks the dtype; empty where it has it."""
+        lacks = self.is_flash and self.device != "cpu" and self.dtype in ("float32", "float64")
+        return f"benchmark {self.name}: {NO_FLOAT32}" if lacks else ""
+
     def flops(self) -> int | None:
-        """Return those of two products, of which a causal mask leaves one half."""
-        return attention_flops(self.shape.heads, self.shape.head, [self.shape.length]) * (
-            self.shape.batch
+        """Return the FLOPs of two products within each sequence, halved by the causal mask."""
+        return attention_flops(self.shape.heads, self.shape.head, self.lengths)
+
+    def traffic(self) -> Traffic:
+        """Return queries, keys, values and the output."""
+        queries, keys = (
+            sum(self.lengths) * heads * self.shape.head
+            for heads in (self.shape.heads, self.shape.key_heads)
         )
-
-    def bytes_moved(self) -> int | None:
-        """Return those of queries, keys, values and the output."""
-        heads = 2 * self.shape.heads + 2 * self.shape.key_heads
-        return self.moved(self.shape.tokens * heads * self.shape.head)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of queries, keys, values, their gradients and that of the output."""
-        heads = 3 * self.shape.heads + 4 * self.shape.key_heads
-        return self.moved(self.shape.tokens * heads * self.shape.head)
+        return Traffic(inputs=queries + 2 * keys, outputs=queries)
 
 
 class SdpaAttention(_Attention):
@@ -67,11 +76,7 @@ class FlashAttention(_Attention):
 
     name = "flash_attention"
     description = "Causal attention by torch's flash attention kernel alone."
-
-    def unavailable(self) -> str:
-        """Return that the kernel lacks the dtype; empty where it has it."""
-        wide = self.device != "cpu" and self.dtype in ("float32", "float64")
-        return f"benchmark {self.name}: {NO_FLOAT32}" if wide else ""
+    is_flash = True
 
     def fn(self) -> Callable[..., Any]:
         """Return a function of queries, keys and values."""
@@ -103,6 +108,7 @@ class VarlenAttention(_Attention):
 
     name = "varlen_attention"
     description = "Causal attention of sequences of several lengths packed in rows, unpadded."
+    is_flash = True
 
     @property
     def lengths(self) -> list[int]:
@@ -122,11 +128,6 @@ class VarlenAttention(_Attention):
         starts = torch.nn.functional.pad(ends, (1, 0)).to(self.device, torch.int32)
         return (query, key, value, starts), {}
 
-    def unavailable(self) -> str:
-        """Return that the kernel lacks the dtype; empty where it has it."""
-        wide = self.device != "cpu" and self.dtype in ("float32", "float64")
-        return f"benchmark {self.name}: {NO_FLOAT32}" if wide else ""
-
     def fn(self) -> Callable[..., Any]:
         """Return a function of queries, keys, values and starts."""
         from accel_bench_op.benchmarks.impl import attention
@@ -135,25 +136,9 @@ class VarlenAttention(_Attention):
             return attention.one_by_one(self.lengths)
         return attention.varlen(max(self.lengths))
 
-    def flops(self) -> int | None:
-        """Return those of two products within each sequence, halved by the causal mask."""
-        return attention_flops(self.shape.heads, self.shape.head, self.lengths)
-
-    def bytes_moved(self) -> int | None:
-        """Return those of queries, keys, values, the output, and the starts in 32 bits."""
-        heads = 2 * self.shape.heads + 2 * self.shape.key_heads
-        elements = sum(self.lengths) * heads * self.shape.head
-        return self.moved(elements) + self._starts_bytes
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of queries, keys, values, all gradients, and the starts in 32 bits."""
-        heads = 3 * self.shape.heads + 4 * self.shape.key_heads
-        elements = sum(self.lengths) * heads * self.shape.head
-        return self.moved(elements) + self._starts_bytes
-
-    @property
-    def _starts_bytes(self) -> int:
-        return 4 * (len(self.lengths) + 1)
+    def traffic(self) -> Traffic:
+        """Return queries, keys, values, the output, and the starts in 32 bits."""
+        return replace(super().traffic(), other_bytes=4 * (len(self.lengths) + 1))
 
 
 def attention_flops(heads: int, head: int, lengths: Sequence[int]) -> int:

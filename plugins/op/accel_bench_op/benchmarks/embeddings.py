@@ -50,8 +50,6 @@ class RotaryEmbedding(PartBenchmark):
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return queries and keys as projections leave them, cosines and sines."""
-        from accel_bench_op.benchmarks.impl import layers
-
         shape = self.shape
         query, key = (
             # Heads beside one another in memory: a view of what a projection makes.
@@ -61,8 +59,7 @@ class RotaryEmbedding(PartBenchmark):
             .requires_grad_(self.requires_grad)
             for seed, heads in enumerate((shape.heads, shape.key_heads))
         )
-        turns = self.build(layers.angles, shape.length, shape.head, shape.rotary_base)
-        return (query, key, *turns), {}
+        return (query, key, *self.turns()), {}
 
     def fn(self) -> Callable[..., Any]:
         """Return a function `(q, k, cos, sin)` of the rotated queries and keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accel_bench_op.benchmarks.parts import TransformersBenchmark
+from accel_bench_op.benchmarks.parts import INDEX_BYTES, Traffic, TransformersBenchmark
 from accel_bench_op.benchmarks.shapes import sizes_of
 
 MIXTRAL_SIZES = sizes_of("tiny-mixtral", "mixtral-8x7b")
@@ -41,20 +41,14 @@ class GroupedExperts(TransformersBenchmark):
         per_expert = 3 * self.shape.hidden * self.shape.intermediate
         return 2 * self.shape.tokens * self.shape.experts_per_token * per_expert
 
-    def bytes_moved(self) -> int | None:
-        """Return those of hidden states, the output, the choice, and the weights of all experts."""
+    def traffic(self) -> Traffic:
+        """Return hidden states, the choice of experts, and the weights of all experts."""
+        hidden = self.shape.tokens * self.shape.hidden
         chosen = self.shape.tokens * self.shape.experts_per_token
-        return self.moved(2 * self._hidden, self._weights, chosen, indices=chosen)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of hidden states, the choice, weights, their gradients and the output's."""
-        chosen = self.shape.tokens * self.shape.experts_per_token
-        return self.moved(3 * self._hidden, 2 * self._weights, chosen, indices=chosen)
-
-    @property
-    def _hidden(self) -> int:
-        return self.shape.tokens * self.shape.hidden
-
-    @property
-    def _weights(self) -> int:
-        return self.shape.experts * 3 * self.shape.hidden * self.shape.intermediate
+        return Traffic(
+            inputs=hidden,
+            outputs=hidden,
+            weights=self.shape.experts * 3 * self.shape.hidden * self.shape.intermediate,
+            once=chosen,
+            other_bytes=chosen * INDEX_BYTES,
+        )

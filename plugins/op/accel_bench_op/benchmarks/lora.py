@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from accel_bench.errors import install_command
 from accel_bench_op.benchmark import BenchmarkArg
-from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark
+from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import sizes_of
 
 if TYPE_CHECKING:
@@ -57,10 +57,6 @@ class LoraLinear(PartBenchmark):
             return ""
         return f"benchmark {self.name} needs {library}: {install_command(extra)}"
 
-    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return hidden states of shape (batch, tokens, hidden)."""
-        return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
-
     def fn(self) -> Callable[..., Any]:
         """Return a module whose `proj` is a layer of PEFT's."""
         from accel_bench_op.benchmarks.impl import lora
@@ -82,22 +78,17 @@ class LoraLinear(PartBenchmark):
         """Return those of the gradients of input and adapter; the base gets none."""
         return self._base_flops + 2 * self._adapter_flops
 
-    def bytes_moved(self) -> int | None:
-        """Return those of input, output and weights; None for a quantized base."""
+    def traffic(self) -> Traffic | None:
+        """Return input, output, adapter, and the frozen base; None for a quantized one."""
         if self.base != "dense":
             return None
         hidden, intermediate = self.shape.hidden, self.shape.intermediate
-        widths = hidden + intermediate
-        return self.moved(self.shape.tokens * widths, hidden * intermediate, self.rank * widths)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of input, weights and all gradients but the base's, which has none."""
-        if self.base != "dense":
-            return None
-        hidden, intermediate = self.shape.hidden, self.shape.intermediate
-        activations = self.shape.tokens * (2 * hidden + intermediate)
-        adapter = self.rank * (hidden + intermediate)
-        return self.moved(activations, hidden * intermediate, 2 * adapter)
+        return Traffic(
+            inputs=self.shape.tokens * hidden,
+            outputs=self.shape.tokens * intermediate,
+            weights=self.rank * (hidden + intermediate),
+            once=hidden * intermediate,
+        )
 
     @property
     def _base_flops(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.parts import INDEX_BYTES, PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import sizes_of
 
 SIZES = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
@@ -32,15 +32,10 @@ class CrossEntropy(PartBenchmark):
 
         return layers.cross_entropy
 
-    def bytes_moved(self) -> int | None:
-        """Return those of logits and labels; the loss is one number."""
+    def traffic(self) -> Traffic:
+        """Return logits and labels; the loss is one number."""
         logits = self.shape.tokens * self.shape.vocabulary
-        return self.moved(logits, indices=self.shape.tokens)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of logits, labels and the gradients of logits."""
-        logits = self.shape.tokens * self.shape.vocabulary
-        return self.moved(2 * logits, indices=self.shape.tokens)
+        return Traffic(inputs=logits, other_bytes=self.shape.tokens * INDEX_BYTES)
 
 
 class LinearCrossEntropy(PartBenchmark):
@@ -67,14 +62,10 @@ class LinearCrossEntropy(PartBenchmark):
         """Return those of the projection."""
         return 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
 
-    def bytes_moved(self) -> int | None:
-        """Return those of hidden states, labels and weights; logits need not be stored."""
-        hidden = self.shape.tokens * self.shape.hidden
-        weights = self.shape.hidden * self.shape.vocabulary
-        return self.moved(hidden, weights, indices=self.shape.tokens)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of hidden states, labels, weights, and the gradients of both."""
-        hidden = self.shape.tokens * self.shape.hidden
-        weights = self.shape.hidden * self.shape.vocabulary
-        return self.moved(2 * hidden, 2 * weights, indices=self.shape.tokens)
+    def traffic(self) -> Traffic:
+        """Return hidden states, labels and weights; logits need not be stored."""
+        return Traffic(
+            inputs=self.shape.tokens * self.shape.hidden,
+            weights=self.shape.hidden * self.shape.vocabulary,
+            other_bytes=self.shape.tokens * INDEX_BYTES,
+        )

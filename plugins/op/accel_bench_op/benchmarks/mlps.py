@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.parts import PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES
 
 
@@ -15,29 +15,16 @@ class _MLP(PartBenchmark):
     matrices = 3
     """Matrices of hidden x intermediate elements."""
 
-    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return hidden states."""
-        return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
-
     def flops(self) -> int | None:
         """Return those of the products."""
         return 2 * self.shape.tokens * self.matrices * self.shape.hidden * self.shape.intermediate
 
-    def bytes_moved(self) -> int | None:
-        """Return those of input, output and weights; what is in between may stay on the chip."""
-        outer = 2 * self.shape.tokens * self.shape.hidden
-        weights = self.matrices * self.shape.hidden * self.shape.intermediate
-        return self.moved(outer, weights, *self.biases)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of input, weights, their gradients and the output's.
-
-        What is in between can be computed again: from the inner bias, and without the outer one.
-        """
+    def traffic(self) -> Traffic:
+        """Return hidden states and weights; the bias at the output is no part of a gradient."""
+        hidden = self.shape.tokens * self.shape.hidden
         inner, outer = self.biases
-        weights = self.matrices * self.shape.hidden * self.shape.intermediate
-        activations = 3 * self.shape.tokens * self.shape.hidden
-        return self.moved(activations, 2 * weights, 2 * inner, outer)
+        weights = self.matrices * self.shape.hidden * self.shape.intermediate + inner
+        return Traffic(inputs=hidden, outputs=hidden, weights=weights, once=outer)
 
     @property
     def biases(self) -> tuple[int, int]:

@@ -38,21 +38,14 @@ class _Part(TransformersBenchmark):
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return hidden states, and cosines and sines of the positions."""
-        shape = self.shape
-        hidden = self.activations(shape.batch, shape.length, shape.hidden)
-        if not self.rotates:
-            return (hidden,), {}
-        from accel_bench_op.benchmarks.impl import layers
-
-        turns = self.build(layers.angles, shape.length, shape.head, shape.rotary_base)
-        return (hidden, *turns), {}
+        hidden, _ = super().make_batch()
+        return (*hidden, *(self.turns() if self.rotates else ())), {}
 
     def fn(self) -> Callable[..., Any]:
         """Return a module around transformers' own."""
         from accel_bench_op.benchmarks.impl import transformers_parts
 
-        around = transformers_parts.Rotated if self.rotates else transformers_parts.Plain
-        found: Callable[..., Any] = around(self.part())
+        found: Callable[..., Any] = transformers_parts.Part(self.part())
         return found
 
     def part(self) -> Any:

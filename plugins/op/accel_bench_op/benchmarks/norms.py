@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.parts import PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES
 
 
@@ -15,19 +15,11 @@ class _Norm(PartBenchmark):
     vectors = 1
     """Weights, and biases, of the norm."""
 
-    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return hidden states."""
-        return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
-
-    def bytes_moved(self) -> int | None:
-        """Return those of input, output and weights."""
-        elements = 2 * self.shape.tokens * self.shape.hidden
-        return self.moved(elements, self.vectors * self.shape.hidden)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of input, weight and three gradients: of output, input and weights."""
-        elements = 3 * self.shape.tokens * self.shape.hidden
-        return self.moved(elements, (1 + self.vectors) * self.shape.hidden)
+    def traffic(self) -> Traffic:
+        """Return hidden states, the weight, and a bias that no gradient depends on."""
+        hidden = self.shape.tokens * self.shape.hidden
+        bias = (self.vectors - 1) * self.shape.hidden
+        return Traffic(inputs=hidden, outputs=hidden, weights=self.shape.hidden, once=bias)
 
 
 class RMSNorm(_Norm):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from accel_bench_op.benchmark import Benchmark, BenchmarkArg
@@ -32,6 +33,39 @@ INDEX_BYTES = 8
 """Bytes of a token's number, or of a label."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Elements of the tensors that a call must move: the least traffic of both passes follows.
+
+    What is in between inputs and outputs may stay on the chip, or be computed again.
+    """
+
+    inputs: int = 0
+    """Elements of inputs that get a gradient."""
+
+    outputs: int = 0
+    """Elements of outputs."""
+
+    weights: int = 0
+    """Elements of trained weights, which the backward pass reads too."""
+
+    once: int = 0
+    """Elements that either pass moves once: frozen weights, or the gradient of an outer bias."""
+
+    other_bytes: int = 0
+    """Bytes of whole numbers, which either pass reads."""
+
+    @property
+    def forward(self) -> int:
+        """Elements of a call: inputs, outputs and weights."""
+        return self.inputs + self.outputs + self.weights + self.once
+
+    @property
+    def backward(self) -> int:
+        """Elements of a backward pass: inputs and weights, and the gradients of all."""
+        return 2 * self.inputs + self.outputs + 2 * self.weights + self.once
+
+
 class PartBenchmark(Benchmark):
     """Benchmark of a part of a model, at the shape of a model that is known by name."""
 
@@ -57,6 +91,24 @@ class PartBenchmark(Benchmark):
         self.shape = find_shape(self.model, batch, length)
         self.device = str(device)
         self.dtype = str(dtype).removeprefix("torch.")
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return hidden states of shape (batch, tokens, hidden), which most parts take."""
+        return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
+
+    def traffic(self) -> Traffic | None:
+        """Return what both passes must move at least; None for unknown."""
+        return None
+
+    def bytes_moved(self) -> int | None:
+        """Return the bytes of inputs, outputs and weights; None for unknown."""
+        found = self.traffic()
+        return self.moved(found.forward) + found.other_bytes if found else None
+
+    def backward_bytes_moved(self) -> int | None:
+        """Return the bytes of inputs, weights and all gradients; None for unknown."""
+        found = self.traffic()
+        return self.moved(found.backward) + found.other_bytes if found else None
 
     def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
         """Call a function with its tensors made on the device, in the dtype, from a fixed seed.
@@ -91,6 +143,15 @@ class PartBenchmark(Benchmark):
         import torch
 
         found: torch.Tensor = self.drawn(torch.randint, 0, below, sizes)
+        return found
+
+    def turns(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines and sines of the positions, for rotary embedding."""
+        from accel_bench_op.benchmarks.impl import layers
+
+        shape = self.shape
+        angles = layers.angles, shape.length, shape.head, shape.rotary_base
+        found: tuple[torch.Tensor, torch.Tensor] = self.build(*angles)
         return found
 
     def moved(self, *elements: int, indices: int = 0) -> int:

@@ -34,28 +34,19 @@ class Loss(nn.Module):
         return loss
 
 
-class Rotated(nn.Module):
-    """A block, or its attention, that takes cosines and sines as arguments like any other."""
+class Part(nn.Module):
+    """A block, or its attention, that takes cosines and sines, if any, like other arguments."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.part = part
 
-    def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, *turns: torch.Tensor) -> torch.Tensor:
         """Compute hidden states of shape (batch, tokens, hidden)."""
-        return _first(self.part(hidden, position_embeddings=(cos, sin), attention_mask=None))
-
-
-class Plain(nn.Module):
-    """A block, or its attention, that knows nothing of positions."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Compute hidden states of shape (batch, tokens, hidden)."""
-        return _first(self.part(hidden))
+        rotary = {"position_embeddings": turns, "attention_mask": None} if turns else {}
+        found: Any = self.part(hidden, **rotary)
+        out: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        return out
 
 
 def model(shape: Shape, device: str, dtype: str) -> Any:
@@ -162,7 +153,3 @@ def chosen_experts(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tens
 
 def _as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def _first(found: Any) -> Any:
-    return found[0] if isinstance(found, tuple) else found
