@@ -219,6 +219,7 @@ STACKS = {
 }
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     ("task", "adapter"),
     [

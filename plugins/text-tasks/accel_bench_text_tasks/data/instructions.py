@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,6 @@ from accel_bench_text_tasks.data import row_sources, synthetic_rows
 
 if TYPE_CHECKING:
     from accel_bench.modeling.data.batch_plan import Padding
-    from accel_bench.modeling.data.token_batches import TokenDataset
 
 WITHOUT_LIMIT = 1 << 62
 """Bytes that no source has."""
@@ -173,7 +172,11 @@ ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions
 
 
 class Conversations(Plugin[ConversationOptionsT]):
-    """Base of data plugins of prompts and answers."""
+    """Base of data plugins of prompts and answers: they differ in what a sample is."""
+
+    def _impl(self) -> Any:
+        """Return the module that has `tokenized`, of a run, and `load`, of the folder of that."""
+        raise NotImplementedError
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of rows, tokenizer and template; None when they cannot be read."""
@@ -187,6 +190,20 @@ class Conversations(Plugin[ConversationOptionsT]):
         """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
         return self.options.of_model(experiment).check_files()
 
+    @hookimpl
+    def prepare_experiment(self, run: Run) -> None:
+        """Render and tokenize in a process that is not measured."""
+        self._impl().tokenized(run, self.options.of_model(run))
+
+    @hookimpl
+    def load_data(self, run: Run) -> Any:
+        """Map the tokens into memory; tokenize first where that was not prepared."""
+        options = self.options.of_model(run)
+        folder = self._impl().tokenized(run, options)
+        loaded = self._impl().load(folder, options, run.scenario.data.sequence_length)
+        run.on_evidence(loaded.evidence)
+        return loaded.dataset
+
 
 class Instructions(Conversations[InstructionsOptions]):
     """Prompts with answers, or conversations by a chat template; the loss on the answers."""
@@ -194,33 +211,17 @@ class Instructions(Conversations[InstructionsOptions]):
     Options = InstructionsOptions
     tasks = frozenset({"causal-lm"})
 
-    @hookimpl
-    def prepare_experiment(self, run: Run) -> None:
-        """Render and tokenize in a process that is not measured."""
+    def _impl(self) -> Any:
         from accel_bench_text_tasks.data import instructions_impl
 
-        instructions_impl.tokenized(run, self.options.of_model(run))
+        return instructions_impl
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the tokens of each prompt with its answer."""
         from accel_bench.modeling.data import token_batches
-        from accel_bench_text_tasks.data import instructions_impl
 
-        return token_batches.kept_lengths(
-            instructions_impl.tokenized(run, self.options.of_model(run))
-        )
-
-    @hookimpl
-    def load_data(self, run: Run) -> TokenDataset:
-        """Map the tokens into memory; tokenize first where that was not prepared."""
-        from accel_bench_text_tasks.data import instructions_impl
-
-        options = self.options.of_model(run)
-        folder = instructions_impl.tokenized(run, options)
-        loaded = instructions_impl.load(folder, options, run.scenario.data.sequence_length)
-        run.on_evidence(loaded.evidence)
-        return loaded.dataset
+        return token_batches.kept_lengths(self._impl().tokenized(run, self.options.of_model(run)))
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
