@@ -35,8 +35,8 @@ def ask(
 ) -> Completion:
     """Ask for one completion and read its stream, until `stopped`.
 
-    Raises InvalidRunError, which names the address, where it is refused, takes too long, or is not
-    what the API says.
+    Raises InvalidRunError, which names the address, where it is refused, takes too long, loses its
+    connection, or is not what the API says.
     """
     served = Served(
         requests=1,
@@ -53,6 +53,9 @@ def ask(
         raise InvalidRunError(f"{options.url}: {reason}" for reason in error.reasons) from None
     except TimeoutError:
         raise InvalidRunError([f"{options.url}: {_why_ended(options, until)}"]) from None
+    except OSError as error:
+        reason = f"the connection to the server failed: {type(error).__name__}: {error}"
+        raise InvalidRunError([f"{options.url}: {reason}"]) from None
 
 
 def _why_ended(options: OpenAIEndpointOptions, until: float) -> str:

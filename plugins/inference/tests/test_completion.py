@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -53,7 +54,9 @@ def serving(behaviour: Callable[[socket.socket], None]) -> Iterator[str]:
     def serve() -> None:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
-            connection.recv(1 << 16)
+            request = connection.recv(1 << 16)
+            while not request.endswith(b"}"):  # a body follows: what stays unread resets it
+                request += connection.recv(1 << 16) or b"}"
             behaviour(connection)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -94,6 +97,15 @@ def test_a_complaint_that_drips_is_still_told() -> None:
 def test_a_silent_server_is_named_with_the_limit_that_it_reached() -> None:
     with pytest.raises(InvalidRunError, match=r"v1: .*silent for 0.1 s.*engine.timeout_seconds"):
         asked(drips(HEAD, b""), timeout_seconds=0.1)
+
+
+def test_a_connection_that_is_reset_in_an_answer_is_said() -> None:
+    def resets(connection: socket.socket) -> None:
+        connection.sendall(HEAD + EVENT)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with pytest.raises(InvalidRunError, match=r"v1: the connection.* failed: ConnectionReset"):
+        asked(resets)
 
 
 def test_a_redirect_is_said_and_not_followed() -> None:
