@@ -154,10 +154,10 @@ def test_a_learning_rate_wins_and_the_study_goes_on_where_it_was_stopped() -> No
 
 def test_speed_counts_only_at_an_equivalent_loss_and_the_winner_meets_the_baseline() -> None:
     options = "stacks.baseline.learner"
-    axes = ("--vary", f"{options}.pause=0.02,0.002", "--vary", f"{options}.cheat=false,true")
+    axes = ("--vary", f"{options}.pause=0.05,0.001", "--vary", f"{options}.cheat=false,true")
     found = document(*axes, "--trials", "7")
     best = found["best"]["parameters"]
-    assert best == {f"{options}.pause": 0.002, f"{options}.cheat": False}
+    assert best == {f"{options}.pause": 0.001, f"{options}.cheat": False}
     cheats = [one for one in found["trials"] if one["parameters"][f"{options}.cheat"]]
     assert cheats
     assert {one["outcome"] for one in cheats} == {"infeasible"}
