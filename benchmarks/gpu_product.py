@@ -9,9 +9,9 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
+from accel_bench_metrics.nvml_metrics import energy_joules, mean_watts
+from accel_bench_metrics.nvml_sampler import Sampler, Track
 
-from accel_bench.builtin.metrics.nvml_metrics import energy_joules, mean_watts
-from accel_bench.builtin.metrics.nvml_sampler import Sampler, Track
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.machine.devices import of_torch_type
 from accel_bench.machine.nvml import NoReadingError, devices, find_device

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accel_bench.builtin.metrics.nvml_fields import metric_name
+from accel_bench_metrics.nvml_fields import metric_name
+
 from accel_bench.store.database import open_store
 from benchmarks.gpu_sections import FEW, HERE, TINY, settings
 

@@ -127,6 +127,7 @@ print(json.dumps(found))
 WORKS = {
     "advise": ["results", "cost", "--price", "2"],
     "ci": ["history", "stack = other"],
+    "doctor": ["doctor", "--no-noise"],
     "interop": ["results", "export", "--format", "mllog"],
     "op": ["op", "show", "rms_norm"],
     "profile": ["profile", "--nsys"],

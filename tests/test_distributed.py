@@ -19,7 +19,7 @@ from accel_bench.analysis.metrics.throughput import run_throughput, token_summar
 from accel_bench.store.database import open_store
 from accel_bench.testing import run_scenario
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.box]
 
 ENGINES = ("torch", "hf-trainer")
 

@@ -74,7 +74,7 @@ RUN_ELSEWHERE = ("dpo-cpu", "inference-cpu")
 
 
 SHORTER = {
-    "doctor": ("--no-noise",),  # tests/cli/test_doctor.py measures the noise.
+    "doctor": ("--no-noise",),  # plugins/doctor/tests measures the noise.
     "scenarios count": (*SMALL, *FORKING),
     "estimate": (
         "--only",

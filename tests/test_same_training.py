@@ -66,7 +66,8 @@ def cases(names: Iterable[str]) -> list[Any]:
         if applies(name, trains):
             chosen = trains == "full" or not applies(name, "full")
             by_default = weights == "random" and chosen and name not in LEFT_TO_RELEASES
-            marks = () if by_default else pytest.mark.release
+            marks = [] if by_default else [pytest.mark.release]
+            marks += [pytest.mark.box] if name == "hf-trainer" else []
             setting = (trains, weights)
             identity = f"{trains}-{weights}-{name}"
             found.append(pytest.param(setting, name, marks=marks, id=identity))

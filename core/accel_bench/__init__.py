@@ -31,146 +31,88 @@ def _drop_working_folder() -> None:
 _drop_working_folder()
 
 from importlib import import_module  # noqa: E402
+from itertools import chain  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from accel_bench._version import __version__ as __version__  # noqa: E402
 
 if TYPE_CHECKING:
-    from accel_bench.analysis.compare import ExperimentComparison
-    from accel_bench.analysis.conclusion import conclusion
-    from accel_bench.analysis.schema import ExperimentSummary, Summary
-    from accel_bench.api.description import RunDescription, Step, describe_run
-    from accel_bench.api.events import read_events
-    from accel_bench.api.progress import RunProgress
-    from accel_bench.api.results import Results
-    from accel_bench.api.run import run, run_purpose
-    from accel_bench.api.stored import StoredResults, open_store
-    from accel_bench.catalog.models import (
-        architecture_of,
-        model_config,
-        model_directory,
-        model_problems,
-        read_config,
-        unquantizable,
-    )
-    from accel_bench.documents.redaction import Redactor
-    from accel_bench.engine import Batch, Engine, Loss, Stopwatch, TokenCounts
-    from accel_bench.flops.workload import Attention, Matmul, Workload
-    from accel_bench.interchange.formats import Format
-    from accel_bench.interchange.rows import ImportedRow, SourceFile
-    from accel_bench.job import Job
-    from accel_bench.launcher import Allocation, Observer, RankProcess
-    from accel_bench.local_process import LocalProcess, NodePlace, rank_environment
-    from accel_bench.machine import nvml
-    from accel_bench.machine.caches import cache_folder
-    from accel_bench.machine.device_type import DeviceType
-    from accel_bench.machine.info import (
-        Device,
-        Machine,
-        available_cores,
-        python_command,
-        read_machine,
-    )
-    from accel_bench.machine.placement import Placement, read_placement
-    from accel_bench.machine.process_memory import Stage
-    from accel_bench.modeling.compilation import read_compilation, reset_compiler
-    from accel_bench.modeling.loading import check_fit, load_base_model
-    from accel_bench.modeling.quantization import describe_quantized, quantize_seconds
-    from accel_bench.plugin import Options, Plugin, hookimpl
-    from accel_bench.result import (
-        Metric,
-        Node,
-        RankResult,
-        Result,
-        Sample,
-        Status,
-        TimeSeries,
-        Window,
-    )
-    from accel_bench.run_context import Run, StepObserver
-    from accel_bench.scenario.experiment import Experiment
-    from accel_bench.scenario.models import Scenario
-    from accel_bench.scenario.uses import ModelUse
-    from accel_bench.task import Held, Task, held_tokens
+    from accel_bench.analysis.compare import ExperimentComparison as ExperimentComparison
+    from accel_bench.analysis.conclusion import conclusion as conclusion
+    from accel_bench.analysis.schema import ExperimentSummary as ExperimentSummary
+    from accel_bench.analysis.schema import Summary as Summary
+    from accel_bench.api.description import RunDescription as RunDescription
+    from accel_bench.api.description import Step as Step
+    from accel_bench.api.description import describe_run as describe_run
+    from accel_bench.api.events import read_events as read_events
+    from accel_bench.api.progress import RunProgress as RunProgress
+    from accel_bench.api.results import Results as Results
+    from accel_bench.api.run import run as run
+    from accel_bench.api.run import run_purpose as run_purpose
+    from accel_bench.api.stored import StoredResults as StoredResults
+    from accel_bench.api.stored import open_store as open_store
+    from accel_bench.catalog.models import architecture_of as architecture_of
+    from accel_bench.catalog.models import model_config as model_config
+    from accel_bench.catalog.models import model_directory as model_directory
+    from accel_bench.catalog.models import model_problems as model_problems
+    from accel_bench.catalog.models import read_config as read_config
+    from accel_bench.catalog.models import unquantizable as unquantizable
+    from accel_bench.documents.redaction import Redactor as Redactor
+    from accel_bench.engine import Batch as Batch
+    from accel_bench.engine import Engine as Engine
+    from accel_bench.engine import Loss as Loss
+    from accel_bench.engine import Stopwatch as Stopwatch
+    from accel_bench.engine import TokenCounts as TokenCounts
+    from accel_bench.flops.workload import Attention as Attention
+    from accel_bench.flops.workload import Matmul as Matmul
+    from accel_bench.flops.workload import Workload as Workload
+    from accel_bench.interchange.formats import Format as Format
+    from accel_bench.interchange.rows import ImportedRow as ImportedRow
+    from accel_bench.interchange.rows import SourceFile as SourceFile
+    from accel_bench.job import Job as Job
+    from accel_bench.launcher import Allocation as Allocation
+    from accel_bench.launcher import Observer as Observer
+    from accel_bench.launcher import RankProcess as RankProcess
+    from accel_bench.local_process import LocalProcess as LocalProcess
+    from accel_bench.local_process import NodePlace as NodePlace
+    from accel_bench.local_process import rank_environment as rank_environment
+    from accel_bench.machine import nvml as nvml
+    from accel_bench.machine.caches import cache_folder as cache_folder
+    from accel_bench.machine.device_type import DeviceType as DeviceType
+    from accel_bench.machine.info import Device as Device
+    from accel_bench.machine.info import Machine as Machine
+    from accel_bench.machine.info import available_cores as available_cores
+    from accel_bench.machine.info import python_command as python_command
+    from accel_bench.machine.info import read_machine as read_machine
+    from accel_bench.machine.placement import Placement as Placement
+    from accel_bench.machine.placement import read_placement as read_placement
+    from accel_bench.machine.process_memory import Stage as Stage
+    from accel_bench.modeling.compilation import read_compilation as read_compilation
+    from accel_bench.modeling.compilation import reset_compiler as reset_compiler
+    from accel_bench.modeling.loading import check_fit as check_fit
+    from accel_bench.modeling.loading import load_base_model as load_base_model
+    from accel_bench.modeling.quantization import describe_quantized as describe_quantized
+    from accel_bench.modeling.quantization import quantize_seconds as quantize_seconds
+    from accel_bench.plugin import Options as Options
+    from accel_bench.plugin import Plugin as Plugin
+    from accel_bench.plugin import hookimpl as hookimpl
+    from accel_bench.result import Metric as Metric
+    from accel_bench.result import Node as Node
+    from accel_bench.result import RankResult as RankResult
+    from accel_bench.result import Result as Result
+    from accel_bench.result import Sample as Sample
+    from accel_bench.result import Status as Status
+    from accel_bench.result import TimeSeries as TimeSeries
+    from accel_bench.result import Window as Window
+    from accel_bench.run_context import Run as Run
+    from accel_bench.run_context import StepObserver as StepObserver
+    from accel_bench.scenario.experiment import Experiment as Experiment
+    from accel_bench.scenario.models import Scenario as Scenario
+    from accel_bench.scenario.uses import ModelUse as ModelUse
+    from accel_bench.task import Held as Held
+    from accel_bench.task import Task as Task
+    from accel_bench.task import held_tokens as held_tokens
 
-
-__all__ = [
-    "Allocation",
-    "Attention",
-    "Batch",
-    "Device",
-    "DeviceType",
-    "Engine",
-    "Experiment",
-    "ExperimentComparison",
-    "ExperimentSummary",
-    "Format",
-    "Held",
-    "ImportedRow",
-    "Job",
-    "LocalProcess",
-    "Loss",
-    "Machine",
-    "Matmul",
-    "Metric",
-    "ModelUse",
-    "Node",
-    "NodePlace",
-    "Observer",
-    "Options",
-    "Placement",
-    "Plugin",
-    "RankProcess",
-    "RankResult",
-    "Redactor",
-    "Result",
-    "Results",
-    "Run",
-    "RunDescription",
-    "RunProgress",
-    "Sample",
-    "Scenario",
-    "SourceFile",
-    "Stage",
-    "Status",
-    "Step",
-    "StepObserver",
-    "Stopwatch",
-    "StoredResults",
-    "Summary",
-    "Task",
-    "TimeSeries",
-    "TokenCounts",
-    "Window",
-    "Workload",
-    "architecture_of",
-    "available_cores",
-    "cache_folder",
-    "check_fit",
-    "conclusion",
-    "describe_quantized",
-    "describe_run",
-    "held_tokens",
-    "hookimpl",
-    "load_base_model",
-    "model_config",
-    "model_directory",
-    "model_problems",
-    "nvml",
-    "open_store",
-    "python_command",
-    "quantize_seconds",
-    "rank_environment",
-    "read_compilation",
-    "read_config",
-    "read_events",
-    "read_machine",
-    "read_placement",
-    "reset_compiler",
-    "run",
-    "run_purpose",
-    "unquantizable",
-]
 
 _HOMES = {
     "accel_bench.analysis.compare": ("ExperimentComparison",),
@@ -202,7 +144,6 @@ _HOMES = {
     "accel_bench.machine.device_type": ("DeviceType",),
     "accel_bench.machine.info": (
         "Device",
-        "DeviceType",
         "Machine",
         "available_cores",
         "python_command",
@@ -230,6 +171,9 @@ _HOMES = {
     "accel_bench.scenario.uses": ("ModelUse",),
     "accel_bench.task": ("Held", "Task", "held_tokens"),
 }
+
+__all__ = list(sorted(["nvml", *chain.from_iterable(_HOMES.values())]))
+"""All public names."""
 
 _RENAMED = {"forget_compilation": "reset_compiler", "micro": "accel_bench_op"}
 """Former public names."""
@@ -261,4 +205,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

@@ -16,7 +16,7 @@ from accel_bench.cli.plugins import list_plugins
 from accel_bench.plugins import describe, registry
 from accel_bench.plugins.registry import Installed, installed
 from accel_bench.plugins.shipped import extras, shipped
-from accel_bench.report.views.plugins import NOT_INSTALLED
+from accel_bench.report.views.plugins import ABSENT, NOT_INSTALLED
 
 GOOD = """\
 from pydantic import Field
@@ -403,3 +403,8 @@ def test_show_words_what_is_not_declared_by_what_it_means() -> None:
     shown = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in lines if "  " in line}
     assert (shown["loss_tolerance"], shown["strategy"]) == ("exactly equal", "none")
     assert (shown["fills"], shown["dtypes"]) == ("optimizer", "any")
+
+
+def test_a_plugin_whose_folder_of_the_box_was_taken_away_is_offered_by_no_empty_extra() -> None:
+    shown = {column.key: column.cell({"extra": ""}) for column in ABSENT if column.key == "package"}
+    assert shown == {"package": "all of accel-bench: a folder of its box was taken away here"}

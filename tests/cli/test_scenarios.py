@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cli.program import call, write_nulls
 
+from accel_bench.documents import presets
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets
 
@@ -34,6 +35,21 @@ def test_the_list_says_what_each_scenario_needs() -> None:
     assert rows["quickstart"]["needs"] == ["extra compile", "extra padding-free"]
     assert rows["distributed-cpu"]["needs"] == ["2 processes", "extra distributed"]
     assert rows["noise-floor"]["needs"] == []
+
+
+def test_a_scenario_whose_base_is_missing_is_listed_with_the_reason_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("extends: taken-away\n")
+    known = {**find_presets("scenarios"), "broken": broken}
+    monkeypatch.setattr(presets, "find_presets", lambda kind: known)
+    done = call("scenarios", "list", "--format", "json")
+    rows = {row["name"]: row for row in json.loads(done.out)}
+    assert done.code == 0 and len(rows) == len(known)
+    assert rows["broken"]["stacks"] == []
+    assert "cannot be used" in rows["broken"]["description"]
+    assert "'taken-away' is no file beside this one" in rows["broken"]["description"]
 
 
 def test_the_table_has_the_names_of_the_json_as_columns() -> None:

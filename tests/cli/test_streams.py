@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from accel_bench.cli import output
+from accel_bench.cli.main import prepare_streams
 from accel_bench.cli.output import print_json, print_rows
-from accel_bench.cli.streams import prepare_streams
 from accel_bench.report import formats
 from accel_bench.report.formats import render_json
 from accel_bench.report.table import Report, entry

@@ -18,7 +18,6 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.cli.main import app
 from accel_bench.report.formats import FORMATS
 from accel_bench.report.table import Report, Table
-from accel_bench.report.views.catalog import PRICES
 from accel_bench.report.views.stack_comparison import stacks_report
 from accel_bench.result import Metric, Result
 from accel_bench.store.database import open_store
@@ -165,19 +164,6 @@ def test_an_ambiguous_name_lists_experiments_by_what_differs(results: Path) -> N
     assert found.code == 2
     for rate in ("0.0001", "0.0003"):
         assert f"baseline (train.micro_batch_size=4, train.learning_rate={rate}), " in found.err
-
-
-def test_a_wide_table_has_all_columns_and_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    narrow, wide = (
-        call("catalog", "prices", "list").out,
-        call("catalog", "prices", "list", "--wide").out,
-    )
-    assert "\nleft out for want of room: region, spot,\ndate, stale, table, source;" in narrow
-    assert "left out" not in wide
-    assert {column.header for column in PRICES} <= set(wide.partition("──")[0].split())
-    monkeypatch.delenv("COLUMNS")
-    assert call("catalog", "prices", "list").out == wide
 
 
 @pytest.mark.box

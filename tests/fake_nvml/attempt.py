@@ -22,8 +22,8 @@ from fake_nvml import rank
 from runner.job_factory import LineProcess, make_job
 
 from accel_bench import Metric, Options, Plugin, hookimpl
-from accel_bench.builtin.metrics.nvml import NVML, NVMLOptions
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
+from accel_bench.plugins.manager import load_class
 from accel_bench.runner.attempt import Attempt, run_attempt
 
 
@@ -116,9 +116,10 @@ def main(folder: Path, plan: str, options: dict[str, Any]) -> None:
     )
     launcher = Launcher(Options())
     launcher.plan = plan
+    watching = load_class("nvml")
     members = [
         ActivePlugin(launcher, "stand-in", "launcher", "tests"),
-        ActivePlugin(NVML(NVMLOptions(**options)), "nvml", "metrics", "accel-bench"),
+        ActivePlugin(watching(watching.Options(**options)), "nvml", "metrics", "accel-bench"),
         ActivePlugin(Starter(Options()), "starter", "metrics", "tests"),
     ]
     attempt = Attempt(job, "monday", None, folder.parent)

@@ -17,10 +17,13 @@ from accel_bench.documents.load import parse_value
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError, install_command
 from accel_bench.machine.info import GPU, Machine, read_machine
+from accel_bench.planning import defaults
+from accel_bench.planning.defaults import with_gpu_metrics
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins import registry
 from accel_bench.plugins.registry import installed
 from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.models import Scenario
 
 
 @pytest.fixture(scope="module")
@@ -336,8 +339,8 @@ def test_a_key_of_hundreds_of_parts_is_refused(plan_of: Any, changes: dict[str, 
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({}, ["memory", "nvml"]),
-        ({"resources": {"device": "cuda"}}, ["memory", "nvml"]),
+        pytest.param({}, ["memory", "nvml"], marks=pytest.mark.box),
+        pytest.param({"resources": {"device": "cuda"}}, ["memory", "nvml"], marks=pytest.mark.box),
         ({"resources": {"device": "cpu"}}, ["memory"]),
         ({"metrics": ["memory"]}, ["memory"]),
         ({"metrics": []}, []),
@@ -355,6 +358,14 @@ def test_a_gpu_is_watched_from_outside_unless_metrics_were_chosen(
     for planned in plan.planned:
         assert [use.use for use in planned.experiment.scenario.metrics] == names
         assert [m.name for m in planned.active.plugins if m.slot == "metrics"] == names
+
+
+def test_without_the_metrics_of_a_gpu_it_is_measured_by_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(defaults, "installed", lambda: ())
+    scenario = Scenario.model_validate({"model": "gpt2", "resources": {"device": "cuda"}})
+    assert with_gpu_metrics(scenario).metrics == scenario.metrics != ()
 
 
 def test_seeds_of_weights_and_data_move_together_from_those_of_the_file(plan_of: Any) -> None:

@@ -15,8 +15,8 @@ from accel_bench.planning import sizes
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.planning.sizes import GROUP, plan_with_sizes
 from accel_bench.plugins.doors import Entry, find_entries
-from accel_bench.scenario.automatic import LENGTH, STAND_INS
 from accel_bench.scenario.draft import read_draft
+from accel_bench.scenario.sweep import LENGTH, STAND_INS
 
 STRANGER = """\
 def length(sizing):

@@ -39,7 +39,7 @@ def test_a_plugin_that_keeps_the_contract_passes_on_all_it_declares(tmp_path: Pa
             pytest.param(name, marks=pytest.mark.release)
             for name in ("null", "memory", "lora", "sgd")
         ),
-        "hf-trainer",
+        pytest.param("hf-trainer", marks=pytest.mark.box),
     ],
 )
 def test_plugins_in_the_box_pass_in_their_slots(name: str) -> None:

@@ -29,6 +29,7 @@ SLOTS = {
 """Plugins of this environment, and the slots that they are made for."""
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("name", SLOTS)
 def test_the_slot_follows_from_the_hooks(name: str) -> None:
     assert slots_of(load_class(name, allow_torch=True)) == SLOTS[name]

@@ -90,6 +90,7 @@ def test_the_training_losses_are_the_same_bit_for_bit_without_an_evaluation(run:
     assert losses(with_evaluations) == losses(without)
 
 
+@pytest.mark.box
 def test_neither_the_size_of_the_batches_nor_the_engine_changes_the_values(run: Any) -> None:
     values = [
         [one.loss for one in curve(found).evaluations]

@@ -97,7 +97,7 @@ def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> l
 
 def _clause(row: ExperimentSummary, baseline: str) -> str:
     """Return speed and loss of a row; a speed that comes with another loss is called that."""
-    name, as_fast = _name(row), _as_fast(row, baseline)
+    name, as_fast = label(row), _as_fast(row, baseline)
     if row.training_difference:
         clear = row.verdict in ("different training", "different output", "slower")
         what = "output" if row.generated else "training"
@@ -184,7 +184,7 @@ def _range(row: ExperimentSummary) -> str:
     """Return `compiled (0.95 to 1.35 times as fast)`."""
     assert row.ratio is not None
     median, *ends = ratio_texts(row.ratio)
-    return f"{_name(row)} ({' to '.join(ends or [median])} times as fast)"
+    return f"{label(row)} ({' to '.join(ends or [median])} times as fast)"
 
 
 def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
@@ -192,7 +192,7 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
     if not rows:
         return []
     names = [
-        f"{_name(row)} ({ratio_texts(row.ratio)[0]} times as fast)" for row in rows if row.ratio
+        f"{label(row)} ({ratio_texts(row.ratio)[0]} times as fast)" for row in rows if row.ratio
     ]
     fewest = min(row.rounds for row in rows)
     return [
@@ -204,7 +204,7 @@ def _too_few_rounds(rows: Sequence[ExperimentSummary], baseline: str) -> list[st
 def _not_comparable(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     """Return rows that ran under other conditions than the baseline, each with what differs."""
     return [
-        f"no verdict against {baseline} for {_name(row)} ({ratio_texts(row.ratio)[0]} times as "
+        f"no verdict against {baseline} for {label(row)} ({ratio_texts(row.ratio)[0]} times as "
         f"fast), which is {row.verdict_reason}"
         for row in rows
         if row.ratio
@@ -229,7 +229,7 @@ def _uncompared(summary: Summary) -> list[str]:
 def _failed_baseline(summary: Summary) -> list[str]:
     """Return that the baseline leaves nothing to compare with, where it does."""
     ends = [
-        f"{_name(row)} {_how([row])}"
+        f"{label(row)} {_how([row])}"
         for row in summary.experiments
         if row.stack == summary.baseline and not row.status.completed
     ]
@@ -239,7 +239,7 @@ def _failed_baseline(summary: Summary) -> list[str]:
 def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
     """Return rows whose own figures contradict one another, with the first of these."""
     return [
-        f"no verdict rests on {_name(row)}, which its self-audit disowns "
+        f"no verdict rests on {label(row)}, which its self-audit disowns "
         f"({join_names(row.disowned, 1)}; `accel-bench results check` names the runs)"
         for row in rows
         if row.disowned
@@ -249,7 +249,7 @@ def _disowned(rows: Sequence[ExperimentSummary]) -> list[str]:
 def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
     """Return rows that did not compute quite what was asked, each with the first reasons."""
     return [
-        f"{_name(row)} is degraded: {join_names(row.other_work, 2)}"
+        f"{label(row)} is degraded: {join_names(row.other_work, 2)}"
         for row in rows
         if row.other_work and row.status.completed
     ]
@@ -261,13 +261,13 @@ def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
     for row in rows:
         if not row.status.completed:
             ends.setdefault(row.status, []).append(row)
-    return [f"{join_names([_name(row) for row in same])} {_how(same)}" for same in ends.values()]
+    return [f"{join_names([label(row) for row in same])} {_how(same)}" for same in ends.values()]
 
 
 def _failed_rounds(rows: Sequence[ExperimentSummary]) -> list[str]:
     """Return how many rounds failed of stacks whose others completed, and how."""
     return [
-        f"{failed} of {count(row.runs + sum(row.failed_rounds.values()), 'round')} of {_name(row)} "
+        f"{failed} of {count(row.runs + sum(row.failed_rounds.values()), 'round')} of {label(row)} "
         f"ended as {status.value}"
         for row in rows
         if row.status.completed
@@ -277,10 +277,6 @@ def _failed_rounds(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 def _others(summary: Summary) -> list[ExperimentSummary]:
     return [row for row in summary.experiments if row.stack != summary.baseline]
-
-
-def _name(row: ExperimentSummary) -> str:
-    return label(row)
 
 
 def _how(rows: Sequence[ExperimentSummary]) -> str:
@@ -302,7 +298,7 @@ def _speed(row: ExperimentSummary) -> str:
     """Return `lora trains at 12,345 tokens/s [12,300, 12,400]`; empty without a speed."""
     if row.request_seconds is not None:
         latency = milliseconds(row.request_seconds.median)
-        text = f"{_name(row)} answers the median of {row.offered_rate:g} requests/s in {latency} ms"
+        text = f"{label(row)} answers the median of {row.offered_rate:g} requests/s in {latency} ms"
         return f"{text}, and is saturated" if row.saturated else text
     speed = row.tokens_per_second
     if speed is None:
@@ -311,4 +307,4 @@ def _speed(row: ExperimentSummary) -> str:
     interval = f"[{' to '.join(ends)}]" if ends else f"({count(row.runs, 'run')})"
     verb = "runs" if row.counts == CALLS else "trains"
     verb = "generates" if row.mode == "inference" else verb
-    return f"{_name(row)} {verb} at {rate(speed.median)} {row.counts}/s {interval}"
+    return f"{label(row)} {verb} at {rate(speed.median)} {row.counts}/s {interval}"

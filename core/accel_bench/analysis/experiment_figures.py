@@ -10,7 +10,7 @@ from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.named import named_metrics
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.analysis.schema import ExperimentFigures, LossEnds, Rates, StepSeconds
-from accel_bench.analysis.statistics.estimators import Interval, positive_interval, quantile
+from accel_bench.analysis.statistics.estimators import positive_interval, quantile
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import differs
 
@@ -38,17 +38,15 @@ def figures(row: ExperimentRuns, steps: int) -> ExperimentFigures:
         peak_memory_bytes=peak,
         peak_memory_kind=kind,
         offered_rate=row.rate,
-        request_seconds=None if row.rate is None else _latency(row),
+        request_seconds=None
+        if row.rate is None
+        else positive_interval(list(row.compared_seconds.values())),
         saturated=row.saturated,
         loss=_loss_ends(trained, steps),
         losses=next((speed.loss_statistics for speed in trained.values()), None),
         differs=differs(experiment.stack),
         metrics=named_metrics(list(row.completed.values())),
     )
-
-
-def _latency(row: ExperimentRuns) -> Interval | None:
-    return positive_interval(list(row.compared_seconds.values()))
 
 
 def _rates(speeds: Sequence[RunThroughput]) -> Rates | None:

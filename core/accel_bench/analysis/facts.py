@@ -1,12 +1,16 @@
-"""Versions and hardware of runs, as far as they can change a figure, and what differs of them."""
+"""Versions and hardware of runs, as far as they can change a figure; what differs of them; and on
+which kinds of devices runs may be compared."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
+from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.base import JsonValue
+from accel_bench.machine.devices import HOST, computes_on_host
 from accel_bench.machine.info import Machine
 from accel_bench.result import PluginVersion, RankResult, Result
 
@@ -75,3 +79,57 @@ def differing(there: Sequence[Result], here: Sequence[Result]) -> tuple[Differen
     both = zip(machines, (there, here), strict=True)
     left, right = (facts(machine, plugins_of(runs)) for machine, runs in both if machine)
     return differences(left, right)
+
+
+class DeviceKind(NamedTuple):
+    """Devices on which runs may be compared with one another."""
+
+    name: str
+    """Short name of the table, or what the device calls itself."""
+
+    kind: str
+    """`cpu` for the host, else what torch calls such devices."""
+
+    devices: int
+    nodes: int
+
+    host: str
+    """Of a CPU, whose speed its machine decides; empty for another device."""
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        many = f"{self.devices} x " if self.devices > 1 else ""
+        where = f" of {self.host}" if self.host else ""
+        return f"{many}{self.name}{where}"
+
+
+def device_of(result: Result) -> DeviceKind | None:
+    """Return the devices of a run; None where no rank reached its device."""
+    device = next((rank.device for rank in result.ranks if rank.device), None)
+    if device is None:
+        return None
+    scenario, machine = result.experiment.scenario, result.machine
+    sizes = scenario.world_size, scenario.resources.nodes
+    if not computes_on_host(device.type):
+        known = find_hardware(device.name)
+        return DeviceKind(known.name if known else device.name, device.type, *sizes, host="")
+    name, host = (machine.processor, machine.host) if machine else (HOST, "")
+    return DeviceKind(name, HOST, *sizes, host=host)
+
+
+def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
+    """Return the devices of each run: where no rank reached its own, those of its session."""
+    found = [device_of(result) for result in results]
+    known = {r.session: one for r, one in zip(results, found, strict=True) if one}
+    return [
+        one or _unseen(result, known.get(result.session))
+        for result, one in zip(results, found, strict=True)
+    ]
+
+
+def _unseen(result: Result, other: DeviceKind | None) -> DeviceKind:
+    """Return the devices of a run that did not reach them; `other` are those of its session."""
+    scenario = result.experiment.scenario
+    known = other or DeviceKind("unknown device", scenario.resources.device, 1, 1, "")
+    return known._replace(devices=scenario.world_size, nodes=scenario.resources.nodes)

@@ -209,16 +209,9 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
 
 def _slow_runs(base: ExperimentRuns, row: ExperimentRuns) -> tuple[SlowRun, ...]:
     """Return the slow runs of either; a round that was measured again already stays as it is."""
-    return tuple(
-        SlowRun(
-            stack=(base if one.of_baseline else row).planned.experiment.stack.name,
-            session=one.key[0],
-            round=one.key[1],
-            factor=one.factor,
-        )
-        for one in slow_runs(base.compared_seconds, row.compared_seconds)
-        if one.key[1] not in row.repeated
-    )
+    names = base.planned.experiment.stack.name, row.planned.experiment.stack.name
+    found = slow_runs(base.compared_seconds, row.compared_seconds, names)
+    return tuple(one for one in found if one.round not in row.repeated)
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:

@@ -26,7 +26,7 @@ from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.runner.session import Reporter
 from accel_bench.scenario.find import Source, find_drafts, to_plain
-from accel_bench.store.columns import run_columns
+from accel_bench.store.listing import run_columns
 from accel_bench.store.schema import RUNS
 
 LOGGER = logging.getLogger("accel_bench")

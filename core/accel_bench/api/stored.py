@@ -15,7 +15,7 @@ from accel_bench.documents.variables import DEFAULT_RESULTS, RESULTS
 from accel_bench.result import Result
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store import database
-from accel_bench.store.columns import run_columns
+from accel_bench.store.listing import run_columns
 from accel_bench.store.queries import condition_of, damaged_runs, group_runs, without
 from accel_bench.store.schema import RUNS
 from accel_bench.store.selection import select_pairs

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date as Date
 from datetime import timedelta
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import Field, field_validator
 
 from accel_bench.documents.base import Frozen, PositiveInt
-from accel_bench.documents.files import read_text, write_atomically
+from accel_bench.documents.files import read_text
 from accel_bench.documents.load import load_file, load_yaml
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
@@ -193,52 +191,3 @@ def find_price(
     where = " ".join(filter(None, (provider, region)))
     problem = "choose with --region or --provider" if fitting else f"none of them in {where}"
     raise PriceError(f"{instance!r} has {len(named)} prices ({places}); {problem}")
-
-
-def add_to_user_table(prices: Iterable[Price]) -> Path:
-    """Add rows to the user's table, keep the version before as `.bak`, and return the file.
-
-    The file is the old one or the new one at any moment. Raises PriceError, StoreUnavailableError.
-    """
-    named = user_table_path()
-    if str(named).startswith("~"):
-        raise PriceError(
-            f"{str(named)!r} begins with `~`, which stands for no home folder here; let "
-            f"{TABLE_VARIABLE} name a file by its whole path"
-        )
-    target = named.resolve()
-    old = read_table_text(target)
-    text = table_text(merge(user_prices(target), prices), leading_comments(old))
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PriceError(f"{target.parent} cannot be made: {error.strerror}") from error
-    if old:
-        write_atomically(target.with_name(f"{target.name}.bak"), old)
-    write_atomically(target, text)
-    return target
-
-
-def merge(old: Iterable[Price], new: Iterable[Price]) -> list[Price]:
-    """Return the rows of both, sorted; new ones replace old ones of the same key."""
-    rows = {price.key: price for price in (*old, *new)}
-    return [rows[key] for key in sorted(rows)]
-
-
-def table_text(prices: Iterable[Price], header: str = "") -> str:
-    """Return a table as YAML, one row a line. Raises PriceError when it grows too large."""
-    rows = (json.dumps(price.model_dump(), ensure_ascii=False) for price in prices)
-    text = header + "prices:\n" + "".join(f"  - {row}\n" for row in rows)
-    if len(text.encode()) > MAXIMUM_BYTES:
-        raise PriceError(
-            f"the table would be larger than {MAXIMUM_BYTES} bytes; import fewer regions or "
-            "instances (--region, --instance)"
-        )
-    return text
-
-
-def leading_comments(text: str) -> str:
-    """Return the comment at the head of a table's file, which a new version keeps."""
-    lines = text.splitlines()
-    comments = takewhile(lambda line: line.startswith("#") or not line.strip(), lines)
-    return "".join(f"{line}\n" for line in comments)

@@ -1,8 +1,10 @@
-"""The program `accel-bench`: its commands, and the one place where errors become messages."""
+"""The program `accel-bench`: its commands and streams, and the place where errors are messages."""
 
 from __future__ import annotations
 
+import codecs
 import gc
+import io
 import os
 import signal
 import sys
@@ -12,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from accel_bench.cli.groups import LazyCommands
-from accel_bench.cli.streams import prepare_streams
 from accel_bench.documents.shown import printable
 from accel_bench.errors import AccelBenchError
 from accel_bench.launcher import INTERRUPTIONS
@@ -108,3 +109,49 @@ def _exit_code(otherwise: Any) -> Any:
     for number in INTERRUPTIONS:  # Python, as it ends, would give SIGINT back its default.
         signal.signal(number, signal.SIG_IGN)
     return 128 + _raised[0][0]
+
+
+ESCAPE = "accel_bench_escape"
+"""Name of the error handler that writes what an encoding lacks as JSON would."""
+
+
+class LossyFile(io.FileIO):
+    """A file that drops what it cannot write: progress matters less than what it reports on."""
+
+    def write(self, data: Any, /) -> int:
+        """Write, or drop everything: on a full disk, a closed pipe, a terminal that is gone."""
+        try:
+            return super().write(data) or len(data)
+        except OSError:
+            return len(data)
+
+
+def prepare_streams() -> None:
+    """Open what the caller closed, let stderr drop what it cannot take, and escape characters."""
+    # A file that is opened later would get the number of a closed stream, and what is printed.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf8")
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf8")
+    codecs.register_error(ESCAPE, _escape)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=ESCAPE)
+    if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr is sys.__stderr__:
+        raw = LossyFile(sys.stderr.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=sys.stderr.encoding,
+            errors=ESCAPE,
+            line_buffering=True,
+        )
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters by escapes that are valid in JSON too; the lines of tables by hyphens."""
+    import json
+
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join("-" if one == "─" else json.dumps(one)[1:-1] for one in lacking), error.end

@@ -27,6 +27,7 @@ __all__ = [
     "PlanOptions",
     "Results",
     "Where",
+    "WorkOptions",
     "parse_fraction",
     "takes",
 ]
@@ -57,8 +58,8 @@ Where: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """Options of all commands that run experiments; each adds its own."""
+class WorkOptions:
+    """Options of commands that build a scenario's work, whether its runs are stored or not."""
 
     plugin: Annotated[
         Names,
@@ -77,17 +78,6 @@ class PlanOptions:
         str | None,
         typer.Option(help="Where to run: auto, cpu, cuda, rocm, mps ...", rich_help_panel=WORK),
     ] = None
-    results: Results = DEFAULT_RESULTS
-    retries: Annotated[
-        int, typer.Option(min=0, help="Tries after a run that was lost.", rich_help_panel=LIMITS)
-    ] = 0
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=OUTPUT),
-    ] = False
-    max_runs: Annotated[
-        int, typer.Option(min=1, help="Refuse a plan with more runs.", rich_help_panel=LIMITS)
-    ] = 1000
     force: Annotated[
         bool,
         typer.Option(
@@ -110,6 +100,23 @@ class PlanOptions:
     ] = False
     trust_remote_code: TrustRemoteCode = False
     output: AnyFormat = "table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(WorkOptions):
+    """Options of all commands that run experiments; each adds its own."""
+
+    results: Results = DEFAULT_RESULTS
+    retries: Annotated[
+        int, typer.Option(min=0, help="Tries after a run that was lost.", rich_help_panel=LIMITS)
+    ] = 0
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=OUTPUT),
+    ] = False
+    max_runs: Annotated[
+        int, typer.Option(min=1, help="Refuse a plan with more runs.", rich_help_panel=LIMITS)
+    ] = 1000
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)
     ] = False

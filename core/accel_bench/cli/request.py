@@ -13,7 +13,7 @@ import typer
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.options import MeasureOptions, PlanOptions
+from accel_bench.cli.options import MeasureOptions, PlanOptions, WorkOptions
 from accel_bench.cli.output import print_aside, print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.documents.load import parse_value
@@ -25,9 +25,9 @@ from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.result import Status
+from accel_bench.runner.artifacts import log_end
 from accel_bench.runner.benchmark import Benchmark, Measured, session_maker
 from accel_bench.runner.benchmark import run_plans as run_plans_in_sessions
-from accel_bench.runner.log_end import log_end
 from accel_bench.runner.session import Reporter, Session
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
@@ -108,7 +108,7 @@ def _benchmark(options: PlanOptions, machine: Machine, allocation: Allocation | 
     )
 
 
-def plan_request(options: PlanOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
+def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
     """Return the request to the planner; `short` are values of dotted keys that have options of
     their own, and `command` is what one command alone requests."""
     short = {
@@ -123,9 +123,9 @@ def plan_request(options: PlanOptions, short: Mapping[str, Any], **command: Any)
         overrides=parse_overrides(options.set_ or [], short),
         allow_environment=options.allow_env,
         trust_remote_code=options.trust_remote_code,
-        max_runs=options.max_runs,
         force=options.force,
         oversubscribe=options.oversubscribe,
+        max_runs=getattr(options, "max_runs", PlanRequest.max_runs),
         **command,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -82,7 +83,7 @@ def list_results(asked: ListOptions) -> None:
     """
     from accel_bench.report.views.results import groups_report, listing_report
     from accel_bench.runner.unfinished import open_results, unfinished_attempts
-    from accel_bench.store.listing import list_runs
+    from accel_bench.store.listing import MOST_CORRUPT, list_runs
     from accel_bench.store.queries import condition_of, field_of, group_runs
 
     tag = asked.tag
@@ -95,9 +96,11 @@ def list_results(asked: ListOptions) -> None:
             print_report(groups_report(group_runs(store, names, conditions)), asked.output)
             return
         cut_off = () if conditions or asked.newest else unfinished_attempts(store.folder)
-        rows = list_runs(store, cut_off, conditions, asked.newest)
+        whole = tag is not None or asked.output in ("json", "csv")
+        most = math.inf if whole else MOST_CORRUPT
+        rows, left_out = list_runs(store, cut_off, conditions, asked.newest, most)
     rows = [row for row in rows if tag is None or fnmatchcase(str(row["tag"] or ""), tag)]
-    print_report(listing_report(rows), asked.output)
+    print_report(listing_report(rows, left_out), asked.output)
 
 
 def _without_damaged(

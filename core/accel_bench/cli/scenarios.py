@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report
 from accel_bench.documents.shown import printable
+
+if TYPE_CHECKING:
+    from accel_bench.scenario.models import ScenarioFile
 
 app = typer.Typer(help="Scenario files: list, show, check, write.")
 
@@ -18,24 +22,58 @@ def list_scenarios(output: Format = "table") -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
     from accel_bench.cli.output import print_rows
     from accel_bench.documents.presets import find_presets
-    from accel_bench.planning.needs import needs_of
+    from accel_bench.errors import ScenarioError
     from accel_bench.planning.resolve import resolve
     from accel_bench.report.views.catalog import SCENARIOS
     from accel_bench.scenario.draft import read_draft
 
     rows = []
     for name, path in sorted(find_presets("scenarios").items()):
-        file = resolve(read_draft(path)).scenario
-        rows.append(
-            {
+        try:
+            file = resolve(read_draft(path)).scenario
+        except ScenarioError as error:  # as where what it extends was taken away
+            why = f"cannot be used: {error}"
+            row = {"name": name, "slow": False, "needs": [], "stacks": [], "description": why}
+        else:
+            row = {
                 "name": name,
                 "slow": file.slow,
-                "needs": needs_of(file),
+                "needs": _needs_of(file),
                 "stacks": list(file.stacks),
                 "description": file.description,
             }
-        )
+        rows.append(row)
     print_rows(SCENARIOS, rows, output)
+
+
+def _needs_of(file: ScenarioFile) -> list[str]:
+    """Return what a scenario needs that not every machine has, such as `1 GPU of 24 GB`.
+
+    Extras are those of the plugins that its slots and stacks name.
+    """
+    return [*_devices(file), *(f"extra {extra}" for extra in _extras(file))]
+
+
+def _devices(file: ScenarioFile) -> Iterator[str]:
+    resources = file.resources
+    number = resources.devices * resources.nodes
+    if resources.device in ("auto", "cpu"):
+        if number > 1:
+            yield f"{number} devices" if resources.device == "auto" else f"{number} processes"
+        return
+    kind = "GPU" if resources.device == "cuda" else f"{resources.device} device"
+    memory = resources.device_memory_gib
+    size = f" of {memory} GB" if memory else ""
+    yield f"{number} {kind}{'s' if number > 1 else ''}{size}"
+
+
+def _extras(file: ScenarioFile) -> list[str]:
+    from accel_bench.plugins.shipped import extras
+
+    known = extras()
+    used = {getattr(file, slot).use for slot in file.SLOTS}
+    used |= {use.use for stack in file.stacks.values() for use in stack.use}
+    return sorted({known[name].extra for name in used if name in known})
 
 
 @app.command("show")
@@ -116,7 +154,7 @@ def keys(output: AnyFormat = "table") -> None:
     Options of plugins are keys beside `use`; `accel-bench plugins show NAME` lists them.
     """
     from accel_bench.report.table import Report, Section, Table, paths
-    from accel_bench.scenario.key_list import ScenarioKey, scenario_keys
+    from accel_bench.scenario.file_schema import ScenarioKey, scenario_keys
 
     rows = scenario_keys()
     table = Table(paths("", " ".join(ScenarioKey._fields)), rows)

@@ -23,7 +23,7 @@ from typing import Any
 
 from accel_bench import Run
 from accel_bench.engine import own_loss
-from accel_bench.errors import PluginError
+from accel_bench.errors import PluginError, ScenarioError
 
 PROBED_TOKENS = 8
 """Length of the sequence with which a model's loss is tried."""
@@ -58,6 +58,13 @@ def check_model(run: Run) -> None:
             f"the model {type(model).__name__} of plugin {run.scenario.model.use!r} {problem}; "
             "accel_bench.modeling.contract says what a model must offer"
         )
+
+
+def check_precision(run: Run) -> None:
+    """Raise ScenarioError for fp16 on a CPU, where a scaled step takes many times a float32 one."""
+    dtype = run.scenario.train.autocast_dtype
+    if dtype == "float16" and dtype not in run.device_type.autocast_dtypes:
+        raise ScenarioError("train.precision: fp16-autocast needs a CUDA device; use bf16-autocast")
 
 
 def _written_in(model: Any) -> str:

@@ -13,7 +13,7 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import load_class
-from accel_bench.plugins.registry import find
+from accel_bench.plugins.registry import find, installed
 from accel_bench.plugins.validation import marked_methods
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import Scenario, StackEntry
@@ -184,10 +184,11 @@ def add_what_plugins_need(
 
 
 def with_gpu_metrics(scenario: Scenario) -> Scenario:
-    """Return the scenario with the metrics of a GPU, unless metrics were chosen."""
+    """Return the scenario with the installed metrics of a GPU, unless metrics were chosen."""
     if scenario.resources.device != "cuda" or "metrics" in scenario.model_fields_set:
         return scenario
-    added = tuple(Use(use=name) for name in slot_defaults().gpu_metrics)
+    here = {plugin.use for plugin in installed()}
+    added = tuple(Use(use=name) for name in slot_defaults().gpu_metrics if name in here)
     return scenario.model_copy(update={"metrics": (*scenario.metrics, *added)})
 
 

@@ -17,9 +17,13 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.machine.scheduling import ended_children
 from accel_bench.planning.defaults import add_what_plugins_need, with_gpu_metrics
-from accel_bench.planning.environments import Environment, find_environments, with_versions
+from accel_bench.planning.environments import (
+    Environment,
+    environment_facts,
+    find_environments,
+    with_versions,
+)
 from accel_bench.planning.groups import activate_present, missing_extras, with_counts, with_groups
-from accel_bench.planning.identity import environment_facts
 from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.limits import (
     MemoryNeed,
@@ -43,11 +47,10 @@ from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_in_copy
 from accel_bench.result import Result
-from accel_bench.scenario.automatic import STAND_INS
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.scenario.sweep import EXCLUDED, Point, at, is_excluded
+from accel_bench.scenario.sweep import EXCLUDED, STAND_INS, Point, at, is_excluded
 
 __all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
 
@@ -179,15 +182,14 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
     planned = _plan_points(file, points, machine, request, notices)
     _refuse_skipped(planned, {*request.plugins, *request.only})
+    choices = [f"{text}{at(one.sweep)}" for one in points for text in _choice_notices(one)]
     trackers, left_out = make_trackers(file, request.trackers)
     plan = Plan(
         file.scenario,
         file.scenario.baseline_name(),
         planned,
         request,
-        tuple(
-            dict.fromkeys((*notices, *_all_choices(file, points), *left_out, *_of_hubs(planned)))
-        ),
+        tuple(dict.fromkeys((*notices, *choices, *left_out, *_of_hubs(planned)))),
         trackers,
         open_sizes,
     )
@@ -257,16 +259,13 @@ def _open_sizes(
     """
     found: dict[str, tuple[str, ...]] = {}
     for point in points:
-        chosen = file.choices_at(point.sweep)
-        keys = tuple(key for key in file.automatic_at(point.sweep) if key not in chosen)
-        if keys and not request.stand_ins:
-            where = file.where(tuple(keys[0].split(".")))
-            raise ScenarioError(
-                f"{where}: {keys[0]}: auto is worked out by `accel-bench run`; here it needs a "
-                f"number, such as --set {keys[0]}={STAND_INS[keys[0]]}"
-            )
-        if keys:
+        if keys := tuple(key for key, size in point.sizes.items() if size is None):
             found[canonical_json(point.sweep)] = keys
+    for key, *_ in () if request.stand_ins else found.values():
+        raise ScenarioError(
+            f"{file.where(tuple(key.split('.')))}: {key}: auto is worked out by `accel-bench run`; "
+            f"here it needs a number, such as --set {key}={STAND_INS[key]}"
+        )
     return found
 
 
@@ -279,18 +278,10 @@ def _stand_in_notices(open_sizes: Mapping[str, Sequence[str]]) -> Iterator[str]:
             )
 
 
-def _all_choices(file: ResolvedFile, points: Sequence[Point]) -> Iterator[str]:
-    """Yield how the sizes of every sweep point came about."""
-    for point in points:
-        yield from (f"{text}{at(point.sweep)}" for text in _choice_notices(file, point))
-
-
-def _choice_notices(file: ResolvedFile, point: Point) -> tuple[str, ...]:
+def _choice_notices(point: Point) -> tuple[str, ...]:
     """Return how the sizes of a sweep point came about."""
-    return tuple(
-        f"{one.key}: {one.value:,} for auto: {one.because}"
-        for one in file.choices_at(point.sweep).values()
-    )
+    sizes = filter(None, point.sizes.values())
+    return tuple(f"{one.key}: {one.value:,} for auto: {one.because}" for one in sizes)
 
 
 def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> None:
@@ -322,7 +313,7 @@ def _plan_point(
         sweep=point.sweep,
         tag=point.tag,
         identity={},
-        notices=(*notices, *_choice_notices(file, point)),
+        notices=(*notices, *_choice_notices(point)),
     )
     active = with_versions(active, there.distributions) if there else active
     identity = identity_of(scenario, stack, environment_facts(draft, active, machine, there))

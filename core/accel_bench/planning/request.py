@@ -13,10 +13,9 @@ from accel_bench.planning.defaults import add_stack, sweep_family, sweep_seeds
 from accel_bench.planning.environments import with_swept_environments
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.planning.trackers import add_trackers
-from accel_bench.scenario.automatic import Choices
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.scenario.sweep import Point, count_points
+from accel_bench.scenario.sweep import Choices, Point, count_points
 from accel_bench.scenario.uses import Use
 
 

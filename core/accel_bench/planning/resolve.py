@@ -13,14 +13,22 @@ from accel_bench.documents.validate import known_keys, validate
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.devices import AUTO as AUTO_DEVICE
 from accel_bench.machine.devices import device_type
-from accel_bench.scenario.automatic import AUTO, STAND_INS, Choice, Choices
 from accel_bench.scenario.batches import fewer_groups
 from accel_bench.scenario.draft import Draft, check_depth
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.ladder import Ladder, content_of, expand_ladder
 from accel_bench.scenario.layers import look_up, set_path
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack, StackEntry, Work
-from accel_bench.scenario.sweep import Point, applies, at, sweep_points
+from accel_bench.scenario.sweep import (
+    AUTO,
+    STAND_INS,
+    Choice,
+    Choices,
+    Point,
+    applies,
+    at,
+    sweep_points,
+)
 from accel_bench.scenario.tags import make_tag
 
 OF_THE_COMPARISON = frozenset(
@@ -122,59 +130,38 @@ class ResolvedFile:
 
         Raises ScenarioError where the sizes of its batches do not fit.
         """
-        here = self._swept(point.sweep)
+        here, _ = self._swept(point.sweep)
         here.set("resources.data_parallel", groups, "the plugin that parallelizes")
         name, device = point.stack.name, point.scenario.resources.device
         entry = self._stacks_at(here, point.sweep)[name]
-        scenario, _ = self._work_of(here, name, entry, point.sweep)
-        resources = scenario.resources.model_copy(update={"device": device})
-        scenario = scenario.model_copy(update={"resources": resources})
+        scenario, _ = self._work_of(here, name, entry, point.sweep, device)
         return point.model_copy(update={"scenario": scenario, "provisional": False})
 
-    def _swept(self, sweep: Mapping[str, Any]) -> Draft:
-        """Return the written file with these values of the swept keys."""
+    def _swept(self, sweep: Mapping[str, Any]) -> tuple[Draft, dict[str, Choice | None]]:
+        """Return the written file with these values of the swept keys, and what became of its
+        sizes that are `auto`; None stands for a stand-in."""
         here = copy.deepcopy(self.written)
         for key, value in sweep.items():
             kind = "zip" if key in self.scenario.zip else "sweep"
             here.set(key, value, self.where((kind, key)))
-        chosen = self.choices_at(sweep)
-        for key in automatic_keys(here):
-            value = chosen[key].value if key in chosen else STAND_INS[key]
+        chosen = self.choices.get(canonical_json(dict(sweep)), {})
+        sizes = {key: chosen.get(key) for key in STAND_INS if here.get(key) == AUTO}
+        for key, size in sizes.items():
+            value = STAND_INS[key] if size is None else size.value
             here.set(key, value, here.where(tuple(key.split("."))))
-        return here
-
-    def choices_at(self, sweep: Mapping[str, Any]) -> Mapping[str, Choice]:
-        """Return the sizes that were worked out for a sweep point, by key."""
-        return self.choices.get(canonical_json(dict(sweep)), {})
-
-    def automatic_at(self, sweep: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the keys that are `auto` at a sweep point, worked out or not."""
-        here = copy.deepcopy(self.written)
-        for key, value in sweep.items():
-            here.set(key, value, "")
-        return automatic_keys(here)
+        return here, sizes
 
     def points_at(self, sweep: dict[str, Any], device: str) -> Iterator[Point]:
         """Yield the points of all stacks with these values of the swept keys. Raises
         ScenarioError."""
-        here = self._swept(sweep)
+        here, sizes = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
-            scenario, provisional = self._work_of(here, name, entry, sweep)
-            if scenario.resources.device != AUTO_DEVICE:
-                self._check_device(scenario.resources.device)
-            else:
-                resources = scenario.resources.model_copy(update={"device": device})
-                scenario = scenario.model_copy(update={"resources": resources})
+            scenario, provisional = self._work_of(here, name, entry, sweep, device)
             place = self.ladder and self.ladder.place(name)
             stack = Stack(name=name, uses=entry.use, settings=entry.set, ladder=place or None)
-            yield Point(scenario=scenario, stack=stack, sweep=sweep, provisional=provisional)
-
-    def _check_device(self, name: str) -> None:
-        """Raise ScenarioError for a device type that is not installed, with its place."""
-        try:
-            device_type(name)
-        except ScenarioError as error:
-            raise ScenarioError(f"{self.where(('resources', 'device'))}: {error}") from error
+            yield Point(
+                scenario=scenario, stack=stack, sweep=sweep, provisional=provisional, sizes=sizes
+            )
 
     def _stacks_at(self, here: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
         """Return the stacks with swept options; those of a ladder follow its baseline."""
@@ -195,9 +182,10 @@ class ResolvedFile:
         return stacks
 
     def _work_of(
-        self, here: Draft, name: str, entry: StackEntry, sweep: dict[str, Any]
+        self, here: Draft, name: str, entry: StackEntry, sweep: dict[str, Any], device: str
     ) -> tuple[Scenario, bool]:
-        """Fold a stack's settings into the work, and validate the result.
+        """Fold a stack's settings into the work, and validate the result; `device` is what `auto`
+        means.
 
         Return too whether the batch fits only some groups of the devices, as a plugin may make.
         """
@@ -222,6 +210,13 @@ class ResolvedFile:
         scenario = validate(Scenario, work, where, ScenarioError, context)
         changed = dict(scenario.environment.items() - self.scenario.environment.items())
         check_environment(changed, where, self.allow_environment)
+        if scenario.resources.device == AUTO_DEVICE:
+            resources = scenario.resources.model_copy(update={"device": device})
+            return scenario.model_copy(update={"resources": resources}), groups is not None
+        try:
+            device_type(scenario.resources.device)
+        except ScenarioError as error:
+            raise ScenarioError(f"{self.where(('resources', 'device'))}: {error}") from error
         return scenario, groups is not None
 
 
@@ -233,11 +228,6 @@ def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
     written = copy.deepcopy(draft)
     ladder = expand_ladder(written)
     return _validated(written, ladder, allow_environment)
-
-
-def automatic_keys(written: Draft) -> tuple[str, ...]:
-    """Return the keys whose value is `auto`, in the order in which they are worked out."""
-    return tuple(key for key in STAND_INS if written.get(key) == AUTO)
 
 
 def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -> ResolvedFile:

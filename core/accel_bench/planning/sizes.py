@@ -16,8 +16,8 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.plugins.doors import Entry, find_entries
-from accel_bench.scenario.automatic import STAND_INS, Choice
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.sweep import STAND_INS, Choice
 
 GROUP = "accel_bench.sizes"
 """Group of the entry points."""

@@ -56,7 +56,7 @@ class Entry:
         What is built for another accel-bench is refused so before it is imported.
         """
         if not self.is_ours and self.point.dist:
-            from accel_bench.plugins.compatibility import wrong_contract
+            from accel_bench.plugins.registry import wrong_contract
 
             if why := wrong_contract(self.point.dist.name, self.requires):
                 raise self.broken(why)

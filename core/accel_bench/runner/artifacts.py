@@ -38,6 +38,9 @@ TAIL_BYTES = 64 * 1024
 EDGE_CHARACTERS = 64 * 1024
 """Characters beside what is left out of a log in which a secret that was cut in two may stand."""
 
+LOG_LINES = 15
+"""Last lines that are shown."""
+
 BLOCK_BYTES = 1024 * 1024
 """Bytes read at a time; more where a line is longer."""
 
@@ -147,6 +150,25 @@ def log_tail(path: Path) -> str:
             return log.read(TAIL_BYTES).decode("utf8", errors="replace")
     except OSError:
         return ""
+
+
+def log_end(result: Result) -> list[str]:
+    """Return the last lines of a failed run's log; none where its reasons say all."""
+    if _reasons_suffice(result):
+        return []
+    return result.log_tail.rstrip().splitlines()[-LOG_LINES:]
+
+
+def _reasons_suffice(result: Result) -> bool:
+    """Return whether each reason is of an error whose message says all."""
+    sufficient = tuple(
+        reason
+        for rank in result.ranks
+        if rank.error is not None and rank.error.message_suffices
+        for reason in rank.reasons
+    )
+    # A reason may have the number of its rank before it.
+    return bool(result.reasons) and all(one.endswith(sufficient) for one in result.reasons)
 
 
 def scenario_text(scenario: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ from accel_bench.job import OWN_PURPOSES, PREPARE, PURPOSES, Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.plugins.doors import Entry, find_entry
+from accel_bench.runner.artifacts import log_end
 from accel_bench.runner.attempt import make_attempt, run_attempt
-from accel_bench.runner.log_end import log_end
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import slot_defaults
 

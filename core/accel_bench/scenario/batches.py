@@ -1,4 +1,5 @@
-"""The rule of batch sizes: micro batch x accumulation x groups of devices = global batch."""
+"""What follows from other settings: micro batch x accumulation x groups of devices = global batch,
+and in `mode: inference` plugins of slots, and the length and number of prompts."""
 
 from __future__ import annotations
 
@@ -7,11 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from accel_bench.documents.validate import LocatedError
+from accel_bench.scenario.settings import Inference
+from accel_bench.scenario.uses import slot_defaults
 
 KEYS = ("micro_batch_size", "gradient_accumulation", "global_batch_size")
 """Sizes of `train`, of which two give the third."""
 
 TOTAL = ("train", "global_batch_size")
+
+SAME = {
+    "prompt_tokens": ("data", "sequence_length"),
+    "batch_size": ("train", "micro_batch_size"),
+}
+"""Settings of `inference`, and those of data and training that are the same: plugins of data read
+these."""
 
 
 def count_devices(resources: Any) -> int | None:
@@ -87,3 +97,46 @@ def _given(train: Any) -> dict[str, int] | None:
         return None
     given = {key: train[key] for key in KEYS if train.get(key) is not None}
     return given if all(isinstance(one, int) and one > 0 for one in given.values()) else None
+
+
+def complete_inference(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the work with what inference decides; that of training as it is.
+
+    Raises LocatedError where a setting of `data` or `train` says otherwise.
+    """
+    done = dict(raw)
+    if raw.get("mode") != "inference":
+        return done
+    for slot, plugin in slot_defaults().inference.items():
+        use = done.get(slot)
+        if use is None:
+            done[slot] = plugin
+        elif isinstance(use, Mapping) and "use" not in use:
+            done[slot] = {"use": plugin, **use}
+    for name, (section, key) in SAME.items():
+        done[section] = _with(done.get(section), section, key, (name, _asked(done, name)))
+    return done
+
+
+def _asked(work: Mapping[str, Any], name: str) -> Any:
+    """Return a setting of inference."""
+    asked = work.get("inference") or {}
+    usual = Inference.model_fields[name].default
+    return asked.get(name, usual) if isinstance(asked, Mapping) else getattr(asked, name)
+
+
+def _with(section_as_written: Any, section: str, key: str, asked: tuple[str, Any]) -> Any:
+    """Return a section with a key as inference asks for it."""
+    name, value = asked
+    written = section_as_written or {}
+    if isinstance(written, str):
+        written = {"use": written}
+    if not isinstance(written, Mapping):
+        return written
+    if written.get(key, value) != value:
+        raise LocatedError(
+            (section, key),
+            f"{section}.{key} is {written[key]}, and inference.{name} is {value}: in mode "
+            f"inference, set inference.{name} alone",
+        )
+    return {**written, key: value}

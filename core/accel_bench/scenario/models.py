@@ -9,8 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from accel_bench.documents.base import Described, Frozen, JsonValue
 from accel_bench.documents.validate import LocatedError
-from accel_bench.scenario.batches import complete_batch, count_devices
-from accel_bench.scenario.requests import complete_inference
+from accel_bench.scenario.batches import complete_batch, complete_inference, count_devices
 from accel_bench.scenario.settings import (
     LONGEST_WARMUP,
     MAXIMUM_SAMPLES,

@@ -1,16 +1,28 @@
-"""Sweep points of a scenario file, and the exclusions that leave some of them out."""
+"""Sweep points of a scenario file, the exclusions that leave some of them out, and the sizes that
+a file leaves to the program: `auto`, and the number that it becomes at a point."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
+
+from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.layers import look_up
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack
 from accel_bench.scenario.uses import Use
+
+AUTO = "auto"
+"""The value of such a key in a file."""
+
+LENGTH, MICRO_BATCH = "data.sequence_length", "train.micro_batch_size"
+"""Keys that may have it."""
+
+STAND_INS: Mapping[str, int] = {LENGTH: 512, MICRO_BATCH: 1}
+"""What a plan takes until the size is worked out."""
 
 EXCLUDED = "excluded: "
 """Beginning of the reason why a point is skipped that the scenario itself excludes."""
@@ -19,6 +31,22 @@ EXCLUDED = "excluded: "
 def is_excluded(reasons: Sequence[str]) -> bool:
     """Return whether these reasons for skipping a point are the scenario's own exclusions."""
     return bool(reasons) and all(reason.startswith(EXCLUDED) for reason in reasons)
+
+
+class Choice(Frozen):
+    """A size that was worked out."""
+
+    key: str
+    """Dotted key of the scenario."""
+
+    value: int
+
+    because: str
+    """How it came about, in a sentence."""
+
+
+Choices: TypeAlias = Mapping[str, Mapping[str, Choice]]
+"""Sizes by sweep point, as `Experiment.point` names it, and key."""
 
 
 class Point(Frozen):
@@ -36,6 +64,9 @@ class Point(Frozen):
     provisional: bool = False
     """True if `resources.data_parallel` stands until the plugin that parallelizes gives it, since
     the batch is too small for a group on each device."""
+
+    sizes: dict[str, Choice | None] = Field(default_factory=dict)
+    """What became of its keys that are `auto` in the file; null for what is not worked out."""
 
     excluded: tuple[str, ...] = ()
     """Reasons of the exclusions that apply."""

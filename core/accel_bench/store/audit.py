@@ -6,16 +6,13 @@ from collections.abc import Iterator
 
 from accel_bench.analysis.checks.audit import Broken, audit
 from accel_bench.analysis.schema import Document
-from accel_bench.result import Status
 from accel_bench.store.database import Row, Store
 from accel_bench.store.fields import FIGURES_VERSION
+from accel_bench.store.queries import COMPLETED
 from accel_bench.store.schema import RUNS
 
 CHECKSUM = "checksum"
 """Name of the invariant that a corrupt row breaks."""
-
-COMPLETED = {status.value for status in Status if status.completed}
-"""Statuses of runs whose numbers are used."""
 
 
 class BrokenInvariant(Broken):

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, or_, select
 
 from accel_bench.analysis.metrics.offered_load import offered_rate
-from accel_bench.analysis.repetitions import Repetition
+from accel_bench.analysis.reproduction import Repetition
 from accel_bench.analysis.tables.overview import RunLine
 from accel_bench.errors import StoreError
-from accel_bench.result import Result, Status
+from accel_bench.result import Result
 from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
-from accel_bench.store.queries import condition_of, damaged_runs, without
+from accel_bench.store.queries import COMPLETED, condition_of, damaged_runs, without
 from accel_bench.store.repetitions import read_repetitions, repeating_sessions
-from accel_bench.store.rows import counted, is_exported
-from accel_bench.store.schema import CHRONOLOGICAL, EXPORTED, IMPORTED, RUNS
+from accel_bench.store.rows import counted, origin_of
+from accel_bench.store.schema import CHRONOLOGICAL, RUNS
 from accel_bench.store.selection import with_resumed
 
 MOST_RUNS = 400
@@ -28,8 +28,6 @@ MOST_COMMANDS = 8
 
 MOST_OF_ONE = 1000
 """Runs of one command that are read with their samples."""
-
-COMPLETED = tuple(status.value for status in Status if status.completed)
 
 COLUMNS = (
     *("run_id", "session", "experiment_id", "scenario", "stack", "sweep", "tag", "round"),
@@ -105,13 +103,6 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
 def command_of(session: str) -> str:
     """Return the id of the command: those of its further sessions differ behind the dot."""
     return session.partition(".")[0]
-
-
-def origin_of(columns: Mapping[str, Any]) -> str:
-    """Return `measured`, `exported` or `imported`."""
-    if columns["audited_status"] == IMPORTED:
-        return IMPORTED
-    return EXPORTED if is_exported(columns["options"]) else "measured"
 
 
 def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -22,6 +22,7 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.exc import DBAPIError
 
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
@@ -75,6 +76,9 @@ IDS_AT_ONCE = 500
 
 ROWS_SALVAGED_AT_ONCE = 64
 """Runs that are read together from a database with a damaged page."""
+
+
+RowT = TypeVar("RowT")
 
 
 class Store:
@@ -229,17 +233,21 @@ class Store:
 
         `conditions` on columns of `schema.RUNS` choose some of them, `newest` so many at most.
         """
-        return list(self.each_row(*conditions, newest=newest))
+        return list(self.each_row(to_row, *conditions, newest=newest))
 
     def each_row(
-        self, *conditions: ColumnElement[bool], newest: int | None = None
-    ) -> Iterator[Row]:
-        """Yield the rows of `rows` one by one; all are read first if there is a `newest`."""
+        self,
+        shown: Callable[[Mapping[str, Any]], RowT],
+        *conditions: ColumnElement[bool],
+        newest: int | None = None,
+    ) -> Iterator[RowT]:
+        """Yield what `shown` makes of the columns of each run of `rows`, one by one; all are read
+        first, from the newest on, if there is a `newest`."""
         if newest is None:
-            return map(to_row, self._runs(*conditions))
+            return map(shown, self._runs(*conditions))
         last = [column.desc() for column in CHRONOLOGICAL]
         query = self._reading.where(*conditions).order_by(*last).limit(newest)
-        return reversed([to_row(columns) for columns in self.fetch(query, ROWS_AT_ONCE)])
+        return reversed([shown(columns) for columns in self.fetch(query, ROWS_AT_ONCE)])
 
     def count(self) -> int:
         """Return the number of runs."""
@@ -269,9 +277,8 @@ class Store:
         on a server."""
         if not self.on_sqlite:
             return {}
-        with self._faults(), self._connect(self._engine) as connection:
-            found = connection.execute(select(RUNS.c.run_id, RUN_NUMBER)).all()
-        return {str(run_id): int(number) for run_id, number in found}
+        query = select(RUNS.c.run_id, RUN_NUMBER.label("number"))
+        return {row["run_id"]: row["number"] for row in self.fetch(query)}
 
     def find(self, prefix: str) -> list[Result]:
         """Return the results whose run, experiment or session `prefix` names, as `named_by` has
@@ -346,8 +353,20 @@ class Store:
         """Yield the rows of a query on tables of `schema`, fetching so many at once."""
         with self._faults(), self._connect(self._engine) as connection:
             reading = connection.execution_options(yield_per=at_once)
-            found: Iterable[Any] = reading.execute(query, parameters).mappings()
-            yield from found
+
+            def rows() -> Iterable[Any]:
+                return reading.execute(query, parameters).mappings()
+
+            given = 0
+            try:
+                for row in rows():
+                    yield row
+                    given += 1
+            except DBAPIError as error:
+                if not sqlite.keeps_odd_bytes(connection, error):
+                    raise
+                # Within the same transaction the same rows come again.
+                yield from islice(rows(), given, None)
 
     def unknown(self, prefix: str) -> StoreError:
         """Return the error for an unknown id, with the nearest ids or the newest."""

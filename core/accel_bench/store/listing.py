@@ -1,20 +1,28 @@
-"""Stored runs as flat rows: what `results list` prints, unfinished attempts included."""
+"""Stored runs as flat rows: what `results list` prints, and all that stands in their columns."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, select
 
 from accel_bench.analysis.tables.listing import LIST_COLUMNS, Cells, names_of
 from accel_bench.documents.files import read_text
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
 from accel_bench.scenario.uses import TOKENS
-from accel_bench.store.database import Row, Store
+from accel_bench.store.checksums import intact
+from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.labels import labels_of
+from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names, stored_part
+from accel_bench.store.rows import Row, origin_of, problem_of, to_row
+from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, IMPORTED, RUNS, within_limits
 from accel_bench.store.selection import uncollected
 
 IN_COLUMNS = attrgetter(*LIST_COLUMNS)
@@ -22,30 +30,53 @@ IN_COLUMNS = attrgetter(*LIST_COLUMNS)
 MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
 """A job that is larger is not read."""
 
+MOST_CORRUPT = 1000
+"""Corrupt runs that a table for people has; programs get all."""
+
+
+class Listing(NamedTuple):
+    """Runs of a store as rows for a table."""
+
+    rows: list[Cells]
+
+    left_out: int
+    """Corrupt runs that have no row."""
+
 
 def list_runs(
     store: Store,
     cut_off: Iterable[Path] = (),
     conditions: Sequence[ColumnElement[bool]] = (),
     newest: int | None = None,
-) -> list[Cells]:
+    most_corrupt: float = math.inf,
+) -> Listing:
     """Return a row of LIST_COLUMNS for each run, corrupt ones included. Raises StoreError.
 
-    `conditions` choose some of them, `newest` so many at most. `cut_off` are folders of attempts
+    `conditions` choose some of them, `newest` so many at most. Of corrupt runs beyond
+    `most_corrupt` only the number is returned. `cut_off` are folders of attempts
     that have no result, as a kill of the program leaves them; those that are not stored follow as
     `unfinished`. Where a run has tags or notes, all rows have a column for them, and in a results
     folder one for the number by which a run can be named.
     """
-    numbers = store.numbers()
+    numbers, corrupt = store.numbers(), count()
+
+    def shown(columns: Mapping[str, Any]) -> Cells | None:
+        problem = problem_of(columns)
+        if problem and next(corrupt) >= most_corrupt:
+            return None
+        return _cells(to_row(columns, problem), numbers)
+
     with uncollected():
-        found = store.each_row(*conditions, newest=newest)
-        listed = [_cells(row, numbers) for row in found]
-    stored = {row["run_id"] for row in listed}
+        found = list(store.each_row(shown, *conditions, newest=newest))
+    listed = [row for row in found if row is not None]
+    left_out = len(found) - len(listed)
     if max(map(len, listed), default=0) > len(LIST_COLUMNS) + bool(numbers):
         names = names_of(listed)
         listed = [{name: row.get(name) for name in names} for row in listed]
-    unfinished = (row for row in map(_unfinished_run, cut_off) if row["run_id"] not in stored)
-    return _with_labels([*listed, *unfinished], labels_of(store))
+    unfinished = list(map(_unfinished_run, cut_off))
+    stored = set(store.present([str(row["run_id"]) for row in unfinished]))
+    listed += [row for row in unfinished if row["run_id"] not in stored]
+    return Listing(_with_labels(listed, labels_of(store)), left_out)
 
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:
@@ -86,3 +117,37 @@ def _unfinished_run(folder: Path) -> Cells:
         "round": job.round,
         "attempt": job.attempt,
     }
+
+
+def run_columns(
+    store: Store, conditions: Sequence[ColumnElement[bool]] = (), newest: int | None = None
+) -> list[Cells]:
+    """Return a row for each run, oldest first; a corrupt one has its id and that status alone.
+
+    Documents and samples are not read. `conditions` choose some runs, `newest` so many at most.
+    """
+    computed = (value.label(name) for name, value in COMPUTED.items())
+    query = select(*within_limits(RUNS, store.on_sqlite), *computed).where(*conditions)
+    query = query.order_by(*(column.desc() for column in CHRONOLOGICAL)).limit(newest)
+    labels = labels_of(store)
+    found = [_all_cells(row, labels) for row in store.fetch(query, ROWS_OF_COLUMNS)]
+    return found[::-1]
+
+
+def _all_cells(row: Mapping[str, Any], labels: Mapping[str, Mapping[str, list[str]]]) -> Cells:
+    if not intact(stored_part(row)):
+        return {"run_id": str(row["run_id"]), "status": "corrupt"}
+    cells = {name: row[_column(name)] for name in known_names()}
+    options = json.loads(row["options"] or "{}")
+    metrics = json.loads(row["metrics"] or "{}")
+    given = labels.get(row["run_id"], {})
+    cells |= {name: given[kind] for name, kind in LABEL_KINDS.items() if kind in given}
+    origin = cells["provenance"] = origin_of(row)
+    if origin == IMPORTED:
+        cells["provenance"] = f"{IMPORTED} {options.get('provenance.format', '')}".rstrip()
+    cells |= {key: value for key, value in options.items() if not key.startswith("provenance.")}
+    return cells | {f"metrics.{name}": value for name, value in metrics.items()}
+
+
+def _column(name: str) -> str:
+    return "audited_status" if name == "status" else COLUMN_OF.get(name, name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from accel_bench.analysis.repetitions import Repetition
+from accel_bench.analysis.reproduction import Repetition
 from accel_bench.result import Result
 from accel_bench.store.database import SessionRecord, Store
 from accel_bench.store.schema import RUNS, SESSIONS

@@ -103,9 +103,12 @@ def problem_of(columns: Mapping[str, Any]) -> str:
     return ""
 
 
-def to_row(columns: Mapping[str, Any]) -> Row:
-    """Return the listing of a run; the columns of a corrupt one may hold anything."""
-    problem = problem_of(columns)
+def to_row(columns: Mapping[str, Any], problem: str | None = None) -> Row:
+    """Return the listing of a run; the columns of a corrupt one may hold anything.
+
+    `problem` is what `problem_of` says of it, if that is known.
+    """
+    problem = problem_of(columns) if problem is None else problem
     return Row(
         run_id=text_of(columns["run_id"]),
         session=text_of(columns["session"]),
@@ -158,6 +161,13 @@ def is_exported(options: Any) -> bool:
     # Few rows are, and parsing the options of all would take as long as all the rest.
     there = isinstance(options, str) and ORIGIN in options
     return there and _mapping(options).get(ORIGIN) == EXPORTED
+
+
+def origin_of(columns: Mapping[str, Any]) -> str:
+    """Return `measured`, `exported` or `imported`."""
+    if columns["audited_status"] == IMPORTED:
+        return IMPORTED
+    return EXPORTED if is_exported(columns["options"]) else "measured"
 
 
 def counted(options: Any) -> str:

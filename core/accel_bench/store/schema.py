@@ -224,7 +224,8 @@ INDEXES = (
         RUNS.c.tokens_per_second,
     ),
 )
-"""For look-ups and filters. Listings of everything use none: a damaged one would hide rows."""
+"""For look-ups, filters and the order of listings, which SQLite reads along `runs_started`: sorting
+rows without it takes half as long again as reading them."""
 
 CHRONOLOGICAL = (RUNS.c.started_at, RUNS.c.round, RUNS.c.position, RUNS.c.attempt, RUNS.c.run_id)
 """Order in which runs are read."""

@@ -18,10 +18,9 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, PluginError
 from accel_bench.machine.info import python_command
 from accel_bench.plugin import CONTRACT, Options, Plugin
-from accel_bench.plugins.compatibility import is_on_contract
 from accel_bench.plugins.describe import implemented, options_of
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
-from accel_bench.plugins.registry import Installed
+from accel_bench.plugins.registry import Installed, is_on_contract
 from accel_bench.plugins.validation import validation_problems, wrong_declarations
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.scenario.uses import slot_defaults

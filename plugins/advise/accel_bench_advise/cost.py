@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from accel_bench.cli.options import ExperimentOptions, PriceOptions, takes
 from accel_bench.cli.rates import hourly_rate, warn_if_stale
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +27,9 @@ def cost(options: CostOptions) -> None:
     The measured throughput counts real tokens, without padding; starting up, loading, compiling and
     writing checkpoints are not in the cost. Prices older than 90 days are marked as stale.
     """
-    from accel_bench.analysis.metrics.cost import cost_of_experiments
     from accel_bench.cli.output import print_report
     from accel_bench.errors import PriceError
+    from accel_bench_advise.cost_document import cost_of_experiments
     from accel_bench_advise.cost_view import cost_report
 
     rate = hourly_rate(options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from accel_bench.analysis.metrics.cost import FACTORS, CostDocument, ExperimentCost
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import grouped_by_reason, label, rate, usd
 from accel_bench.report.table import (
@@ -18,6 +17,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_advise.cost_document import FACTORS, CostDocument, ExperimentCost
 
 
 def cost_report(document: CostDocument) -> Report:

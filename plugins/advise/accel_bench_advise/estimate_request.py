@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, closing, redirect_stdout, suppress
-from typing import Any
+from contextlib import ExitStack, closing, suppress
 
 import typer
 
 from accel_bench.catalog.hardware import named_hardware
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_report, print_text
-from accel_bench.cli.request import parse_overrides
+from accel_bench.cli.request import one_draft, parse_overrides
 from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError
-from accel_bench.machine.info import Machine, read_machine
+from accel_bench.machine.info import read_machine
 from accel_bench.planning.duration import recent_results
-from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.find import find_drafts
 from accel_bench.store.database import open_store
 from accel_bench_advise.estimate import EstimateOptions
+from accel_bench_advise.estimates.devices import DeviceEstimator
 from accel_bench_advise.estimates.lengths import read_lengths, summarize_lengths
 from accel_bench_advise.estimates.schema import Estimate, EstimateDocument, LengthSummary
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.stacks import Estimator
-from accel_bench_advise.estimates.target import machine_with, target_of
 from accel_bench_advise.estimates.view import estimate_report
-
-MOST_DEVICES = 1024
-"""Devices that a machine of the table is taken to have: as many as a scenario wants."""
 
 LENGTH = "data.sequence_length"
 """Key that a file of lengths sets."""
@@ -47,7 +42,7 @@ def run_estimate(options: EstimateOptions) -> int:
         raise ScenarioError("--fits names the device already; leave --gpu out")
     if options.tokens is not None and not 0 < options.tokens < float("inf"):
         raise ScenarioError(f"--tokens must be a positive number, not {options.tokens}")
-    (draft,) = _one(find_drafts([options.file]))
+    draft = one_draft(options.file, "estimate")
     lengths = _lengths(options, draft)
     document = _estimate(options, draft, lengths)
     if options.fits and options.output == "table":
@@ -64,33 +59,30 @@ def run_estimate(options: EstimateOptions) -> int:
 def _estimate(
     options: EstimateOptions, draft: Draft, lengths: LengthSummary | None
 ) -> EstimateDocument:
-    here = read_machine()
     name = options.gpu or options.fits
     chosen = named_hardware(name) if name else None
-    machine = machine_with(here, chosen, MOST_DEVICES) if chosen else here
-    plan = _plan(options, draft, machine, _length_setting(lengths))
-
-    def replan(planned: Planned, changed: dict[str, Any]) -> Planned:
-        again = _plan(options, draft, machine, {**_length_setting(lengths), **changed})
-        experiment = planned.experiment
-        for other in again.planned:
-            same = other.experiment.stack.name == experiment.stack.name
-            kept = {key: value for key, value in experiment.sweep.items() if key not in changed}
-            if same and other.experiment.sweep == kept:
-                return other
-        raise AccelBenchError("no such experiment with these settings")
-
+    request = PlanRequest(
+        plugins=tuple(options.plugin or ()),
+        only=tuple(options.only or ()),
+        no_baseline=bool(options.only),
+        overrides=(
+            *parse_overrides(options.set_ or [], {}),
+            *([(LENGTH, lengths.sequence_length)] if lengths else []),
+        ),
+        trust_remote_code=options.trust_remote_code,
+    )
     with closing(Simulator(options.trust_remote_code)) as simulator:
-        estimator = Estimator(
+        devices = DeviceEstimator(
             simulator,
-            target_of(here, chosen),
+            draft,
+            request,
+            read_machine(),
             _stored(options.results),
             read_prices(),
             options.tokens or lengths,
-            replan,
-            limits=not options.no_limits,
         )
-        estimates = tuple(_each(estimator, plan))
+        plan = devices.plan(chosen, {})
+        estimates = tuple(_each(devices.estimator(chosen, not options.no_limits), plan))
     return EstimateDocument(for_tokens=options.tokens, lengths=lengths, estimates=estimates)
 
 
@@ -105,30 +97,6 @@ def _each(estimator: Estimator, plan: Plan) -> list[Estimate]:
     return found
 
 
-def _plan(
-    options: EstimateOptions, draft: Draft, machine: Machine, changed: dict[str, Any]
-) -> Plan:
-    """Return the plan for a machine of such devices, however little memory they have."""
-    request = PlanRequest(
-        plugins=tuple(options.plugin or ()),
-        only=tuple(options.only or ()),
-        no_baseline=bool(options.only),
-        overrides=(*parse_overrides(options.set_ or [], {}), *changed.items()),
-        trust_remote_code=options.trust_remote_code,
-        force=True,
-        oversubscribe=True,
-        build_environments=False,
-    )
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        return make_plan(draft, machine, request)
-
-
-def _one(drafts: list[Draft]) -> list[Draft]:
-    if len(drafts) != 1:
-        raise ScenarioError("estimate takes one scenario; name one of the folder's files")
-    return drafts
-
-
 def _lengths(options: EstimateOptions, draft: Draft) -> LengthSummary | None:
     """Summarize the file of lengths. Raises ScenarioError where a length is swept or set too."""
     if options.lengths is None:
@@ -141,10 +109,6 @@ def _lengths(options: EstimateOptions, draft: Draft) -> LengthSummary | None:
                 f"--lengths chooses {LENGTH}, which {where} gives too; leave one of the two out"
             )
     return summarize_lengths(read_lengths(options.lengths))
-
-
-def _length_setting(lengths: LengthSummary | None) -> dict[str, Any]:
-    return {LENGTH: lengths.sequence_length} if lengths else {}
 
 
 def _stored(place: str) -> list[Result]:

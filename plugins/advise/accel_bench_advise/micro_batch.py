@@ -12,7 +12,7 @@ from accel_bench.machine.info import Machine
 from accel_bench.machine.probe import read_state
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.plugins.active import task_of
-from accel_bench.scenario.automatic import MICRO_BATCH, Choice
+from accel_bench.scenario.sweep import MICRO_BATCH, Choice
 from accel_bench_advise.estimates.largest import MemoryEstimator
 from accel_bench_advise.estimates.target import Target, target_of
 

@@ -17,6 +17,7 @@ from accel_bench.catalog.hardware import named_hardware
 from accel_bench.catalog.models import list_cards, model_problems
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
+from accel_bench.cli.request import one_draft
 from accel_bench.cli.run import RunOptions, run, run_request
 from accel_bench.documents.document import Location
 from accel_bench.documents.files import read_text
@@ -28,8 +29,6 @@ from accel_bench.planning.duration import recent_results
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, resolve_request
 from accel_bench.runner.unfinished import open_results
-from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.find import find_drafts
 from accel_bench.scenario.uses import ModelUse
 from accel_bench.store.queries import condition_of, model_ids
 from accel_bench.store.schema import RUNS
@@ -206,7 +205,7 @@ def stored_runs(place: str, request: RecommendRequest) -> Iterator[Stored]:
 def _estimator(
     request: RecommendRequest, stored: Stored, simulator: Simulator, trust_remote_code: bool
 ) -> DeviceEstimator:
-    draft = _draft(request.scenario)
+    draft = one_draft(request.scenario, "recommend")
     lengths = Recommender(request, stored, (), None).lengths
     changed: dict[str, Any] = (
         {"model.id": request.model} if draft.get("model.id") != request.model else {}
@@ -231,21 +230,15 @@ def _plan_of_run(words: Sequence[str]) -> tuple[Plan, Machine]:
     command = typer.main.get_command(app)
     options = RunOptions(**command.make_context("run", list(words)).params)
     machine = read_machine()
-    draft = _draft(options.files[0] if options.files else "quickstart")
+    draft = one_draft(options.files[0] if options.files else "quickstart", "recommend")
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         return make_plan(draft, machine, run_request(replace(options, dry_run=True))), machine
 
 
-def _draft(scenario: str) -> Draft:
-    (draft, *more) = find_drafts([scenario])
-    if more:
-        raise ScenarioError("recommend takes one scenario; name one of the folder's files")
-    return draft
-
-
 def _model_of(scenario: str) -> str:
     """Return the model that a scenario trains. Raises ScenarioError."""
-    file = resolve_request(_draft(scenario), PlanRequest(build_environments=False))
+    draft = one_draft(scenario, "recommend")
+    file = resolve_request(draft, PlanRequest(build_environments=False))
     return file.scenario.model.id
 
 

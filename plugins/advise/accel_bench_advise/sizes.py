@@ -30,8 +30,8 @@ from accel_bench.planning.sizes import Settings, Sizing
 from accel_bench.result import Result, Status
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.purpose import ask_ranks
-from accel_bench.scenario.automatic import LENGTH, MICRO_BATCH, Choice
 from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.sweep import LENGTH, MICRO_BATCH, Choice
 from accel_bench_advise.estimates.answer import named_batch
 from accel_bench_advise.estimates.largest import MemoryEstimator
 from accel_bench_advise.estimates.lengths import summarize_lengths

@@ -7,11 +7,9 @@ outside; anything else cannot be told.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
-from statistics import median
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
@@ -22,7 +20,7 @@ from accel_bench.analysis.checks.offered_load import rate_obstacle, saturation
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.schema import Document, PlannedSummary
-from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.tables.figures import SHORT_NAMES
 from accel_bench.analysis.wording import significant
@@ -34,6 +32,7 @@ from accel_bench_ci.figures import (
     METRICS,
     OF_BUSY_TIME,
     REQUEST_LATENCY,
+    figure_interval,
     figure_named,
     figures_of,
 )
@@ -173,7 +172,7 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
     if obstacle:
         return _told(claim, None, obstacle, evidence)
     figures = [values[0][key] / (values[1][key] if len(rows) == 2 else 1.0) for key in keys]
-    return _told(claim, _interval(figures), "", evidence)
+    return _told(claim, figure_interval(figures), "", evidence)
 
 
 def check_metric(claim: Claim, results: Sequence[Result]) -> None:
@@ -218,15 +217,6 @@ def _values(row: ExperimentRuns, metric: str) -> dict[tuple[str, int], float]:
     metric = SHORT_NAMES.get(metric, metric)
     found = {key: figures_of(run).get(metric) for key, run in row.completed.items()}
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _interval(values: Sequence[float]) -> Interval:
-    """Return the interval of positive values; of others the median alone."""
-    if min(values) > 0:
-        found = log_interval([math.log(value) for value in values])
-        assert found is not None
-        return found
-    return Interval(median=median(values), low=None, high=None)
 
 
 def _obstacle(claim: Claim, rows: Sequence[ExperimentRuns]) -> str:

@@ -5,14 +5,17 @@ They are those of a pivot, by the same names, which stored runs have in columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Literal, NamedTuple, TypeAlias
 
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY, largest_metric
+from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.tables.figures import FIGURES, SHORT_NAMES
 from accel_bench.analysis.tables.listing import flat_figures, metrics_by_name
 from accel_bench.analysis.tables.point_schema import Better
+from accel_bench.analysis.wording import significant
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 
@@ -115,3 +118,15 @@ def figures_of(result: Result) -> dict[str, float]:
     found[REQUEST_LATENCY.name] = largest_metric(result, MEDIAN_LATENCY)
     found |= {f"{METRICS}{name}": one.value for name, one in metrics_by_name(result).items()}
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def figure_interval(values: Sequence[float]) -> Interval | None:
+    """Return the interval of positive values, and of others the median alone; None without any."""
+    if not values or min(values) > 0:
+        return geometric_interval(values)
+    return Interval(median=median(values), low=None, high=None)
+
+
+def figure_text(value: float) -> str:
+    """Return a figure in four significant digits, and a large one in whole numbers."""
+    return significant(value, 4) if abs(value) < 1e4 else f"{value:,.0f}"

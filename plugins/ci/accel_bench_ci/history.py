@@ -147,8 +147,7 @@ def _judged(
     one: History, found: Sequence[History], plan: Plan, fresh: Sequence[Result]
 ) -> Confirmation:
     """Judge the step of one series by new runs of the same series, and of its baseline's."""
-    figure = TrackedFigure(one.figure, one.unit, one.better)
-    own = _runs_of(one.series, fresh, figure)
+    own = _runs_of(one, fresh)
     planned = {p.experiment.series: p.experiment for p in plan.planned}
     if one.series not in planned:
         return confirm_step(one, []).model_copy(update={"conclusion": other_series(one)})
@@ -160,11 +159,11 @@ def _judged(
         if (e.stack.name, e.point, offered_rate(e.scenario)) == side
     }
     base = next((other for other in found if other.series in beside), None)
-    return confirm_step(one, own, base, _runs_of(base.series, fresh, figure) if base else [])
+    return confirm_step(one, own, base, _runs_of(base, fresh) if base else [])
 
 
-def _runs_of(series: str, runs: Sequence[Result], figure: TrackedFigure) -> list[HistoryRun]:
-    return [history_run(run, figure) for run in runs if run.experiment.series == series]
+def _runs_of(one: History, runs: Sequence[Result]) -> list[HistoryRun]:
+    return [history_run(run, one.tracked) for run in runs if run.experiment.series == one.series]
 
 
 def read_history(

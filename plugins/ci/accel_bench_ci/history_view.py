@@ -17,6 +17,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_ci.figures import figure_text
 from accel_bench_ci.series import History, HistoryPoint, HistoryStep
 from accel_bench_ci.step_confirmation import Confirmation
 
@@ -65,14 +66,10 @@ def _lines(one: History) -> Iterator[Line]:
 
 
 def _interval(value: Interval) -> str:
-    middle = _number(value.median)
+    middle = figure_text(value.median)
     if value.low is None or value.high is None:
         return middle
-    return f"{middle} [{_number(value.low)}, {_number(value.high)}]"
-
-
-def _number(value: float) -> str:
-    return significant(value, 4) if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{middle} [{figure_text(value.low)}, {figure_text(value.high)}]"
 
 
 def _signed(value: float) -> str:

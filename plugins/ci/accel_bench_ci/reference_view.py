@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.wording import percent, plain_value, ratio_interval, settings, significant
+from accel_bench.analysis.wording import percent, plain_value, ratio_interval, settings
 from accel_bench.report.table import (
     EMPTY,
     Column,
@@ -19,6 +19,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_ci.figures import figure_text
 from accel_bench_ci.reference import (
     ReferenceComparison,
     ReferenceFigure,
@@ -147,15 +148,11 @@ def _value(value: Any) -> str:
     )
 
 
-def _number(value: float) -> str:
-    return significant(value, 4) if abs(value) < 1e4 else f"{value:,.0f}"
-
-
 COLUMNS = (
     Column("row", lambda line: _key(line.row), kind="name"),
     Column("figure", reader("figure.name")),
-    Column("reference", reader("figure.reference"), form=_number, kind="number"),
-    Column("current", reader("figure.current"), form=_number, kind="number"),
+    Column("reference", reader("figure.reference"), form=figure_text, kind="number"),
+    Column("current", reader("figure.current"), form=figure_text, kind="number"),
     Column("ratio", reader("figure.ratio"), unit="[95 % interval]", form=ratio_interval,
            kind="number"),
     Column("better", reader("figure.better"), kind="word"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, StopReason
@@ -17,7 +16,7 @@ from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.checks.offered_load import saturation
 from accel_bench.analysis.metrics.offered_load import OfferedLoad, is_saturated, offered_rate
 from accel_bench.analysis.schema import Document, PlannedSummary, StackRow
-from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
 from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.tables.listing import differing_keys
@@ -32,6 +31,7 @@ from accel_bench_ci.figures import (
     Change,
     TrackedFigure,
     compared_figure,
+    figure_interval,
     figures_of,
 )
 
@@ -135,6 +135,11 @@ class History(StackRow, Document):
 
     conclusion: str
     """What it shows, in a sentence."""
+
+    @property
+    def tracked(self) -> TrackedFigure:
+        """The figure that is followed."""
+        return TrackedFigure(self.figure, self.unit, self.better)
 
     @property
     def newest_step(self) -> HistoryStep | None:
@@ -243,21 +248,13 @@ def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
         session=session,
         started_at=runs[0].started_at,
         runs=len(values),
-        value=_interval(values),
+        value=figure_interval(values),
         values=values,
         run_ids=tuple(run.run_id for run in counted),
         statuses=tuple(dict.fromkeys(run.status.value for run in last.values())),
         saturated=saturated,
         versions=_versions(runs[0].experiment),
     )
-
-
-def _interval(values: Sequence[float]) -> Interval | None:
-    if not values:
-        return None
-    if min(values) > 0:
-        return geometric_interval(values)
-    return Interval(median=median(values), low=None, high=None)
 
 
 def _versions(experiment: Experiment) -> dict[str, JsonValue]:

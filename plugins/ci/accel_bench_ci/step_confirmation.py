@@ -20,7 +20,7 @@ from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA, SHORTEST_SIDE
 from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA, PRACTICAL_FLOOR, RoundKey
 from accel_bench.analysis.wording import join_names, label, percent
 from accel_bench.documents.base import JsonValue
-from accel_bench_ci.series import History, HistoryPoint, HistoryRun, HistoryStep
+from accel_bench_ci.series import History, HistoryRun, HistoryStep
 
 FEWEST_FOR_ROBUST = 20
 """Sessions without which a robust spread costs more certainty than outliers do."""
@@ -93,13 +93,13 @@ def confirm_step(
     before, since, new = _ratios(history, step, fresh, baseline, fresh_baseline)
     paired = min(len(before), len(new)) >= SHORTEST_SIDE
     if not paired:
-        before, since = _levels(history, step)
+        before, since = _sides(history, step, {one.session: 1.0 for one in history.points})
         new = list(_logs(fresh).values())
     change, bound = judge_new_runs(before, new)
     half = abs(median(since) - median(before)) / 2 if before and since else 0.0
     mostly = bound is not None and half > bound
     bound = half if mostly else bound
-    worse = change is not None and step.change == _direction(history, change)
+    worse = change is not None and step.change == history.tracked.change(change)
     confirmed = worse and change is not None and bound is not None and abs(change) > bound
     return Confirmation(
         scenario=history.scenario,
@@ -175,39 +175,28 @@ def _ratios(
     if baseline is None or (baseline.stack, baseline.sweep) == (history.stack, history.sweep):
         return [], [], []
     base = {one.session: one.value.median for one in baseline.points if one.value}
+    before, since = _sides(history, step, base)
+    own, other = _logs(fresh), _logs(fresh_baseline)
+    return before, since, [own[key] - other[key] for key in sorted(own.keys() & other.keys())]
+
+
+def _sides(
+    history: History, step: HistoryStep, base: Mapping[str, float]
+) -> tuple[list[float], list[float]]:
+    """Return log-ratios to what each session is divided by, where that is more than 0.
+
+    They are those from the step before the newest one to that, and those since.
+    """
+    start = history.steps[-2].point if len(history.steps) > 1 else 0
     before, since = (
         [
             math.log(one.value.median / base[one.session])
             for one in points
             if one.value and base.get(one.session, 0.0) > 0
         ]
-        for points in _sides(history, step)
-    )
-    own, other = _logs(fresh), _logs(fresh_baseline)
-    return before, since, [own[key] - other[key] for key in sorted(own.keys() & other.keys())]
-
-
-def _sides(
-    history: History, step: HistoryStep
-) -> tuple[Sequence[HistoryPoint], Sequence[HistoryPoint]]:
-    """Return the points from the step before the newest one to that, and those since."""
-    start = history.steps[-2].point if len(history.steps) > 1 else 0
-    return history.points[start : step.point], history.points[step.point :]
-
-
-def _levels(history: History, step: HistoryStep) -> tuple[list[float], list[float]]:
-    before, since = (
-        [math.log(one.value.median) for one in points if one.value]
-        for points in _sides(history, step)
+        for points in (history.points[start : step.point], history.points[step.point :])
     )
     return before, since
-
-
-def _direction(history: History, change: float) -> str:
-    better: Mapping[str, bool] = {"higher": change > 0, "lower": change < 0}
-    return "different" if history.better not in better else (
-        "better" if better[history.better] else "worse"
-    )  # fmt: skip
 
 
 def _reason(change: float | None, bound: float | None, paired: bool, half: bool) -> str:

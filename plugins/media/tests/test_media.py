@@ -55,6 +55,7 @@ def losses_of(result: Result) -> list[float]:
     return [float(loss or 0) for loss in found]
 
 
+@pytest.mark.box
 @pytest.mark.parametrize("work", WORKS)
 def test_it_learns_and_every_trained_tensor_gets_a_gradient(work: str, tmp_path: Path) -> None:
     stacks = {"baseline": [], "recomputed": CHECKPOINTED, "trainer": ["hf-trainer"]}
@@ -240,6 +241,7 @@ def test_a_frozen_encoder_trains_the_projection_alone(tmp_path: Path) -> None:
     assert flow is not None and set(flow.gradient_norms) == {"lm_head.weight", "lm_head.bias"}
 
 
+@pytest.mark.box
 def test_an_encoder_that_starts_to_train_in_the_warmup_is_measured_as_it_trains(
     tmp_path: Path,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from accel_bench.api.events import needing_tensorboard
@@ -13,9 +14,8 @@ from accel_bench.planning.plan import Plan
 from accel_bench.result import Result, Status, Window
 from accel_bench.runner.outcome import steps_of
 from accel_bench_profile.figures.answer import answer_of, findings_of
-from accel_bench_profile.figures.memory_schema import StepScalars
 from accel_bench_profile.figures.reading import PROFILE_FOLDER, read_profile
-from accel_bench_profile.figures.schema import ProfileReport, RankProfile, StackProfile
+from accel_bench_profile.figures.schema import ProfileReport, RankProfile, StackProfile, StepScalars
 
 MEASURED, PROFILED = "measured", "profiled"
 """Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
@@ -55,10 +55,9 @@ def collect_profiles(root: Path, results: Sequence[Result]) -> ProfileReport:
 
 def _of_run(root: Path, run: Result) -> StackProfile:
     folder = root / run.folder / PROFILE_FOLDER
-    ranks = [rank.rank for rank in run.ranks]
     profiles: list[RankProfile] = []
     missing: list[str] = []
-    for rank in ranks:
+    for rank in (one.rank for one in run.ranks):
         try:
             profile = read_profile(folder / f"rank{rank}")
         except AccelBenchError as error:
@@ -85,7 +84,7 @@ def _of_run(root: Path, run: Result) -> StackProfile:
         events=events,
         answer=answer_of(findings) if profiles else _no_profile(run),
         findings=findings,
-        ranks=tuple(sorted(profiles, key=_number)),
+        ranks=tuple(sorted(profiles, key=attrgetter("rank"))),
     )
 
 
@@ -111,10 +110,6 @@ def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) ->
             return str(error)
         written = str(folder)
     return written
-
-
-def _number(profile: RankProfile) -> int:
-    return profile.rank
 
 
 def _no_profile(run: Result) -> str:

@@ -8,8 +8,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
-from accel_bench.analysis.metrics.throughput import RunThroughput
-from accel_bench.analysis.metrics.waterfall import unit_of
+from accel_bench.analysis.metrics.throughput import RunThroughput, unit_of
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import StackAtPoint, label, plain_value, point_name
@@ -22,9 +21,7 @@ from accel_bench_profile.figures.reading import PROFILE_FOLDER, read_profile
 from accel_bench_profile.figures.schema import RankProfile
 from accel_bench_profile.figures.waterfall import ProfiledStack, profile_waterfall
 from accel_bench_profile.figures.waterfall_schema import ProfileWaterfall, WaterfallReport
-
-MOST_SETTINGS = 8
-"""Settings in which two scenarios differ that are named."""
+from accel_bench_profile.ledger.difference import settings_notes
 
 
 class Side(NamedTuple):
@@ -116,9 +113,7 @@ def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
         f"{key} {plain_value(before)} -> {plain_value(after)}"
         for key, before, after in differing_keys(a, b)
     ]
-    more = len(found) - MOST_SETTINGS
-    rest = f"; and {more} more" if more > 0 else ""
-    return (f"settings differ: {'; '.join(found[:MOST_SETTINGS])}{rest}",) if found else ()
+    return tuple(settings_notes(found))
 
 
 def _profiled_runs(

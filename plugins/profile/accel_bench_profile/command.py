@@ -164,19 +164,15 @@ def print_nsys(arguments: Sequence[str]) -> int:
 def _request(options: ProfileOptions) -> PlanRequest:
     stacks = tuple(split_names(options.stack))
     recorded = {name: getattr(options, name) for name in RECORDED} | {"nsight": options.nvtx}
+    usual = 1 if options.against is None else None  # as many as the scenario says
     return plan_request(
         options,
-        {"measure.rounds": _rounds(options)},
+        {"measure.rounds": options.rounds or usual},
         only=stacks,
         no_baseline=bool(stacks),
         build_environments=not options.dry_run,
         observers=(Use(use="profile", options=recorded),),
     )
-
-
-def _rounds(options: ProfileOptions) -> int | None:
-    """Return how many rounds to measure; None for as many as the scenario says."""
-    return options.rounds or (None if options.against is not None else 1)
 
 
 def _other_scenario(against: str | None) -> list[Draft]:

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from accel_bench.cli.options import Names, takes
-from accel_bench.cli.output import AnyFormat, print_report
-from accel_bench.cli.request import one_draft, parse_overrides
+from accel_bench.cli.options import WorkOptions, takes
+from accel_bench.cli.output import print_report
+from accel_bench.cli.request import one_draft, plan_request
 from accel_bench.documents.base import JsonValue
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
@@ -33,7 +33,7 @@ from accel_bench_profile.ledger.schema import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountOptions:
+class CountOptions(WorkOptions):
     """Options of `count`."""
 
     scenario: Annotated[
@@ -51,29 +51,6 @@ class CountOptions:
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the ledger to a JSON file.")
     ] = None
-    plugin: Annotated[Names, typer.Option(help="Add a stack with this plugin; A+B for both.")] = (
-        None
-    )
-    set_: Annotated[
-        Names, typer.Option("--set", metavar="KEY=VALUE", help="Change a dotted key.")
-    ] = None
-    device: Annotated[
-        str | None, typer.Option(help="Where to run: auto, cpu, cuda, rocm, mps or another.")
-    ] = None
-    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for a stack.")] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="Run what needs more memory than there is.")
-    ] = False
-    oversubscribe: Annotated[
-        bool, typer.Option("--oversubscribe", help="Allow more processes than cores.")
-    ] = False
-    allow_env: Annotated[
-        bool, typer.Option("--allow-env", help="Let scenarios set any environment variable.")
-    ] = False
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let models bring code of their own.")
-    ] = False
-    output: AnyFormat = "table"
 
 
 @takes(CountOptions)
@@ -143,15 +120,9 @@ def _plan(options: CountOptions, draft: Draft, machine: Machine, stack: str | No
 
 
 def _request(options: CountOptions) -> PlanRequest:
-    short = {"measure.timeout_seconds": options.timeout, "resources.device": options.device}
-    return PlanRequest(
-        plugins=tuple(options.plugin or ()),
-        overrides=parse_overrides(options.set_ or [], short),
-        allow_environment=options.allow_env,
-        trust_remote_code=options.trust_remote_code,
-        force=options.force,
-        oversubscribe=options.oversubscribe,
-    )
+    """Return the request; nothing is stored, so that a tracker is refused as any wrong plugin."""
+    request = plan_request(options, {})
+    return replace(request, plugins=tuple(options.plugin or ()), trackers=())
 
 
 NOT_WORK = {"name", "description", "environment", "launcher", "measure", "metrics"}

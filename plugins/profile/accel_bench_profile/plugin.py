@@ -69,6 +69,7 @@ class Profile(Plugin[ProfileOptions]):
         """Return what records. Raises InvalidRunError where torch does not train."""
         if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
             raise InvalidRunError(["nothing to profile: this engine does not train with torch"])
-        from accel_bench_profile.recording.window import make_profiler
+        from accel_bench_profile.recording.window import Profiler, parts_of, rank_folder
 
-        return make_profiler(run, self.options, self._step_seconds)
+        parts = parts_of(self.options, run, rank_folder(run))
+        return Profiler(run, parts, self._step_seconds)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import NamedTuple
 
 from accel_bench.analysis.wording import count, label, milliseconds, percent, size
-from accel_bench.report.table import Column, Report, Section, Table, reader
+from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 from accel_bench_profile.figures.answer import place_text
 from accel_bench_profile.figures.modules import ROOT
 from accel_bench_profile.figures.schema import (
@@ -18,10 +18,18 @@ from accel_bench_profile.figures.schema import (
 )
 
 
+class KernelRow(NamedTuple):
+    """Sources of a row of the CSV."""
+
+    profile: StackProfile
+    rank: RankProfile
+    kernel: KernelTime
+
+
 def profile_view(report: ProfileReport, top: int) -> Report:
     """Return a section for each run, with the tables of its slowest rank."""
     rows = [
-        {"profile": one, "rank": rank, "kernel": kernel}
+        KernelRow(one, rank, kernel)
         for one in report.profiles
         for rank in one.ranks
         for kernel in rank.kernels
@@ -138,32 +146,13 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _path(path: str) -> Any:
-    """Return a reader of a row of the CSV: an object of the row, then its attributes."""
-    first, _, rest = path.partition(".")
-    return lambda row: reader(rest)(row[first])
-
-
 FLAT = (
-    *(
-        Column(key, _path(path))
-        for key, path in (
-            ("scenario", "profile.scenario"),
-            ("stack", "profile.stack"),
-            ("run_id", "profile.run_id"),
-            ("status", "profile.status.value"),
-            ("rank", "rank.rank"),
-            ("device", "rank.device"),
-            ("step_seconds", "rank.step_seconds"),
-            ("window_step_seconds", "rank.window_step_seconds"),
-            ("host_share", "rank.host.share"),
-            ("communication_share", "rank.communication.share"),
-            ("name", "kernel.name"),
-            ("kind", "kernel.kind"),
-            ("calls_per_step", "kernel.calls"),
-            ("seconds_per_step", "kernel.seconds"),
-        )
-    ),
+    *paths("profile", "scenario stack run_id status"),
+    *paths("rank", "rank device step_seconds window_step_seconds"),
+    *paths("rank.host", "share", "host_{}"),
+    *paths("rank.communication", "share", "communication_{}"),
+    *paths("kernel", "name kind"),
+    *paths("kernel", "calls seconds", "{}_per_step"),
 )
 """Columns of the CSV: a row for each kernel of each rank."""
 

@@ -172,6 +172,7 @@ def test_two_stacks_are_needed(arguments: tuple[str, ...], reason: str, tmp_path
     assert reason in done.err
 
 
+@pytest.mark.box
 @pytest.mark.release
 def test_ten_pairs_of_stacks_add_up(tmp_path: Path) -> None:
     scenario = write(tmp_path, "ten", 1, STACKS, launcher="forking", optimizer="adamw")

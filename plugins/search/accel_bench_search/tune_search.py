@@ -26,13 +26,13 @@ from accel_bench.store.schema import RUNS
 from accel_bench_search.study import State, StoredTrial, Study
 from accel_bench_search.trial import TrialRunner
 from accel_bench_search.tune_report import (
-    CheckVerdict,
     Objective,
     TrialOutcome,
     TuneCheck,
     TuneTrial,
 )
 from accel_bench_search.tuning import (
+    VERDICTS,
     best_of,
     check_losses,
     dominated,
@@ -227,9 +227,6 @@ class TuneSearch:
         so_far = f"; best so far: trial {best.number}" if best else ""
         value = significant(trial.value, 4) if trial.value is not None else trial.reason
         return f"trial {trial.number}: {trial.outcome} ({value}){so_far}"
-
-
-VERDICTS: dict[str, CheckVerdict] = {"faster": "better", "slower": "worse"}
 
 
 class TuneChecker(NamedTuple):

@@ -18,12 +18,8 @@ from accel_bench.analysis.learning.curves import Reached, training_curve, valida
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
-from accel_bench.analysis.statistics.verdict import (
-    MINIMUM_ROUNDS,
-    ONE_SIDED_ALPHA,
-    fraction_of_look,
-)
+from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.verdict import compare_logs
 from accel_bench.analysis.tables.experiment_keys import place
 from accel_bench.analysis.wording import (
     assignments,
@@ -50,6 +46,9 @@ from accel_bench_search.tune_report import (
 
 GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
 """Keys of which a larger value never takes less memory."""
+
+VERDICTS: Mapping[str, CheckVerdict] = {"faster": "better", "slower": "worse"}
+"""Verdict on a winner by that of a comparison, which is `faster` where it has less."""
 
 
 def loss_at(run: Result, objective: Objective) -> float | None:
@@ -212,7 +211,8 @@ def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> 
 def check_losses(
     pairs: Sequence[tuple[float, float]], words: str, session: str, looks: int = 1
 ) -> TuneCheck:
-    """Compare losses of (baseline, winner), a pair for each seed, by a t bound on log-ratios.
+    """Compare losses of (baseline, winner), a pair for each seed, as speeds are compared, without a
+    floor.
 
     It is called better or worse at the level at which every verdict on speed is, whose error the
     looks share: one for each session that added seeds. A winner that diverges with a seed with
@@ -226,10 +226,9 @@ def check_losses(
     found = log_interval(logs)
     if found is None:
         return _check("open", f"no seed with a {words}", (), session)
-    verdict = "open"
-    probability = 1 - ONE_SIDED_ALPHA * fraction_of_look(looks)
-    if len(logs) >= MINIMUM_ROUNDS and abs(fmean(logs)) > t_bound(logs, probability):
-        verdict = "better" if fmean(logs) < 0 else "worse"
+    less = [-one for one in logs]
+    compared = compare_logs({words: less}, {words: looks}, floor=0.0)[words]
+    verdict = VERDICTS.get(compared.verdict, "open")
     change = percent(abs(found.median - 1))
     lower = f"{change} {'lower' if found.median < 1 else 'higher'}"
     sure = "not surely" if verdict == "open" else "surely"

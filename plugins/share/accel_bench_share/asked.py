@@ -204,7 +204,7 @@ def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) 
             place = canonical_json(one.sweep)
             if place not in points:
                 points[place] = _points_of(file, one)
-            if problem := _difference(file, points[place].get(one.stack.name), one):
+            if problem := _difference(points[place].get(one.stack.name), one):
                 return f"{one.id} of the stack {one.stack.name!r} {problem}"
     except ScenarioError as error:
         return str(error)
@@ -220,7 +220,7 @@ def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
     return {point.stack.name: point for point in file.points_at(experiment.sweep, device)}
 
 
-def _difference(file: ResolvedFile, point: Point | None, experiment: Experiment) -> str:
+def _difference(point: Point | None, experiment: Experiment) -> str:
     """Return how an experiment differs from the point of the scenario; empty if it does not."""
     if point is None:
         return "is not in it"
@@ -228,7 +228,7 @@ def _difference(file: ResolvedFile, point: Point | None, experiment: Experiment)
         return "uses other plugins, or the same with other options"
     written = point.scenario.model_dump(mode="json", exclude_unset=True, exclude=NOT_WORK)
     found = experiment.scenario.model_dump(mode="json")
-    chosen = {*file.automatic_at(experiment.sweep)}
+    chosen = {*point.sizes}
     if point.provisional or chosen:  # the sizes of its batches are worked out later
         written.pop("train", None)
     other = (key for key in _other_keys(written, found) if key not in chosen)

@@ -17,6 +17,10 @@ def runs(values, session="monday"):
     return {(session, number): float(value) for number, value in enumerate(values)}
 
 
+def slow_of(baseline, stack):
+    return slow_runs(baseline, stack, ("baseline", "stack"))
+
+
 def with_slow(place, factor):
     return [value * (factor if number == place else 1) for number, value in enumerate(STEADY)]
 
@@ -24,30 +28,31 @@ def with_slow(place, factor):
 @pytest.mark.parametrize("of_baseline", [True, False])
 def test_the_run_that_took_three_times_as_long_is_named_with_its_factor(of_baseline):
     slow, steady = runs(with_slow(2, 3.0)), runs(reversed(STEADY))
-    (found,) = slow_runs(slow, steady) if of_baseline else slow_runs(steady, slow)
-    assert (found.key, found.of_baseline) == (("monday", 2), of_baseline)
+    (found,) = slow_of(slow, steady) if of_baseline else slow_of(steady, slow)
+    named = (found.stack, found.session, found.round)
+    assert named == ("baseline" if of_baseline else "stack", "monday", 2)
     assert found.factor == pytest.approx(3.0, rel=0.01)
 
 
 def test_a_run_that_is_a_little_slower_is_none():
-    assert slow_runs(runs(STEADY), runs(with_slow(2, 1.3))) == []
+    assert slow_of(runs(STEADY), runs(with_slow(2, 1.3))) == []
 
 
 def test_a_run_that_is_faster_than_the_others_is_none():
-    assert slow_runs(runs(STEADY), runs(with_slow(2, 0.3))) == []
+    assert slow_of(runs(STEADY), runs(with_slow(2, 0.3))) == []
 
 
 def test_a_machine_that_is_slow_for_a_whole_round_spoils_no_pair():
-    assert slow_runs(runs(with_slow(2, 3.0)), runs(with_slow(2, 3.0))) == []
+    assert slow_of(runs(with_slow(2, 3.0)), runs(with_slow(2, 3.0))) == []
 
 
 def test_four_rounds_are_too_few():
-    assert slow_runs(runs(STEADY[:4]), runs(with_slow(2, 3.0)[:4])) == []
+    assert slow_of(runs(STEADY[:4]), runs(with_slow(2, 3.0)[:4])) == []
 
 
 def test_runs_that_scatter_widely_hide_none():
     wild = [1.0, 3.0, 0.4, 2.0, 0.6]
-    assert slow_runs(runs(STEADY), runs(wild)) == []
+    assert slow_of(runs(STEADY), runs(wild)) == []
 
 
 def test_repeating_the_named_rounds_of_identical_code_raises_no_more_false_alarms():
@@ -62,11 +67,11 @@ def test_repeating_the_named_rounds_of_identical_code_raises_no_more_false_alarm
     for _ in range(1000):
         baseline, stack = ({("s", n): seconds() for n in range(5)} for _ in range(2))
         found = compare(baseline, {"stack": stack})["stack"]
-        for slow in slow_runs(baseline, stack) if found.verdict == "inconclusive" else ():
+        for slow in slow_of(baseline, stack) if found.verdict == "inconclusive" else ():
             repeated += 1
             for one in (baseline, stack):
-                del one[slow.key]
-                one["again", slow.key[1]] = seconds()
+                del one[slow.session, slow.round]
+                one["again", slow.round] = seconds()
         alarms += compare(baseline, {"stack": stack})["stack"].verdict in ("faster", "slower")
     assert repeated > 300
     assert alarms / 1000 <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 1000)

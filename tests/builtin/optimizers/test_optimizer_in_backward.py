@@ -188,7 +188,7 @@ def losses(result: Result) -> list[float | None]:
     return [step.loss for step in (*window.warmup, *window.discarded, *window.samples)]
 
 
-@pytest.mark.parametrize("engine", ["torch", "hf-trainer"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("hf-trainer", marks=pytest.mark.box)])
 def test_a_run_in_either_engine_has_the_losses_of_the_ordinary_optimizer(engine: str) -> None:
     scenario = {
         "engine": engine,
@@ -207,6 +207,7 @@ def test_a_run_in_either_engine_has_the_losses_of_the_ordinary_optimizer(engine:
     assert [one["state_dtypes"] for one in shown] == [["float32"]] * 2
 
 
+@pytest.mark.box
 def test_a_window_that_is_measured_again_shifts_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs differ in their number of steps; losses are compared by the number of the step."""
     scenario = {"engine": "hf-trainer", "model": {"overrides": {"num_hidden_layers": 1}}}

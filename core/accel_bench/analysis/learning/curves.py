@@ -1,4 +1,4 @@
-"""The learning curve of one run: what its training had used, and its loss, step by step."""
+"""The learning curve of one run, step by step, and the losses on held-out samples as metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.convergence import smoothed
-from accel_bench.result import RankResult, Result, Sample
+from accel_bench.result import Metric, RankResult, Result, Sample
+
+CORE = "evaluate"
+"""Stands in the place of a plugin: the section of the scenario that asks for them."""
 
 
 class Reached(NamedTuple):
@@ -128,6 +131,24 @@ def points_around(curve: Sequence[Reached], steps: int) -> tuple[Reached, Reache
     before = next((one for one in reversed(curve) if one.steps <= steps), None)
     after = next((one for one in curve if one.steps >= steps), None)
     return None if before is None or after is None else (before, after)
+
+
+def learning_metrics(run: Result) -> Iterator[Metric]:
+    """Yield the loss before training and after the last evaluation; nothing without evaluations.
+
+    Neither of two losses is called the better one here: rounds of one seed share theirs.
+    """
+    curve = validation_curve(run)
+    if not curve:
+        return
+    for name, point in (
+        ("validation_loss_before_training", curve[0]),
+        ("validation_loss", curve[-1]),
+    ):
+        reason = "" if point.loss is not None else f"not finite after {point.steps} steps"
+        yield Metric(
+            name=name, value=point.loss, unit="1", scope="global", plugin=CORE, reason=reason
+        )
 
 
 def _steps_of(rank: RankResult) -> Mapping[int, Sample]:

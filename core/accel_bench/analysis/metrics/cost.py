@@ -8,22 +8,15 @@ are real ones, without padding, of all devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date as Date
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.metrics.utilization import devices_used
-from accel_bench.analysis.schema import Document, ExperimentRow
-from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.catalog.hardware import find_hardware, list_hardware
 from accel_bench.catalog.prices import Price
-from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import Device
-
-FACTORS = (0.5, 1.0, 2.0)
-"""How far throughput or price might be off in a sensitivity."""
 
 EXCLUDED = (
     "the measured window alone; start-up, model loading, compilation and checkpointing are not in "
@@ -32,82 +25,9 @@ EXCLUDED = (
 """What every cost here leaves out."""
 
 
-class Sensitivity(Frozen):
-    """Dollars per million tokens if one of the two figures were off by a factor."""
-
-    factor: float
-    """The factor; 1 is what was measured."""
-
-    throughput: float
-    """Cost if the throughput were that many times what was measured."""
-
-    price: float
-    """Cost if the price were that many times what it is."""
-
-
-class ExperimentCost(ExperimentRow):
-    """What one experiment costs."""
-
-    scenario: str
-    """Name of the scenario."""
-
-    device: str | None
-    """Device that the runs used, as it names itself."""
-
-    devices_used: int | None
-    """Distinct devices that ranks really used; on a CPU the number of ranks."""
-
-    instances: int
-    """Machines that are paid for."""
-
-    usd_per_hour: float
-    """Dollars for an hour of all of them."""
-
-    usd_per_million_tokens: Interval | None
-    """Cost per million real tokens; the interval is that of the throughput, the price is exact."""
-
-    usd_for_tokens: Interval | None
-    """Cost of as many tokens as were given; null when none were."""
-
-    sensitivity: tuple[Sensitivity, ...]
-    """Cost per million tokens if throughput or price were off; empty without a cost."""
-
-    notes: tuple[str, ...]
-    """What one must know about this cost, a sentence each."""
-
-
-class CostDocument(Document):
-    """What `accel-bench results cost --format json` prints."""
-
-    tariff: HourlyRate
-    """The price."""
-
-    for_tokens: float | None
-    """Tokens to train on; null where none were given."""
-
-    excluded: str = EXCLUDED
-    """What no cost here contains."""
-
-    experiments: tuple[ExperimentCost, ...]
-    """A row for each experiment, in the order of their first runs."""
-
-
 def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_second: float) -> float:
     """Return dollars for a million tokens of all devices; all arguments are positive."""
     return usd_per_hour * instances / (tokens_per_second * 3600 / 1e6)
-
-
-def usd_for_tokens(usd_per_million: float, tokens: float) -> float:
-    """Return dollars for that many tokens, such as one epoch of a data set."""
-    return usd_per_million * tokens / 1e6
-
-
-def sensitivity(usd_per_million: float) -> tuple[Sensitivity, ...]:
-    """Return the cost with throughput or price halved, as they are, and doubled."""
-    return tuple(
-        Sensitivity(factor=f, throughput=usd_per_million / f, price=usd_per_million * f)
-        for f in FACTORS
-    )
 
 
 def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
@@ -123,20 +43,6 @@ def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | 
         age_days=price.age_days(today),
         stale=price.is_stale(today),
     )
-
-
-def cost_of_experiments(
-    experiments: Sequence[ExperimentRuns],
-    tariff: HourlyRate,
-    for_tokens: float | None = None,
-    instances: int | None = None,
-) -> CostDocument:
-    """Compute the cost of every experiment.
-
-    `instances` is how many machines were used, where that is known better than from the devices.
-    """
-    rows = tuple(_row(row, tariff, for_tokens, instances) for row in tell_apart(experiments))
-    return CostDocument(tariff=tariff, for_tokens=for_tokens, experiments=rows)
 
 
 def instances_needed(devices: int, nodes: int, devices_per_instance: int | None) -> int:
@@ -160,41 +66,6 @@ def same_device(device_name: str, priced: str) -> bool | None:
     if row is None or not any(priced in names for names in known.values()):
         return None
     return priced in known[row.name]
-
-
-def _row(
-    measured: ExperimentRuns, tariff: HourlyRate, for_tokens: float | None, instances: int | None
-) -> ExperimentCost:
-    experiment, last = measured.planned.experiment, measured.last
-    used = devices_used(last)
-    device = last.ranks[0].device if last and last.ranks else None
-    machines = machines_paid(measured, tariff, instances)
-    unpriced = experiment.scenario.calls_alone or at_a_rate(measured)
-    speed = None if unpriced else measured.tokens_per_second
-    cost = speed and speed.mapped(
-        lambda rate: usd_per_million_tokens(tariff.usd_per_hour, machines, rate)
-    )
-    return ExperimentCost(
-        experiment_id=experiment.id,
-        scenario=experiment.scenario.name,
-        stack=experiment.stack.name,
-        sweep=experiment.sweep,
-        apart=dict(measured.apart),
-        status=measured.ending.status,
-        runs=len(measured.speeds),
-        counts=experiment.scenario.counts,
-        device=device.name or None if device else None,
-        devices_used=used,
-        instances=machines,
-        usd_per_hour=tariff.usd_per_hour * machines,
-        tokens_per_second=speed,
-        usd_per_million_tokens=cost,
-        usd_for_tokens=cost.mapped(lambda usd: usd_for_tokens(usd, for_tokens))
-        if cost and for_tokens
-        else None,
-        sensitivity=sensitivity(cost.median) if cost else (),
-        notes=tuple(cost_notes(measured, tariff, instances)),
-    )
 
 
 def hourly_usd(measured: ExperimentRuns, tariff: HourlyRate, instances: int | None) -> float:

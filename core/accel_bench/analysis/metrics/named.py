@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from accel_bench.analysis.learning.metrics import learning_metrics
+from accel_bench.analysis.learning.curves import learning_metrics
 from accel_bench.analysis.metrics.offered_load import engine_of
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Metric, Result

@@ -13,6 +13,12 @@ from accel_bench.result import Result, Sample, Window
 
 T = TypeVar("T", int, float)
 
+SAME_STEP = 0.005
+"""Relative difference of real tokens in a step up to which two steps are the same work."""
+
+UNIT_TOKENS = 1000
+"""Tokens of the unit where steps are not."""
+
 
 class LossStatistics(Frozen):
     """The losses of one run, from step 0, warm-up and discarded windows included."""
@@ -207,3 +213,13 @@ def _kinds(samples: list[Sample], factor: float) -> TokenKinds:
         real=sum(sample.real_tokens for sample in samples) * factor,
         supervised=sum(sample.supervised_tokens for sample in samples) * factor,
     )
+
+
+def unit_of(steps: Sequence[float]) -> tuple[float, str]:
+    """Return the tokens and the name of the unit in which steps of so many real tokens compare.
+
+    It is a step where both hold the same work, else 1,000 tokens.
+    """
+    if abs(steps[0] - steps[1]) <= SAME_STEP * max(steps):
+        return steps[0], f"a step of {steps[0]:,.0f} tokens"
+    return float(UNIT_TOKENS), f"{UNIT_TOKENS:,} tokens"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import median
-from typing import NamedTuple
 
+from accel_bench.analysis.schema import SlowRun
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, RoundKey
 
 DEVIATIONS = 6.0
@@ -21,20 +21,13 @@ SMALLEST_FACTOR = 1.5
 """How many times as long as usual a slow run takes at least."""
 
 
-class Outlier(NamedTuple):
-    """A run that took far longer than its stack's others."""
+def slow_runs(
+    baseline: Mapping[RoundKey, float], stack: Mapping[RoundKey, float], names: tuple[str, str]
+) -> list[SlowRun]:
+    """Return the runs that make a round stand out, of seconds per token in five rounds or more.
 
-    key: RoundKey
-
-    of_baseline: bool
-    """True if it is the baseline's run, and not the stack's."""
-
-    factor: float
-    """Its seconds per token over the median of its stack."""
-
-
-def slow_runs(baseline: Mapping[RoundKey, float], stack: Mapping[RoundKey, float]) -> list[Outlier]:
-    """Return the runs that make a round stand out, of seconds per token in five rounds or more."""
+    `names` are those of the baseline and of the stack.
+    """
     keys = sorted(set(baseline) & set(stack))
     if len(keys) < MINIMUM_ROUNDS:
         return []
@@ -49,5 +42,6 @@ def slow_runs(baseline: Mapping[RoundKey, float], stack: Mapping[RoundKey, float
             late = [side[key] - median(side.values()) for side in sides]
             factor = math.exp(max(late))
             if factor >= SMALLEST_FACTOR:  # A run that is fast instead is not repeated.
-                found.append(Outlier(key, late[0] > late[1], factor))
+                name = names[0 if late[0] > late[1] else 1]
+                found.append(SlowRun(stack=name, session=key[0], round=key[1], factor=factor))
     return found

@@ -128,14 +128,14 @@ def _epochs(row: ExperimentRuns, terms: Terms) -> Interval | None:
     return _exactly(epochs(row.last) if row.last else None)
 
 
-def _tokens_per_second(row: ExperimentRuns) -> Interval | None:
+def paid_speed(row: ExperimentRuns) -> Interval | None:
     """Return the speed where tokens are counted, which have hours and a price."""
     unpriced = row.planned.experiment.scenario.calls_alone or at_a_rate(row)
     return None if unpriced else row.tokens_per_second
 
 
 def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:
-    speed, rate = _tokens_per_second(row), terms.rate
+    speed, rate = paid_speed(row), terms.rate
     if speed is None or rate is None:
         return None
     usd = hourly_usd(row, rate, terms.instances)
@@ -143,7 +143,7 @@ def _dollars_per_million(row: ExperimentRuns, terms: Terms) -> Interval | None:
 
 
 def _hours(row: ExperimentRuns, terms: Terms) -> Interval | None:
-    speed, tokens = _tokens_per_second(row), terms.tokens
+    speed, tokens = paid_speed(row), terms.tokens
     if speed is None or tokens is None:
         return None
     return speed.mapped(lambda value: tokens / value / 3600)

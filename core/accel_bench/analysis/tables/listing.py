@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from accel_bench.analysis.checks.audit import with_audit
-from accel_bench.analysis.learning.metrics import learning_metrics
+from accel_bench.analysis.learning.curves import learning_metrics
 from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
 from accel_bench.analysis.metrics.throughput import RunThroughput, epochs, run_throughput
 from accel_bench.analysis.metrics.utilization import mfu_6n, peak_flops_of, utilization

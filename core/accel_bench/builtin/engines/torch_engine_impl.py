@@ -9,8 +9,7 @@ from itertools import islice
 import torch
 
 from accel_bench import Batch, Run, Stopwatch
-from accel_bench.errors import ScenarioError
-from accel_bench.modeling.contract import check_model
+from accel_bench.modeling.contract import check_model, check_precision
 from accel_bench.modeling.sharding import clip_gradients, without_gradient_sync
 
 
@@ -74,10 +73,3 @@ class TorchEngine:
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
-
-
-def check_precision(run: Run) -> None:
-    """Raise ScenarioError for fp16 on a CPU, where a scaled step takes many times a float32 one."""
-    dtype = run.scenario.train.autocast_dtype
-    if dtype == "float16" and dtype not in run.device_type.autocast_dtypes:
-        raise ScenarioError("train.precision: fp16-autocast needs a CUDA device; use bf16-autocast")

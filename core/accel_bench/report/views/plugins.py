@@ -17,12 +17,15 @@ UNDECLARED = {
 }
 """What a declaration without a value means, where that is not `any`."""
 
+OF_THE_BOX = f"all of {OWN_DISTRIBUTION}: a folder of its box was taken away here"
+"""What brings a plugin of the box that is not there."""
+
 NOT_INSTALLED = "Not installed, with what `pip install` brings it from:"
 """Title above what extras bring."""
 
 
 def plugins_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return the rows of `overview`: installed plugins, and those that an extra brings."""
+    """Return the rows of `overview`: installed plugins, and others that accel-bench ships."""
     here = [row for row in rows if row["installed"]]
     absent = [row for row in rows if not row["installed"]]
     sections = [
@@ -76,11 +79,15 @@ HERE = (NAME, FILLS, Column("does", _does), entry("needs"))
 ABSENT = (
     NAME,
     FILLS,
-    Column("package", lambda row: install_package(row["extra"]), kind="word"),
+    Column(
+        "package",
+        lambda row: install_package(row["extra"]) if row["extra"] else OF_THE_BOX,
+        kind="word",
+    ),
     entry("does"),
     entry("needs"),
 )
-"""Columns of those that an extra brings."""
+"""Columns of those that are not installed."""
 
 CHECKED = (
     NAME,

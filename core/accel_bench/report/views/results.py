@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,9 +50,6 @@ KINDS: dict[str, Literal["word", "name"]] = {
 MORE = "--all adds all keys, plugins, the machine, evidence, and every step"
 """Note below what is shown of runs in brief."""
 
-MOST_CORRUPT = 1000
-"""Corrupt runs that a list for people shows; programs get all."""
-
 PER_SECOND = "_per_second"
 """How the names of rates end, whatever a task counts."""
 
@@ -61,12 +57,12 @@ UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_
 """What of an update is printed: its sketches are for programs."""
 
 
-def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return a row for each run; people count rounds from 1, programs from 0."""
+def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Report:
+    """Return a row for each run; people count rounds from 1, programs from 0.
+
+    `left_out` is the number of corrupt runs that have no row.
+    """
     columns = names_of(rows) or LIST_COLUMNS
-    corrupt = (number for number, row in enumerate(rows) if row["status"] == "corrupt")
-    left_out = {*islice(corrupt, MOST_CORRUPT, None)}
-    seen = [row for number, row in enumerate(rows) if number not in left_out]
     rates = (f"samples{PER_SECOND}", f"steps{PER_SECOND}")
     forms = {
         **dict.fromkeys((name for name in columns if name.endswith(PER_SECOND)), "{:,.1f}".format),
@@ -81,10 +77,10 @@ def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
             kind=KINDS.get(column.key, column.kind),
             rank=RANKS.get(column.key, 0),
         )
-        for column in keyed(columns, seen).columns
+        for column in keyed(columns, rows).columns
     ]
-    more = f"{len(left_out):,} more runs are corrupt; `--format json` or `csv` lists all"
-    table = Table(shown, seen, notes=[more] if left_out else ())
+    more = f"{left_out:,} more runs are corrupt; `--format json` or `csv` lists all"
+    table = Table(shown, rows, notes=[more] if left_out else ())
     return Report([Section(tables=[table])], rows, Table(list(map(entry, columns)), rows))
 
 

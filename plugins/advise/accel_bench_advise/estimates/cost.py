@@ -8,7 +8,6 @@ from datetime import date
 from accel_bench.analysis.metrics.cost import (
     instances_needed,
     table_tariff,
-    usd_for_tokens,
     usd_per_million_tokens,
 )
 from accel_bench.analysis.metrics.rate import HourlyRate
@@ -42,7 +41,7 @@ def estimate_cost(
         usd_per_hour=rate.usd_per_hour * machines,
         price=price_words(machines, rate),
         usd_per_million_tokens=a_million,
-        usd=a_million.times(usd_for_tokens(1.0, for_tokens)) if for_tokens else None,
+        usd=a_million.times(for_tokens / 1e6) if for_tokens else None,
     )
 
 

@@ -86,20 +86,27 @@ class DeviceEstimator(NamedTuple):
             one for one in plan.planned if one.experiment.stack.name == plan.baseline
         ] or plan.planned
 
+        estimator = self.estimator(chosen, limits=False)
+        return estimator.estimate(planned)
+
+    def estimator(self, chosen: NamedHardware | None, limits: bool) -> Estimator:
+        """Return what estimates experiments for a device of the table, or for this machine's."""
+
         def replan(planned: Planned, changed: dict[str, Any]) -> Planned:
-            name = planned.experiment.stack.name
+            experiment = planned.experiment
+            kept = {key: value for key, value in experiment.sweep.items() if key not in changed}
             for other in self.plan(chosen, changed).planned:
-                if other.experiment.stack.name == name:
+                same = other.experiment.stack.name == experiment.stack.name
+                if same and other.experiment.sweep == kept:
                     return other
             raise AccelBenchError("no such experiment with these settings")
 
-        estimator = Estimator(
+        return Estimator(
             self.simulator,
             target_of(self.machine, chosen),
             self.stored,
             self.prices,
             self.training,
             replan,
-            limits=False,
+            limits=limits,
         )
-        return estimator.estimate(planned)

@@ -38,7 +38,7 @@ def estimate_report(document: EstimateDocument) -> Report:
     return Report([section], document, Table(FLAT, rows))
 
 
-def _span(form: Callable[[float], str]) -> Callable[[Span], str]:
+def span_text(form: Callable[[float], str]) -> Callable[[Span], str]:
     """Return a form that writes `1.2 to 3.4`, and a span of one value as that value."""
 
     def text(span: Span) -> str:
@@ -71,7 +71,7 @@ def _memory_columns(rows: list[Estimate]) -> list[Column]:
             for rank, part in enumerate(used, start=1)
         ),
         number_column("memory.tensor_bytes", "tensors", "", size),
-        number_column("memory.needed_bytes", "needed", "", _span(size)),
+        number_column("memory.needed_bytes", "needed", "", span_text(size)),
         Column("fit", reader("memory.fit"), kind="word"),
     ]
 
@@ -124,10 +124,12 @@ def _speed_columns(rows: list[Estimate]) -> list[Column]:
         number_column("gpu", "device", "", str),
         number_column("largest_micro_batch_size", "largest batch", "samples", _limit),
         number_column("longest_sequence_length", "longest context", "tokens", _limit),
-        number_column("speed.tokens_per_second", "speed", f"{counted}/s", _span(rate)),
-        number_column("hours", "time", "hours", _span(lambda hours: significant(hours, 3)), 1),
-        number_column("cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", _span(_usd), 2),
-        number_column("cost.usd", "in all", "USD", _span(_usd)),
+        number_column("speed.tokens_per_second", "speed", f"{counted}/s", span_text(rate)),
+        number_column("hours", "time", "hours", span_text(lambda hours: significant(hours, 3)), 1),
+        number_column(
+            "cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", span_text(_usd), 2
+        ),
+        number_column("cost.usd", "in all", "USD", span_text(_usd)),
     ]
 
 

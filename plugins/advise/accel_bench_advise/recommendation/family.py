@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.device_kinds import DeviceKind
+from accel_bench.analysis.facts import DeviceKind
+from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.models import cards_of_family
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench_advise.recommendation.answer import considered, kept_settings
-from accel_bench_advise.recommendation.family_schema import FamilyRecommendation, FamilyRow
 from accel_bench_advise.recommendation.ranking import Ranked, job_time
-from accel_bench_advise.recommendation.schema import Certainty, RecommendRequest
+from accel_bench_advise.recommendation.schema import Certainty, Considered, RecommendRequest
 from accel_bench_advise.recommendation.stored import Recommender, Stored, check_request
 
 Mode: TypeAlias = Literal["train", "inference"]
@@ -25,6 +26,45 @@ WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
 
 SPELT_OUT = 3
 """Recommendations that the answer names; the table has all."""
+
+
+class FamilyRow(Frozen):
+    """What is recommended for one model on one device, to train it or to answer requests."""
+
+    model: str
+    mode: Mode
+    device: str
+    certainty: Certainty
+    """`measured`, `open` where it is not surely better than the runner-up, or `cannot tell`."""
+
+    fastest: bool = False
+    """True if no other device with stored runs of the model is faster in this mode."""
+
+    recommended: Considered | None = None
+    """The stored stack; null where nothing stored may be recommended."""
+
+    runner_up: str = ""
+    settings: dict[str, JsonValue]
+    """Settings of what ran, which the recommendation leaves as they are."""
+
+    why: str = ""
+    """Why nothing is recommended."""
+
+
+class FamilyRecommendation(Document):
+    """What `accel-bench recommend --family FAMILY --format json` prints."""
+
+    family: str
+    gpu: str | None
+    answer: str
+    rows: tuple[FamilyRow, ...] = ()
+    """By model, the largest first, then by mode, then by device, the fastest first."""
+
+    not_stored: tuple[str, ...] = ()
+    """Models of the family of which no run is stored, the largest first."""
+
+    left_out: tuple[str, ...] = ()
+    """Stored rows that are no evidence here, and why."""
 
 
 def recommend_family(

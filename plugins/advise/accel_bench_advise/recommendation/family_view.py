@@ -15,7 +15,7 @@ from accel_bench.analysis.wording import (
     with_spread,
 )
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
-from accel_bench_advise.recommendation.family_schema import FamilyRecommendation, FamilyRow
+from accel_bench_advise.recommendation.family import FamilyRecommendation, FamilyRow
 
 NAMED = 6
 """Models without stored runs that a note names."""

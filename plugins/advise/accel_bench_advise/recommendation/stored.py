@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from accel_bench.analysis.device_kinds import DeviceKind
+from accel_bench.analysis.facts import DeviceKind
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import assignments
 from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_hardware

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.statistics.estimators import Interval
@@ -32,7 +32,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench_advise.estimates.schema import Span
+from accel_bench_advise.estimates.view import span_text
 from accel_bench_advise.recommendation.schema import (
     Considered,
     FittingModels,
@@ -136,14 +136,6 @@ def _name(line: Line) -> str:
     return label(line.row)
 
 
-def _span(form: Callable[[float], str]) -> Callable[[Span], str]:
-    def text(span: Span) -> str:
-        low, high = form(span.low), form(span.high)
-        return low if low == high else f"{low} to {high}"
-
-    return text
-
-
 def _memory(value: Any) -> tuple[str, ...]:
     left = (f"({percent(value.headroom)} left)",) if value.headroom is not None else ()
     return size(value.peak_bytes), value.kind, *left
@@ -195,9 +187,9 @@ OFFERS = (
     Column("device", reader("device"), kind="name"),
     Column("kind", reader("kind"), kind="word"),
     Column("stack", _offered, kind="name"),
-    number_column("tokens_per_second", "speed", "tokens/s", _span(rate)),
-    number_column("hours", "time", "hours", _span(_hours), rank=1),
-    number_column("usd", "in all", "USD", _span(lambda value: f"{value:,.2f}")),
+    number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
+    number_column("hours", "time", "hours", span_text(_hours), rank=1),
+    number_column("usd", "in all", "USD", span_text(lambda value: f"{value:,.2f}")),
     Column("within_budget", reader("within_budget"), "budget", kind="word"),
     Column("within_deadline", reader("within_deadline"), "deadline", kind="word"),
 )
@@ -208,9 +200,9 @@ MODELS = (
     number_column("parameters", "parameters", "1e9", lambda value: significant(value / 1e9, 3)),
     Column("fit", reader("fit"), kind="word"),
     Column("settings", lambda one: settings(one.settings) or None, "with", rank=1),
-    number_column("needed_bytes", "needed", "", _span(size)),
-    number_column("tokens_per_second", "speed", "tokens/s", _span(rate)),
-    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", _span(_hours)),
+    number_column("needed_bytes", "needed", "", span_text(size)),
+    number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
+    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", span_text(_hours)),
 )
 """Columns of models."""
 

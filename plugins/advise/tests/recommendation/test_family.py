@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from accel_bench_advise.recommendation.family import Mode, recommend_family
-from accel_bench_advise.recommendation.family_schema import FamilyRecommendation
+from accel_bench_advise.recommendation.family import FamilyRecommendation, Mode, recommend_family
 from accel_bench_advise.recommendation.family_view import family_report
 from accel_bench_advise.recommendation.schema import RecommendRequest
 from accel_bench_advise.recommendation.stored import Stored

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -37,31 +36,24 @@ OPTIMIZER = "Optimizer.step#"
 """How torch calls the range of an optimizer's step."""
 
 
-@dataclass
-class _Total:
-    kind: Kind
-    calls: int = 0
-    nanoseconds: int = 0
-
-
 def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
     """Return all kernels of the device, or all operations where there is none, the longest first.
 
     Calls and seconds are those of a mean step.
     """
-    totals: dict[tuple[str, Kind], _Total] = {}
+    calls: dict[tuple[str, Kind], int] = defaultdict(int)
+    spent: dict[tuple[str, Kind], int] = defaultdict(int)
     for name, kind, nanoseconds in (one for cycle in cycles for one in _timed(cycle)):
-        total = totals.setdefault((name, kind), _Total(kind))
-        total.calls += 1
-        total.nanoseconds += nanoseconds
+        calls[name, kind] += 1
+        spent[name, kind] += nanoseconds
     found = [
         KernelTime(
             name=name,
-            kind=total.kind,
-            calls=total.calls / steps,
-            seconds=total.nanoseconds / steps / 1e9,
+            kind=kind,
+            calls=calls[name, kind] / steps,
+            seconds=spent[name, kind] / steps / 1e9,
         )
-        for (name, _), total in totals.items()
+        for name, kind in calls
     ]
     return sorted(found, key=lambda one: (-one.seconds, one.name))
 

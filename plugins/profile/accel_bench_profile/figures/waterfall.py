@@ -86,8 +86,6 @@ def profile_waterfall(
             for change in (one, also[one.module])
         )
     ]  # fmt: skip
-    gained, lost = ([one.module for one in named if side(one.change)] for side in (_less, _more))
-    inflation = Inflation(a=_inflation(a, rounds), b=_inflation(b, rounds))
     return ProfileWaterfall(
         scenario=scenario,
         sweep=sweep,
@@ -99,10 +97,12 @@ def profile_waterfall(
         kinds=tuple(_kinds(pairs)),
         modules=tuple(modules),
         unexplained=unexplained,
-        explained=_explained(difference["change"], unexplained.change),
-        gained=tuple(gained),
-        lost=tuple(lost),
-        inflation=inflation,
+        explained=1 - abs(unexplained.change / difference["change"])
+        if difference["change"]
+        else None,
+        gained=tuple(one.module for one in named if one.change < 0),
+        lost=tuple(one.module for one in named if one.change > 0),
+        inflation=Inflation(a=_inflation(a, rounds), b=_inflation(b, rounds)),
         left_inflation=left,
         event_seconds=cost,
         notes=tuple(_notes(a, b, rounds, left)),
@@ -230,20 +230,8 @@ def _is_unexplained(part: Part) -> bool:
     return part[:2] == UNEXPLAINED[:2]
 
 
-def _explained(difference: float, unexplained: float) -> float | None:
-    return 1 - abs(unexplained / difference) if difference else None
-
-
 def _inflation(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> float:
     return fmean(stack.runs[key].inflation for key in rounds)
-
-
-def _less(change: float) -> bool:
-    return change < 0
-
-
-def _more(change: float) -> bool:
-    return change > 0
 
 
 def _notes(

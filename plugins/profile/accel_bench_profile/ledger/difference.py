@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from accel_bench.analysis.schema import Document
@@ -130,10 +130,7 @@ def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
     own = [{OWN: one.pop(OWN)} if OWN in one else {} for one in (old, new)]
     if versions := _differing(old, new):
         yield f"versions differ, which may be all: {'; '.join(versions)}"
-    if settings := _differing(before.work, after.work):
-        more = len(settings) - MOST_SETTINGS
-        rest = f"; and {more} more" if more > 0 else ""
-        yield f"settings differ: {'; '.join(settings[:MOST_SETTINGS])}{rest}"
+    yield from settings_notes(_differing(before.work, after.work))
     for name in ("device", "ranks"):
         was, now = getattr(before, name), getattr(after, name)
         if was != now:
@@ -144,6 +141,14 @@ def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
     yield from dict.fromkeys((*before.left_out, *after.left_out))
     # Last: it differs after every commit of ours, and seldom changes what a step does.
     yield from (f"counted by another version: {one}" for one in _differing(*own))
+
+
+def settings_notes(settings: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence that names settings in which two works differ; nothing without any."""
+    if settings:
+        more = len(settings) - MOST_SETTINGS
+        rest = f"; and {more} more" if more > 0 else ""
+        yield f"settings differ: {'; '.join(settings[:MOST_SETTINGS])}{rest}"
 
 
 def _views(ledger: Ledger) -> int:

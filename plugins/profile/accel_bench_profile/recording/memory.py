@@ -12,10 +12,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.profiler._memory_profiler import Action, Category, TensorKey
 
-from accel_bench.engine import Batch, PhaseName
 from accel_bench.modeling.saved_tensors import one_forward, saved_bytes_by_module
 from accel_bench.run_context import Run
-from accel_bench_profile.figures.memory_schema import MemoryPoint, MemoryTimeline
+from accel_bench_profile.figures.schema import MemoryPoint, MemoryTimeline
+from accel_bench_profile.recording.window import Part
 
 STEPS = 2
 """Steps that are recorded: in the first one gradients may come that stay."""
@@ -53,7 +53,7 @@ class Change(NamedTuple):
     bytes: int
 
 
-class MemoryRecorder:
+class MemoryRecorder(Part):
     """The part of the profile about memory, by torch's profiler in steps of its own.
 
     Following every tensor through every operation takes long, so that nothing is timed in them.
@@ -92,12 +92,6 @@ class MemoryRecorder:
             with_stack=True,
         )
         self._profiler.start()
-
-    def mark(self, phase: PhaseName) -> None:
-        """Do nothing: a timeline has no phases."""
-
-    def end_step(self, batches: Sequence[Batch]) -> None:
-        """Do nothing: the steps are recorded as one."""
 
     def stop(self) -> None:
         """Stop following tensors; write the snapshot."""

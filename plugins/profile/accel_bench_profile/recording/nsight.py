@@ -14,9 +14,10 @@ import torch
 from accel_bench.engine import FOLLOWING, Batch, PhaseName
 from accel_bench.modeling.module_calls import around_modules
 from accel_bench.run_context import Run
+from accel_bench_profile.recording.window import Part
 
 
-class NsightMarks:
+class NsightMarks(Part):
     """The part of the profile that another program records."""
 
     name = "marks for Nsight"

@@ -30,6 +30,7 @@ from accel_bench_profile.figures.summarize import figures_of
 from accel_bench_profile.plugin import ProfileOptions
 from accel_bench_profile.recording.attribution import attribute
 from accel_bench_profile.recording.ranges import ModuleRanges, Preemption, mark_phase
+from accel_bench_profile.recording.window import Part
 
 MOST_EVENTS = 1_000_000
 """Events of all traces of a rank: about 20 MiB compressed, and 300 MiB while they are written."""
@@ -45,7 +46,7 @@ TRACE_SUFFIX = ".pt.trace.json.gz"
 """How TensorBoard knows a trace, after the worker's name and a time."""
 
 
-class Recorder:
+class Recorder(Part):
     """The part of the profile that torch's own profiler makes, by its schedule."""
 
     name = "torch's profiler"

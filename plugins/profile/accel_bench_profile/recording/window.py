@@ -7,10 +7,11 @@ of another. A new part is a class that is named in `parts_of`, and fields of `Ra
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,15 +23,14 @@ from accel_bench.run_context import Run
 from accel_bench.worker.after_window import Stage
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.failure import reasons_of
-from accel_bench_profile.figures.memory_schema import StepScalars
 from accel_bench_profile.figures.reading import PROFILE_FILE, PROFILE_FOLDER, fallback
-from accel_bench_profile.figures.schema import RankProfile
+from accel_bench_profile.figures.schema import RankProfile, StepScalars
 from accel_bench_profile.plugin import ProfileOptions
 
 logger = logging.getLogger("accel_bench")
 
 
-class Part(Protocol):
+class Part(ABC):
     """What records some of the steps. What it raises is a warning of the profile."""
 
     name: str
@@ -40,23 +40,25 @@ class Part(Protocol):
     """Steps that it takes: on every rank as many, whatever fails, since ranks wait for one another.
     """
 
+    @abstractmethod
     def start(self) -> None:
         """Begin to record; called between two steps."""
 
-    def mark(self, phase: PhaseName) -> None:
+    def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most look at no phases
         """End a phase of a step, where the engine marks them."""
 
-    def end_step(self, batches: Sequence[Batch]) -> None:
+    def end_step(self, batches: Sequence[Batch]) -> None:  # noqa: B027 - some record all as one
         """End a step of these micro-batches."""
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027 - some install nothing
         """Take away what `start` has installed; called once, also where a step has raised."""
 
+    @abstractmethod
     def result(self) -> Mapping[str, Any]:
         """Return fields of the rank's `RankProfile`; `warnings` of parts add up."""
 
 
-class StepReader:
+class StepReader(Part):
     """The part of the profile that reads after each step what the window must not be asked for."""
 
     name = "scalars of steps"
@@ -71,9 +73,6 @@ class StepReader:
         """Start the clock of the first step."""
         self._restart()
 
-    def mark(self, phase: PhaseName) -> None:
-        """Do nothing: steps are whole here."""
-
     def end_step(self, batches: Sequence[Batch]) -> None:
         """Wait for the device, and read clock and memory."""
         self._device.synchronize()
@@ -82,9 +81,6 @@ class StepReader:
         tokens = sum(batch.tokens.real for batch in batches)
         self._found.append(StepScalars(seconds=seconds, elements=tokens, memory_bytes=memory))
         self._restart()
-
-    def stop(self) -> None:
-        """Do nothing: nothing was installed."""
 
     def result(self) -> Mapping[str, Any]:
         """Return the steps."""
@@ -178,14 +174,14 @@ class ProfileWindow(Stage):
             self.warnings.append(f"{part.name}: {type(error).__name__}: {error}")
 
 
-class Profiler:
+class Profiler(ProfileWindow):
     """The observer of one rank's steps, which writes the rank's profile."""
 
     def __init__(
         self, run: Run, parts: Sequence[Part], window_step_seconds: float | None = None
     ) -> None:
         self.steps = sum(part.steps for part in parts)
-        self._window = ProfileWindow(parts, clock_of(run).synchronize)
+        super().__init__(parts, clock_of(run).synchronize)
         self._folder = rank_folder(run)
         self._known: dict[str, Any] = {
             "rank": run.rank,
@@ -193,22 +189,10 @@ class Profiler:
             "window_step_seconds": window_step_seconds,
         }
 
-    def start(self) -> None:
-        """Begin with the first part."""
-        self._window.start()
-
-    def mark(self, phase: PhaseName) -> None:
-        """End a phase of a step."""
-        self._window.mark(phase)
-
-    def end_step(self, batches: Sequence[Batch]) -> None:
-        """End a step of these micro-batches."""
-        self._window.end_step(batches)
-
     def fail(self, error: Exception) -> None:
         """Stop, and write what was recorded before a step has failed."""
-        self._window.warnings += reasons_of(error, "observe_steps")
-        self._window.stop()
+        self.warnings += reasons_of(error, "observe_steps")
+        self.stop()
         self.finish()
 
     def finish(self) -> tuple[()]:
@@ -225,10 +209,10 @@ class Profiler:
     def _profile(self) -> RankProfile:
         """Return the profile; where its fields do not fit, one without them that says so."""
         try:
-            return RankProfile(**self._known, **self._window.fields())
+            return RankProfile(**self._known, **self.fields())
         except (TypeError, ValidationError) as error:
             logger.exception("the profile has fields that do not fit")
-            notes = (*self._window.warnings, f"what was recorded does not fit: {error}")
+            notes = (*self.warnings, f"what was recorded does not fit: {error}")
             return RankProfile(**self._known, steps=0, step_seconds=None, warnings=notes)
 
     def _write(self, profile: RankProfile) -> None:
@@ -245,11 +229,6 @@ class Profiler:
 def rank_folder(run: Run) -> Path:
     """Return the folder of a rank's profile."""
     return run.folder / PROFILE_FOLDER / f"rank{run.rank}"
-
-
-def make_profiler(run: Run, request: ProfileOptions, window_step_seconds: float | None) -> Profiler:
-    """Return the observer of a rank with all its parts."""
-    return Profiler(run, parts_of(request, run, rank_folder(run)), window_step_seconds)
 
 
 def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:

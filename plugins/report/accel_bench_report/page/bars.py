@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from accel_bench.analysis.metrics.waterfall import Waterfall
 from accel_bench.analysis.wording import milliseconds, percent, size
 from accel_bench_report.page.memory_parts import IMPORTS, MemoryAtPeak
+from accel_bench_report.page.waterfall import Waterfall
 
 if TYPE_CHECKING:
     from accel_bench_report.page.model import RowView

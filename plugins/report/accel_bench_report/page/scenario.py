@@ -12,8 +12,7 @@ from accel_bench.analysis.checks.comparability import (
     Difference,
     comparability_of_rounds,
 )
-from accel_bench.analysis.metrics.waterfall import Waterfall, waterfall
-from accel_bench.analysis.repetitions import (
+from accel_bench.analysis.reproduction import (
     Repetition,
     StackRepetition,
     judge_repetitions,
@@ -27,6 +26,7 @@ from accel_bench_report.learning.convergence import converge
 from accel_bench_report.learning.schema import ConvergenceDocument
 from accel_bench_report.page.memory_parts import MemoryAtPeak, memory_at_peak
 from accel_bench_report.page.stored_plan import StoredPlan
+from accel_bench_report.page.waterfall import Waterfall, waterfall
 
 Elsewhere = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
 """Tokens per second by experiment and stack, then by command."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from accel_bench.analysis.repetitions import repetition_badge, repetition_text
+from accel_bench.analysis.reproduction import repetition_badge, repetition_text
 from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
     count,

@@ -28,7 +28,7 @@ from accel_bench_report.page.tables import row_origin
 from analysis_factory import STEADY, make_experiment, make_rounds
 from repeated_sessions import make_runs
 
-from accel_bench.analysis.repetitions import Repetition
+from accel_bench.analysis.reproduction import Repetition
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.tables.overview import RunLine, overview
 from accel_bench.result import Status

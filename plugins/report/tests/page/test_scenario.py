@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from accel_bench_report.page.scenario import count_endings, scenario_page
 from accel_bench_report.page.stored_plan import StoredPlan, stored_plan
+from accel_bench_report.page.waterfall import waterfall
 from analysis_factory import STEADY, make_experiment, make_rounds, scaled
 
 from accel_bench.analysis.aggregate import BY_THE_USER
-from accel_bench.analysis.metrics.waterfall import waterfall
 from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.result import RankResult, Result
 

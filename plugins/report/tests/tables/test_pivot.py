@@ -16,7 +16,7 @@ from pivot_factory import BATCH, LENGTH, campaigns, point, rounds
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.facts import device_models
-from accel_bench.analysis.metrics.cost import cost_of_experiments
+from accel_bench.analysis.metrics.cost import usd_per_million_tokens
 from accel_bench.analysis.metrics.rate import HourlyRate, Terms
 from accel_bench.analysis.tables.experiment_keys import find_key
 from accel_bench.analysis.tables.figures import FIGURES
@@ -133,10 +133,11 @@ def test_hours_and_money_are_those_of_cost() -> None:
     rate = HourlyRate(usd_per_hour=3.0, kind="given")
     runs = rounds(point(), STEADY)
     (cell,) = pivot(runs, terms=Terms(rate=rate, tokens=1e9)).cells
-    (cost,) = cost_of_experiments(collect_experiments(runs), rate, 1e9).experiments
-    assert cell.figures["dollars_per_million_tokens"] == cost.usd_per_million_tokens
-    assert cost.usd_for_tokens is not None and cell.figures["dollars"] is not None
-    assert cell.figures["dollars"].median == pytest.approx(cost.usd_for_tokens.median)
+    (row,) = collect_experiments(runs)
+    assert row.tokens_per_second is not None and cell.figures["dollars"] is not None
+    cost = row.tokens_per_second.mapped(lambda speed: usd_per_million_tokens(3.0, 1, speed))
+    assert cell.figures["dollars_per_million_tokens"] == cost
+    assert cell.figures["dollars"].median == pytest.approx(1e3 * cost.median)
     hours = cell.figures["hours"]
     assert hours is not None and hours.median == pytest.approx(1e9 / 1000 / 3600, rel=1e-3)
 

@@ -1,0 +1,85 @@
+"""`accel-bench catalog prices`: the prices of machines, and how they are brought up to date."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from accel_bench.cli.options import Names, takes
+from accel_bench.cli.output import Format, print_rows
+
+app = typer.Typer(help="Prices of machines by the hour, each with its date and source.")
+
+
+@app.command("list")
+def list_prices(output: Format = "table") -> None:
+    """List all prices, those that ship replaced by your own."""
+    from datetime import date
+
+    from accel_bench.catalog.prices import read_prices
+    from accel_bench_advise.price_view import PRICES
+
+    today = date.today()
+    rows = [
+        {
+            **listed.price.model_dump(),
+            "stale": listed.price.is_stale(today),
+            "table": "own" if listed.own else "shipped",
+        }
+        for listed in read_prices()
+    ]
+    print_rows(PRICES, rows, output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """Options of `catalog prices import`."""
+
+    file: Annotated[
+        Path, typer.Argument(help="A catalog: CSV with the columns of SkyPilot's vms.csv.")
+    ]
+    provider: Annotated[
+        str | None,
+        typer.Option(help="Whose prices they are; else the file's name, or that of its folder."),
+    ] = None
+    region: Annotated[Names, typer.Option(help="Take this region only; can be repeated.")] = None
+    instance: Annotated[
+        Names, typer.Option(help="Take this kind of machine only; can be repeated.")
+    ] = None
+    date: Annotated[
+        str | None,
+        typer.Option(help="Day on which the prices held, YYYY-MM-DD; else when the file changed."),
+    ] = None
+    source: Annotated[str | None, typer.Option(help="Where the file comes from.")] = None
+
+
+@app.command("import")
+@takes(ImportOptions)
+def import_prices(options: ImportOptions) -> None:
+    """Write prices of a catalog into your own table.
+
+    Your table is the file that ACCEL_BENCH_PRICES names, else accel-bench/prices.yaml in the
+    configuration folder. Rows for the same provider, instance and region are replaced, others stay;
+    the version before is kept beside it as prices.yaml.bak.
+    """
+    from accel_bench.analysis.wording import count
+    from accel_bench.errors import PriceError
+    from accel_bench_advise.price_import import add_to_user_table, origin_of, read_catalog
+
+    file = options.file
+    origin = origin_of(file, options.provider, options.source, options.date)
+    catalog = read_catalog(file, origin, options.region or (), options.instance or ())
+    if not catalog.prices:
+        raise PriceError(
+            f"{file} holds no price of a machine with accelerators that the options name"
+        )
+    table = add_to_user_table(catalog.prices)
+    left_out = ", ".join(f"{number} with {why}" for why, number in catalog.left_out.items())
+    prices = count(len(catalog.prices), "price")
+    typer.echo(
+        f"{prices} of {origin.provider}, dated {origin.date}, now in {table}"
+        + (f"; rows left out: {left_out}" if left_out else "")
+    )

@@ -1,0 +1,73 @@
+"""Prices that are written into the user's own table are read back as they were."""
+
+from __future__ import annotations
+
+import pwd
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from accel_bench_advise.price_import import add_to_user_table, leading_comments, merge, table_text
+
+from accel_bench.catalog.prices import Price, user_prices
+from accel_bench.errors import PriceError
+
+
+def price(**changes: Any) -> Price:
+    """A row of a table."""
+    fields = {
+        "provider": "aws",
+        "instance": "p4d.24xlarge",
+        "region": "us-east-1",
+        "device": "a100-sxm-40gb",
+        "devices": 8,
+        "usd_per_hour": 20.0,
+        "source": "my contract",
+        "date": "2026-01-02",
+    }
+    return Price(**{**fields, **changes})
+
+
+def test_a_user_without_a_home_is_told_how_to_have_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("ACCEL_BENCH_PRICES", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(PriceError, match="stands for no home folder here; let ACCEL_BENCH_PRICES"):
+        add_to_user_table([price()])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_written_table_reads_back_the_same(tmp_path: Path) -> None:
+    rows = [
+        price(),
+        price(instance='odd: "name" #1, {x}', region="", spot_usd_per_hour=1e-3),
+        price(instance="Zürich\\1", source="- [a]", usd_per_hour=1e5),
+    ]
+    path = tmp_path / "table.yaml"
+    path.write_text(table_text(rows, "# mine\n"), encoding="utf8")
+    assert user_prices(path) == rows
+
+
+def test_a_table_does_not_grow_beyond_what_can_be_read() -> None:
+    rows = [price(instance=f"i{number}", source="x" * 500) for number in range(4000)]
+    with pytest.raises(PriceError, match="import fewer regions"):
+        table_text(rows)
+
+
+def test_merged_rows_are_sorted_and_the_new_ones_win() -> None:
+    old = [price(), price(instance="b")]
+    new = [price(usd_per_hour=1.0), price(instance="a")]
+    merged = merge(old, new)
+    assert [one.instance for one in merged] == ["a", "b", "p4d.24xlarge"]
+    assert merged[2].usd_per_hour == 1.0
+
+
+def test_only_the_comment_at_the_head_of_a_table_is_its_head() -> None:
+    assert leading_comments("# a\n\n# b\nprices:\n# c\n") == "# a\n\n# b\n"
+    assert leading_comments("prices: []\n") == ""

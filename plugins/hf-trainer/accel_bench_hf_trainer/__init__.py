@@ -1,0 +1,1 @@
+"""The engine `hf-trainer`: steps through `transformers.Trainer`."""

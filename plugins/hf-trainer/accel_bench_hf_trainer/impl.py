@@ -1,0 +1,216 @@
+"""Trainer, made to do the work of the plain loop: our batches, optimizer, loss and stopwatch.
+
+What would wait for the device in a step is off: the filter of losses that are not finite, logging,
+the count of tokens, the norm of gradients that are not clipped, and copies that block. What else
+Trainer does in a step it does here too. Under `fp16-autocast` the gradient scaler waits in each
+step, as in the plain loop; after the last one Trainer reads its own sum of losses, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy
+import torch
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from accel_bench import Batch, Run, Stopwatch
+from accel_bench.modeling.contract import check_model, check_precision
+from accel_bench.modeling.process_group import backend_of
+from accel_bench.modeling.random_state import keep_random_state
+from accel_bench_hf_trainer.engine import HFTrainerOptions
+
+LAUNCHER_VARIABLES = ("ACCELERATE_", "FSDP_", "LOCAL_", "MPI_", "MV2_", "OMPI_", "PMI_")
+"""Beginnings of variables by which accelerate would learn of another launcher, or be configured."""
+
+
+class HFTrainerEngine:
+    """Takes optimizer steps on `run.model` with Trainer. Raises ScenarioError for fp16 on a CPU."""
+
+    def __init__(self, run: Run, options: HFTrainerOptions) -> None:
+        check_model(run)
+        with _random_state_kept(run), _processes_as_they_are(run):
+            self._trainer = LappedTrainer(run, training_arguments(run, options))
+
+    def run(self, stopwatch: Stopwatch) -> None:
+        """While the stopwatch runs: one optimizer step of Trainer, one lap."""
+        if stopwatch.running:
+            self._trainer.stopwatch = stopwatch
+            self._trainer.train()
+
+    def evidence(self) -> dict[str, Any]:
+        """Return JSON of Trainer's state, with its steps from the start of its training."""
+        trainer = self._trainer
+        return {
+            "steps": trainer.state.global_step,
+            "processes": trainer.args.world_size,
+            "wrapped_model": type(trainer.model_wrapped).__name__,
+            "mixed_precision": trainer.accelerator.mixed_precision,
+            "distributed_type": str(trainer.accelerator.distributed_type.value),
+            "schedule": type(trainer.lr_scheduler).__name__,
+        }
+
+
+class LappedTrainer(Trainer):
+    """Trainer that takes ready micro-batches and laps a stopwatch.
+
+    The loss of a micro-batch is its sum over supervised elements divided by those of the whole
+    step, over micro-batches and ranks, as in the plain loop; gradients are averaged over ranks, so
+    it is multiplied by their number to make that a sum.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, run: Run, arguments: TrainingArguments) -> None:
+        self.stopwatch: Stopwatch
+        self.step_batches: list[Batch] = []
+        self.step_loss = torch.zeros(())
+        self._batches: Iterator[Batch] = run.batches
+        self._loss = run.loss
+        self._gradient_scale = float(run.world_size)
+        constant = torch.optim.lr_scheduler.LambdaLR(run.optimizer, lambda _: 1.0)
+        super().__init__(
+            model=run.model,
+            args=arguments,
+            callbacks=[Laps(run, self)],
+            optimizers=(run.optimizer, constant),
+        )
+        # Before `loss_is_scaled_for_ga` was there, this meant that the loss needs no more scaling.
+        self.model_accepts_loss_kwargs = True
+        self.remove_callback(PrinterCallback)
+
+    def get_train_dataloader(self) -> Any:
+        """Return our batches as they are: accelerate would shard, collate and copy them again."""
+        return self._batches
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Take the micro-batches of a step, and the tokens that its loss is divided by."""
+        self.step_batches = list(islice(epoch_iterator, num_batches))
+        self.step_loss = torch.zeros((), device=device)
+        inputs = [dict(batch.inputs) for batch in self.step_batches]
+        return inputs, self.step_batches[0].supervised_in_step
+
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Run forward and backward of a micro-batch; its inputs are copied without waiting."""
+        on_device = {k: v.to(self.args.device, non_blocking=True) for k, v in inputs.items()}
+        self.stopwatch.mark("data")
+        loss: torch.Tensor = super().training_step(model, on_device, num_items_in_batch)
+        self.stopwatch.mark("backward")
+        return loss
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return the task's loss; Trainer asks for outputs where it evaluates, which is off."""
+        loss = self._loss(model, inputs, num_items_in_batch)
+        self.step_loss += loss.detach()
+        self.stopwatch.mark("forward")
+        scaled = loss * self._gradient_scale
+        return (scaled, None) if return_outputs else scaled
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Return what clipping has computed: else Trainer walks all gradients for its log."""
+        return grad_norm
+
+
+class Laps(TrainerCallback):
+    """Ends a step with a lap, and the training with the stopwatch."""
+
+    def __init__(self, run: Run, trainer: LappedTrainer) -> None:
+        self._run = run
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let core read back the model as Trainer has wrapped it."""
+        self._run.model = self._trainer.model_wrapped
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Lap: the parameters are updated, and the gradients gone."""
+        trainer = self._trainer
+        trainer.stopwatch.mark("optimizer")
+        trainer.stopwatch.lap(trainer.step_batches, trainer.step_loss)
+        control.should_training_stop = not trainer.stopwatch.running
+        return control
+
+
+def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments:
+    """Return the scenario in Trainer's words; what the scenario does not set is off.
+
+    Gradient checkpointing is not mentioned: the model already has it. Raises ScenarioError for fp16
+    on a CPU, which Trainer accepts, and then computes in float32.
+    """
+    check_precision(run)
+    train = run.scenario.train
+    arguments = TrainingArguments(
+        output_dir=str(run.folder),
+        max_steps=sys.maxsize,
+        per_device_train_batch_size=train.micro_batch_size,
+        gradient_accumulation_steps=train.gradient_accumulation,
+        max_grad_norm=train.max_grad_norm or 0.0,
+        seed=train.seed,
+        use_cpu=run.device.type == "cpu",
+        bf16=train.precision == "bf16-autocast",
+        fp16=train.precision == "fp16-autocast",
+        label_names=["labels"],
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        ddp_backend=backend_of(run.device) if run.world_size > 1 else None,
+        ddp_broadcast_buffers=False,
+        ddp_bucket_cap_mb=options.ddp_bucket_cap_mb,
+        ddp_static_graph=options.ddp_static_graph,
+        ddp_find_unused_parameters=options.ddp_find_unused_parameters,
+    )
+    # One process that sees several devices would spread every batch over all of them.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+@contextlib.contextmanager
+def _random_state_kept(run: Run) -> Iterator[None]:
+    """Undo Trainer's seeding: with it, dropout would not be that of other engines."""
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
+    with keep_random_state(str(run.device)):
+        yield
+    random.setstate(python_state)
+    numpy.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def _processes_as_they_are(run: Run) -> Iterator[None]:
+    """Describe the process group to accelerate by the variables that it reads.
+
+    It would else take other launchers' variables for its own, and set the number of threads. It
+    leaves variables of its own behind: they go too.
+    """
+    before = dict(os.environ)
+    described = {"RANK": run.rank, "WORLD_SIZE": run.world_size}
+    if run.world_size > 1:
+        local_size = run.scenario.resources.devices
+        described |= {"LOCAL_RANK": run.local_rank, "LOCAL_WORLD_SIZE": local_size}
+    described["OMP_NUM_THREADS"] = torch.get_num_threads()
+    for name in filter(lambda name: name.startswith(LAUNCHER_VARIABLES), before):
+        del os.environ[name]
+    os.environ.update({name: str(number) for name, number in described.items()})
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)

@@ -1,0 +1,228 @@
+"""From a device's readings to a rank's metrics: energy, power, memory, throttling, strangers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from accel_bench import Metric, Window, nvml
+from accel_bench_metrics.nvml_fields import field_of, metric_name
+from accel_bench_metrics.nvml_sampler import Series, Track
+
+MINIMUM_SECONDS = 2.0
+"""Shortest window whose energy means something: the counter moves every tenth of a second or so."""
+
+MEMORY_KINDS = {"process": "process", "device": "device_above_start"}
+"""How memory was measured, by option."""
+
+
+class NoFigureError(Exception):
+    """Why there is no number.
+
+    It degrades the run where there should be one: NVML is missing or denied, or a device is lost.
+    """
+
+    def __init__(self, reason: str, degrades: bool = False) -> None:
+        super().__init__(reason)
+        self.degrades = degrades
+
+
+@dataclass(frozen=True)
+class DeviceRank:
+    """A rank, with the window that it measured and the readings of the device that it used."""
+
+    rank: int
+    window: Window | None
+    track: Track | NoFigureError
+
+    def readings(self, subject: str) -> Track:
+        """Return the readings of the device. Raises NoFigureError without those of the subject.
+
+        What was read before a device was lost is not used: it could be too low.
+        """
+        if isinstance(self.track, NoFigureError):
+            raise self.track
+        if problem := self.track.problems.get(subject):
+            raise NoFigureError(f"nvml: {problem}", degrades=True)
+        return self.track
+
+    def measured_window(self, minimum_seconds: float = 0.0) -> Window:
+        """Return the window. Raises NoFigureError without one, or when it is too short."""
+        if self.window is None:
+            raise NoFigureError("no window was measured")
+        seconds = self.window.ended - self.window.started
+        if seconds < minimum_seconds:
+            raise NoFigureError(
+                f"the window of {seconds:.2f} s is shorter than {minimum_seconds:g} s"
+            )
+        return self.window
+
+    def metric(
+        self, name: str, unit: str, read: Callable[[], tuple[float, str]], **more: Any
+    ) -> Metric:
+        """Return a metric of this rank's device.
+
+        `read` returns the number and what is wrong with it; NoFigureError makes it null.
+        """
+        value: float | None
+        try:
+            value, reason = read()
+            degrades = bool(reason)
+        except NoFigureError as error:
+            value, reason, degrades = None, str(error), error.degrades
+        facts = {"scope": "device", "better": "lower", "rank": self.rank, **more}
+        return Metric(name=name, value=value, unit=unit, reason=reason, degrades=degrades, **facts)
+
+
+def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
+    """Return all metrics of one rank; `memory` are the ways of measuring it."""
+    for way in memory:
+        facts = {"kind": MEMORY_KINDS[way], "scope": "rank" if way == "process" else "device"}
+        for name, figure, in_window in (
+            ("nvml_peak_memory_bytes", "run_peak_driver", False),
+            ("nvml_window_peak_memory_bytes", "peak_driver", True),
+        ):
+            peak = partial(_peak, rank, way, in_window)
+            yield rank.metric(name, "bytes", peak, figure=figure, **facts)
+    yield rank.metric("gpu_board_energy_joules", "J", partial(_energy, rank))
+    # An independent check of the energy.
+    yield rank.metric("gpu_board_power_watts", "W", partial(_power, rank))
+    yield rank.metric("gpu_throttled_fraction", "1", partial(_throttled_fraction, rank))
+    yield rank.metric("gpu_other_processes", "1", partial(_other_processes, rank))
+
+
+def field_metrics(rank: DeviceRank, fields: Iterable[str]) -> Iterable[Metric]:
+    """Return the fields that were sampled over time: a number for the window, and the series.
+
+    They describe a run and judge none: one that cannot be read is null, and degrades nothing.
+    """
+    for name in fields:
+        track = rank.track if isinstance(rank.track, Track) else None
+        yield rank.metric(
+            metric_name(name),
+            field_of(name).unit,
+            partial(_field, rank, name),
+            better="neither",
+            kind="last" if field_of(name).counts else "mean",
+            series=track.fields[name][1].stored() if track else None,
+        )
+
+
+def energy_joules(
+    times: Sequence[float], millijoules: Sequence[float], started: float, ended: float
+) -> float | None:
+    """Return the energy from `started` to `ended`, the counter interpolated between two readings.
+
+    None when the readings do not cover that time, or when the counter went back.
+    """
+    if len(times) < 2 or started < times[0] or ended > times[-1]:
+        return None
+    inside = [value for at, value in zip(times, millijoules, strict=True) if started < at < ended]
+    first, last = (_between(times, millijoules, at) for at in (started, ended))
+    if any(b < a for a, b in pairwise([first, *inside, last])):
+        return None
+    return (last - first) / 1000
+
+
+def mean_watts(
+    times: Sequence[float], watts: Sequence[float], started: float, ended: float
+) -> float | None:
+    """Return the mean power from `started` to `ended`, by trapezia.
+
+    None when the readings do not cover that time.
+    """
+    if len(times) < 2 or ended <= started or started < times[0] or ended > times[-1]:
+        return None
+    inside = [(at, w) for at, w in zip(times, watts, strict=True) if started < at < ended]
+    ends = [(at, _between(times, watts, at)) for at in (started, ended)]
+    points = [ends[0], *inside, ends[1]]
+    joules = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
+    return joules / (ended - started)
+
+
+def _between(times: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Return the value at a time, on the straight line between the readings around it."""
+    after = next(index for index, time in enumerate(times) if time >= at)
+    if times[after] == at or after == 0:
+        return values[after]
+    fraction = (at - times[after - 1]) / (times[after] - times[after - 1])
+    return values[after - 1] + fraction * (values[after] - values[after - 1])
+
+
+def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int, str]:
+    """Return the largest reading; of a whole device, less what was in use before the rank."""
+    if way == "device":
+        readings = rank.readings("memory").memory_bytes
+    else:
+        readings = rank.readings("processes").rank_bytes.get(rank.rank, Series())
+    values: Sequence[int] = readings.values
+    if values and in_window:
+        window = rank.measured_window()
+        values = readings.within(window.started, window.ended)
+    if not values:
+        raise NoFigureError(f"NVML does not list the memory of the {way}")
+    start = readings.values[0] if way == "device" else 0
+    return max(0, max(values) - start), ""
+
+
+def _field(rank: DeviceRank, name: str) -> tuple[float, str]:
+    try:
+        field, series = rank.readings(name).fields[name]
+    except NoFigureError as error:
+        raise NoFigureError(str(error)) from error
+    if not series.times:
+        raise NoFigureError(f"the device has no reading of {name}")
+    window = rank.measured_window()
+    if field.counts:
+        return series.within(window.started, window.ended)[-1], ""
+    value = series.mean(window.started, window.ended)
+    if value is None:
+        raise NoFigureError(f"nvml: the readings of {name} do not cover the window")
+    return value, ""
+
+
+def _energy(rank: DeviceRank) -> tuple[float, str]:
+    return _over_window(rank, "energy counter", rank.readings("energy").energy, energy_joules)
+
+
+def _power(rank: DeviceRank) -> tuple[float, str]:
+    return _over_window(rank, "power", rank.readings("power").power, mean_watts)
+
+
+def _over_window(
+    rank: DeviceRank, what: str, series: Series, integrate: Callable[..., float | None]
+) -> tuple[float, str]:
+    window = rank.measured_window(MINIMUM_SECONDS)
+    value = integrate(series.times, series.values, window.started, window.ended)
+    if value is not None:
+        return value, ""
+    if not series.times:
+        raise NoFigureError(f"the device has no reading of its {what}")
+    raise NoFigureError(f"nvml: the readings of the {what} do not cover the window", degrades=True)
+
+
+def _throttled_fraction(rank: DeviceRank) -> tuple[float, str]:
+    """Return the fraction of the window's readings in which something unusual slows the clocks."""
+    track, window = rank.readings("clocks"), rank.measured_window()
+    readings = zip(track.limits.times, track.limits.values, strict=True)
+    masks = [int(mask) for at, mask in readings if window.started <= at <= window.ended]
+    if not masks:
+        raise NoFigureError("the clocks were not read in the window")
+    limits = [nvml.throttled(nvml.limits_in(mask)) for mask in masks]
+    fraction = sum(map(bool, limits)) / len(limits)
+    words = ", ".join(sorted({limit for found in limits for limit in found}))
+    reason = f"throttled: {words} in {100 * fraction:.0f} % of the window on {track.device.uuid}"
+    return fraction, reason if fraction else ""
+
+
+def _other_processes(rank: DeviceRank) -> tuple[int, str]:
+    """Return how many processes that are not ours were on the device while the ranks ran."""
+    track = rank.readings("processes")
+    others = track.other_processes.values()
+    if not track.rank_bytes and not others:
+        raise NoFigureError("NVML does not list the rank's own process")
+    uuid = track.device.uuid
+    return len(others), "; ".join(nvml.other_process_reason(p.pid, p.name, uuid) for p in others)

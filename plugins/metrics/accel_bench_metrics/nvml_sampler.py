@@ -1,0 +1,244 @@
+"""Sample devices through NVML in a thread of the parent, and keep what changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import mul
+from typing import Any, Literal, get_args
+
+from accel_bench import LocalProcess, TimeSeries, nvml
+from accel_bench_metrics.nvml_fields import NVMLField, field_of
+
+STOP_SECONDS = 5.0
+"""Longest time that the last reading may take."""
+
+ENERGY_SECONDS = 0.01
+"""A reading of the energy counter that takes longer was interrupted: when it was is not known."""
+
+ENERGY_READINGS = 3
+"""How often it is read at most to have one that was not."""
+
+Subject = Literal["energy", "power", "clocks", "memory", "processes"]
+"""What is read of a device."""
+
+
+class Series:
+    """Readings of a figure, each with its time in seconds."""
+
+    def __init__(self, typecode: str = "d") -> None:
+        self.times = array("d")
+        self.values: array[Any] = array(typecode)
+        self.until = 0.0
+        """When it was last read."""
+
+    def add(self, value: float, at: float) -> None:
+        """Keep a reading."""
+        self.times.append(at)
+        self.values.append(value)
+
+    def add_change(self, value: float, at: float) -> None:
+        """Keep a reading unless it is that of before."""
+        self.until = at
+        if not self.values or self.values[-1] != value:
+            self.add(value, at)
+
+    def within(self, started: float, ended: float) -> Sequence[int]:
+        """Return the values that there were at some time from `started` to `ended`.
+
+        For series of changes: the value before `started` counts.
+        """
+        first = max(0, bisect_right(self.times, started) - 1)
+        return self.values[first : bisect_right(self.times, ended)]
+
+    def mean(self, started: float, ended: float) -> float | None:
+        """Return the mean from `started` to `ended`, of which a change counts until the next one.
+
+        None when the readings do not cover that time.
+        """
+        if not self.times or ended <= started or started < self.times[0] or ended > self.until:
+            return None
+        inside = [at for at in self.times if started < at < ended]
+        values = self.within(started, ended)
+        lengths = [after - before for before, after in pairwise([started, *inside, ended])]
+        return sum(map(mul, values, lengths)) / (ended - started)
+
+    def stored(self) -> TimeSeries | None:
+        """Return it as it is stored, with the last reading even if nothing had changed."""
+        if not self.times:
+            return None
+        last = [self.until] if self.until > self.times[-1] else []
+        times = tuple(round(at, 3) for at in (*self.times, *last))
+        return TimeSeries(times=times, values=(*self.values, *self.values[-1:][: len(last)]))
+
+
+class Track:
+    """Readings of one device, with time.monotonic() in seconds."""
+
+    def __init__(self, device: nvml.NVMLDevice, fields: Sequence[str] = ()) -> None:
+        self.device = device
+        self.fields = {name: (field_of(name), Series()) for name in fields}
+        """Fields that are sampled over time, by name; changes alone."""
+
+        self.problems: dict[str, str] = {}
+        """Why it does not answer any more, by subject or by name of a field."""
+
+        self.memory_bytes = Series("Q")
+        """Memory in use on the whole device; changes alone."""
+
+        self.rank_bytes: dict[int, Series] = {}
+        """Memory of each rank's processes, where NVML lists it; changes alone."""
+
+        self.energy = Series()
+        """Millijoules since the driver was loaded."""
+
+        self.power = Series()
+        """Watts."""
+
+        self.limits = Series("Q")
+        """What limits its clocks, as NVML's bits."""
+
+        self.other_processes: dict[int, nvml.GPUProcess] = {}
+        """Processes that are not ours, by pid."""
+
+    def read(self, family: Family) -> None:
+        """Take one reading of everything that was not refused before."""
+        readers: dict[str, Callable[[], None]] = {
+            "energy": self._read_energy,
+            "power": self._read_power,
+            "clocks": self._read_limits,
+            "memory": self._read_memory,
+            "processes": lambda: self._read_processes(family),
+            **{name: partial(self._read_field, *one) for name, one in self.fields.items()},
+        }
+        for subject, reader in readers.items():
+            if subject not in self.problems:
+                try:
+                    reader()
+                except nvml.NoReadingError as error:
+                    self.problems[subject] = str(error)
+
+    def _read_field(self, field: NVMLField, series: Series) -> None:
+        if (value := field.read(self.device)) is not None:
+            series.add_change(value, at=time.monotonic())
+
+    def _read_energy(self) -> None:
+        """Read the counter; where other work came in between, again, and keep the best of it."""
+        readings: list[tuple[float, float, float]] = []
+        while len(readings) < ENERGY_READINGS:
+            before = time.monotonic()
+            if (energy := self.device.ask("GetTotalEnergyConsumption")) is None:
+                return
+            took = time.monotonic() - before
+            readings.append((took, before + took / 2, energy))
+            if took <= ENERGY_SECONDS:
+                break
+        _, at, energy = min(readings)
+        self.energy.add(energy, at=at)
+
+    def _read_power(self) -> None:
+        if (milliwatts := self.device.ask("GetPowerUsage")) is not None:
+            self.power.add(milliwatts / 1000, at=time.monotonic())
+
+    def _read_limits(self) -> None:
+        if (mask := nvml.clock_limit_mask(self.device)) is not None:
+            self.limits.add(mask, at=time.monotonic())
+
+    def _read_memory(self) -> None:
+        if (memory := self.device.ask("GetMemoryInfo")) is not None:
+            self.memory_bytes.add_change(memory.used, at=time.monotonic())
+
+    def _read_processes(self, family: Family) -> None:
+        processes = nvml.compute_processes(self.device) or ()
+        owners = {process.pid: family.owner(process.pid) for process in processes}
+        for rank in {owner for owner in owners.values() if owner is not None}:
+            sizes = [p.memory_bytes for p in processes if owners[p.pid] == rank]
+            if None not in sizes:
+                used = sum(size for size in sizes if size is not None)
+                self.rank_bytes.setdefault(rank, Series("Q")).add_change(used, time.monotonic())
+        if any(owner is not None for owner in owners.values()):
+            # In a container NVML may number processes as the host does: only where it lists ours
+            # are the others strangers.
+            self.other_processes |= {p.pid: p for p in processes if owners[p.pid] is None}
+
+
+class Family:
+    """Which processes belong to which rank."""
+
+    def __init__(self, pids: Mapping[int, int | None], run_id: str) -> None:
+        self._ranks = {pid: rank for rank, pid in pids.items() if pid is not None}
+        self._run_id = run_id
+        self._known: dict[int, int | None] = dict(self._ranks)
+
+    def owner(self, pid: int) -> int | None:
+        """Return the rank that is the process, or that has started it; None for a stranger."""
+        if pid not in self._known:
+            self._known[pid] = self._find(pid)
+        return self._known[pid]
+
+    def _find(self, pid: int) -> int | None:
+        import psutil
+
+        try:
+            process = psutil.Process(pid)
+            for parent in process.parents():
+                if parent.pid in self._ranks:
+                    return self._ranks[parent.pid]
+            run, _, rank = process.environ().get(LocalProcess.MARK, "").rpartition("/")
+        except psutil.Error:
+            return None
+        return int(rank) if run == self._run_id and rank.isdigit() else None
+
+
+class Sampler:
+    """The thread. The first reading is taken before it starts, and shows what was there before."""
+
+    def __init__(
+        self,
+        devices: Iterable[nvml.NVMLDevice],
+        pids: Mapping[int, int | None],
+        run_id: str,
+        interval_seconds: float,
+        fields: Sequence[str] = (),
+    ) -> None:
+        self.tracks = {device.uuid: Track(device, fields) for device in devices}
+        self.error: Exception | None = None
+        """Why the sampler itself failed."""
+
+        self._family = Family(pids, run_id)
+        self._interval = interval_seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
+
+    def start(self) -> None:
+        """Read once, then go on in the background."""
+        self._read()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read once more and end; a device that does not answer in time counts as lost."""
+        self._stopping.set()
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            for track in self.tracks.values():
+                problem = f"NVML fails: no answer within {STOP_SECONDS:g} s"
+                subjects = (*get_args(Subject), *track.fields)
+                track.problems = dict.fromkeys(subjects, problem)
+
+    def _run(self) -> None:
+        """Sample until `stop`, then once more: the windows have ended by then."""
+        try:
+            while not self._stopping.wait(self._interval):
+                self._read()
+            self._read()
+        except Exception as error:
+            self.error = error
+
+    def _read(self) -> None:
+        for track in self.tracks.values():
+            track.read(self._family)
