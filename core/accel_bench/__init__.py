@@ -34,7 +34,7 @@ from importlib import import_module  # noqa: E402
 from itertools import chain  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
-from accel_bench._version import __version__ as __version__  # noqa: E402
+from accel_bench.documents.version import __version__ as __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from accel_bench.analysis.compare import ExperimentComparison as ExperimentComparison

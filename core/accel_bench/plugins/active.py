@@ -20,7 +20,6 @@ from accel_bench.plugins.forked import note_call
 from accel_bench.plugins.loading import TookTooLongError, limit_seconds, time_limit
 from accel_bench.plugins.validation import marked_methods, validation_problems
 from accel_bench.result import PluginVersion
-from accel_bench.run_context import Run
 from accel_bench.task import Task
 
 LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_difference"
@@ -254,10 +253,9 @@ def problem_of(error: BaseException) -> str:
 @contextlib.contextmanager
 def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Attribute to a plugin what its hook raises, and what it registers with the run."""
-    run = arguments.get("run")
-    registers = run.calling(plugin) if isinstance(run, Run) else contextlib.nullcontext()
+    calling = getattr(arguments.get("run"), "calling", contextlib.nullcontext)
     limited = time_limit(limit_seconds()) if hook in LIMITED else contextlib.nullcontext()
-    with attribute_errors_to(plugin, hook), registers, limited:
+    with attribute_errors_to(plugin, hook), calling(plugin), limited:
         yield
 
 
