@@ -22,9 +22,9 @@ from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Provenance, Result
 from accel_bench.runner.at_once import run_points
 from accel_bench.runner.heartbeats import Progress
+from accel_bench.runner.observers import Trackers
 from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.sweep_point import SweepPoint
-from accel_bench.runner.trackers import Trackers
 from accel_bench.store.database import Store
 from accel_bench.store.repetitions import REPEATED
 from accel_bench.store.sessions import SessionRecord

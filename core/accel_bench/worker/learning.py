@@ -17,7 +17,7 @@ from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.evaluation import Evaluator
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.record import RankRecord
-from accel_bench.worker.samples import Lap, counted, sample_of
+from accel_bench.worker.samples import Lap, counted, samples_of
 
 
 class LearningSteps(Stage):
@@ -96,13 +96,8 @@ class LearningSteps(Stage):
 
     def _keep_steps(self) -> None:
         """Turn the laps since the last evaluation into samples."""
-        host, device = self._clock.read()
         laps, self._laps = self._laps, []
-        first = self._first + len(self._steps)
-        self._steps += [
-            sample_of(first + i, host[i], device[i] if device is not None else None, *lap)
-            for i, lap in enumerate(laps)
-        ]
+        self._steps += samples_of(self._first + len(self._steps), self._clock.read(), laps)
         self._keep()
 
     def _evaluate(self, step: int) -> None:

@@ -41,6 +41,17 @@ def sample_of(
     )
 
 
+def samples_of(
+    first: int, seconds: tuple[list[float], list[float] | None], laps: Sequence[Lap]
+) -> list[Sample]:
+    """Return the samples of laps, numbered from `first`; `seconds` are those of host and device."""
+    host, device = seconds
+    return [
+        sample_of(first + i, host[i], None if device is None else device[i], *lap)
+        for i, lap in enumerate(laps)
+    ]
+
+
 def _sum_of_known(counts: Sequence[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None

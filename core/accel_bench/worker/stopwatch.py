@@ -19,7 +19,7 @@ from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
 from accel_bench.worker.after_window import PhaseSplitter, Stage
 from accel_bench.worker.clocks import HostClock
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.samples import Lap, counted, sample_of
+from accel_bench.worker.samples import Lap, counted, samples_of
 
 PLATEAU_STEPS = 5
 """Steps on each side whose medians are compared; `auto` takes at least twice as many."""
@@ -212,14 +212,9 @@ class WindowStopwatch:
 
     def _read_samples(self, first: int) -> list[Sample]:
         """Turn the laps since the last reading into samples, numbered from `first`."""
-        host, device = self.clock.read()
+        seconds = self.clock.read()
         laps, self._laps = self._laps, []
-        if self._resumed:
-            host, device = self._leave_out(host, device)
-        return [
-            sample_of(first + i, host[i], device[i] if device is not None else None, *lap)
-            for i, lap in enumerate(laps)
-        ]
+        return samples_of(first, self._leave_out(*seconds) if self._resumed else seconds, laps)
 
 
 def refuse_resume() -> None:

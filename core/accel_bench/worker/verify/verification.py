@@ -6,9 +6,10 @@ first step showed is read once more in a step after the window, which is no part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.engine import Batch
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
@@ -18,12 +19,19 @@ from accel_bench.worker.after_window import Stage
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.record import RankRecord
 from accel_bench.worker.verify.counted_tokens import CountedTokens
-from accel_bench.worker.verify.drift import read_dropout
+from accel_bench.worker.verify.drift import State, changes, read_dropout, read_state
 from accel_bench.worker.verify.effective import differences, read_effective, used_device
 from accel_bench.worker.verify.forward_pass import ForwardPass
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+from accel_bench.worker.verify.optimizer_steps import (
+    Reading,
+    StepCounter,
+    node_reasons,
+    progress_reasons,
+    read_progress,
+    window_reasons,
+)
 from accel_bench.worker.verify.update import UpdateSketch
-from accel_bench.worker.verify.witness import WindowWitness
 
 
 class LaterStep(Stage):
@@ -65,6 +73,68 @@ class LaterStep(Stage):
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+class WindowWitness:
+    """Reads the state at the end of the first step and after the window, and counts steps.
+
+    In the warm-up it reads before each lap; in the window it does nothing.
+    """
+
+    def __init__(self, run: Run, probe: FirstStepProbe) -> None:
+        self._run = run
+        self._probe = probe
+        self._first: State | None = None
+        self._counter = StepCounter(run.model.parameters())
+        self._readings: list[Reading] = []
+
+    def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
+        """Return the lap of warm-up steps with a reading before it."""
+
+        def watched_lap(*arguments: Any) -> None:
+            if not self._probe.frozen:
+                self._first = self._first or read_state(self._run)
+            self._probe.end_step()
+            self._counter.see_step()
+            if not self._readings:
+                self.read(steps=1)
+            lap(*arguments)
+
+        return watched_lap
+
+    def read(self, steps: int) -> None:
+        """Read weights and counters after so many steps, outside of windows."""
+        self._readings.append(self._counter.read(steps, self._optimizers()))
+
+    def computed_less(self, later: Sequence[int]) -> Iterator[str]:
+        """Yield that autograd saw less in the kept window than around it.
+
+        `later` are the nodes that it made in each of some steps after the window.
+        """
+        opened, ended = self._readings[-2:]
+        yield from node_reasons(self._counter.nodes, opened, ended, later)
+
+    def _optimizers(self) -> list[Any]:
+        return list(self._probe.optimizers.values()) or [self._run.optimizer]
+
+    def check(
+        self, window: Window, effective: EffectiveConfiguration
+    ) -> tuple[EffectiveConfiguration, list[str], list[str]]:
+        """Read everything again after the window.
+
+        Return the configuration with it, reasons for `degraded`, and reasons for `invalid`.
+        """
+        steps = window.samples[-1].step + 1
+        self.read(steps)
+        progress = read_progress(self._optimizers(), steps, self._counter)
+        degraded, invalid = progress_reasons(self._run.scenario, progress)
+        found = window_reasons(self._run.scenario, self._counter, self._readings)
+        invalid = invalid or [*found]
+        flow = self._probe.flow
+        if self._first is not None and flow is not None:
+            changed = changes(self._first, read_state(self._run), flow.gradient_norms)
+            degraded, invalid = [*degraded, *changed[0]], [*invalid, *changed[1]]
+        return effective.model_copy(update={"optimizer_progress": progress}), degraded, invalid
 
 
 class Verification:
