@@ -6,10 +6,10 @@ import logging
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from itertools import groupby, zip_longest
+from itertools import groupby
 from typing import Any
 
 from accel_bench.documents.canonical import canonical_json
@@ -216,19 +216,6 @@ def run_rounds(points: Sequence[SweepPoint]) -> None:
         # There and back, so that what drifts hits all points alike.
         for point in points[:: -1 if number % 2 else 1]:
             point.run_round(number)
-
-
-def run_side_by_side(sessions: Sequence[Session], plans: Sequence[Plan]) -> None:
-    """Run plans, each in its session, round by round: what drifts hits all of them alike."""
-    if len(plans) == 1:
-        sessions[0].run_plan(plans[0])
-        return
-    with ExitStack() as opened:
-        points = [
-            opened.enter_context(session.open_plan(plan))
-            for session, plan in zip(sessions, plans, strict=True)
-        ]
-        run_rounds([one for group in zip_longest(*points) for one in group if one is not None])
 
 
 def _skipped(planned: Planned) -> dict[str, Any]:

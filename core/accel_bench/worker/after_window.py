@@ -12,8 +12,7 @@ from accel_bench.engine import Batch, PhaseName
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import PACE_STEPS
-from accel_bench.worker.clocks import HostClock
-from accel_bench.worker.samples import counted, samples_of
+from accel_bench.worker.clocks import HostClock, counted, samples_of
 
 PATIENCE_SECONDS = 2.0
 """Least time for which slow steps are repeated, since other work may have begun."""

@@ -14,8 +14,8 @@ from accel_bench.analysis.reproduction import summarize_results
 from accel_bench.analysis.schema import Summary
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.files import write_atomically
+from accel_bench.documents.program import __version__
 from accel_bench.documents.validate import validate
-from accel_bench.documents.version import __version__
 from accel_bench.errors import BundleError
 from accel_bench.plugins.doors import find_entries
 from accel_bench.report.formats import render, render_json

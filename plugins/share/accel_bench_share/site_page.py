@@ -21,8 +21,8 @@ from accel_bench.analysis.wording import (
     ratio_interval,
 )
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.program import __version__
 from accel_bench.documents.shown import plain
-from accel_bench.documents.version import __version__
 from accel_bench.report.html import html_environment, inline_files
 from accel_bench.report.table import EMPTY, STACKED
 from accel_bench.result import Status

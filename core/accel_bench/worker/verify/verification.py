@@ -20,8 +20,8 @@ from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.record import RankRecord
 from accel_bench.worker.verify.counted_tokens import CountedTokens
 from accel_bench.worker.verify.drift import State, changes, read_dropout, read_state
-from accel_bench.worker.verify.effective import differences, read_effective, used_device
-from accel_bench.worker.verify.forward_pass import ForwardPass
+from accel_bench.worker.verify.effective import read_effective, record_effective
+from accel_bench.worker.verify.forward_pass import ForwardPass, Watch
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.optimizer_steps import (
     Reading,
@@ -34,7 +34,7 @@ from accel_bench.worker.verify.optimizer_steps import (
 from accel_bench.worker.verify.update import UpdateSketch
 
 
-class LaterStep(Stage):
+class LaterStep(Watch, Stage):
     """Takes one step after the window, and reads in it what was read in the first one."""
 
     phase = "check"
@@ -47,7 +47,7 @@ class LaterStep(Stage):
         self.steps = 0
         self._run, self._probe, self._tokens = run, probe, tokens
         self._forward = ForwardPass(run)
-        self._handles: list[Any] = []
+        self._handles = []
         self._dropout: dict[str, int] = {}
 
     def start(self) -> bool:
@@ -70,9 +70,7 @@ class LaterStep(Stage):
     def remove(self) -> None:
         """Take all hooks away."""
         self._tokens.remove()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        super().remove()
 
 
 class WindowWitness:
@@ -208,10 +206,6 @@ def check_first_step(  # noqa: PLR0913 - what the warm-up has shown
     probe.remove()
     run.workload = record.workload = read_workload(run, batch)
     record.workload_reason = run.workload_reason
-    record.device = used_device(run)
-    record.effective = read_effective(run, probe, record.environment, synchronizations)
-    degraded, invalid = differences(run, record.effective, strategy)
-    record.degraded += degraded
-    if invalid:
-        raise InvalidRunError(invalid)
+    found = read_effective(run, probe, record.environment, synchronizations)
+    record_effective(run, record, found, strategy)
     probe.check()
