@@ -6,10 +6,9 @@ first step showed is read once more in a step after the window, which is no part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from accel_bench.effective import EffectiveConfiguration
 from accel_bench.engine import Batch
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
@@ -73,21 +72,24 @@ class LaterStep(Watch, Stage):
         super().remove()
 
 
-class WindowWitness:
-    """Reads the state at the end of the first step and after the window, and counts steps.
+class Verification:
+    """What core reads of a run to check it, from before the first step; `record` gets all of it.
 
-    In the warm-up it reads before each lap; in the window it does nothing.
+    It reads before each lap of the warm-up; in the window it does nothing.
     """
 
-    def __init__(self, run: Run, probe: FirstStepProbe) -> None:
-        self._run = run
-        self._probe = probe
+    def __init__(self, run: Run, record: RankRecord, job: Job) -> None:
+        self._run, self._record = run, record
+        self._probe = FirstStepProbe(run)
+        self._counted = CountedTokens(run)
         self._first: State | None = None
         self._counter = StepCounter(run.model.parameters())
         self._readings: list[Reading] = []
+        self.later = LaterStep(run, self._probe, self._counted)
+        self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap of warm-up steps with a reading before it."""
+        """Return the lap of warm-up steps with what is read before it."""
 
         def watched_lap(*arguments: Any) -> None:
             if not self._probe.frozen:
@@ -95,60 +97,10 @@ class WindowWitness:
             self._probe.end_step()
             self._counter.see_step()
             if not self._readings:
-                self.read(steps=1)
+                self.read_steps(1)
             lap(*arguments)
 
-        return watched_lap
-
-    def read(self, steps: int) -> None:
-        """Read weights and counters after so many steps, outside of windows."""
-        self._readings.append(self._counter.read(steps, self._optimizers()))
-
-    def computed_less(self, later: Sequence[int]) -> Iterator[str]:
-        """Yield that autograd saw less in the kept window than around it.
-
-        `later` are the nodes that it made in each of some steps after the window.
-        """
-        opened, ended = self._readings[-2:]
-        yield from node_reasons(self._counter.nodes, opened, ended, later)
-
-    def _optimizers(self) -> list[Any]:
-        return list(self._probe.optimizers.values()) or [self._run.optimizer]
-
-    def check(
-        self, window: Window, effective: EffectiveConfiguration
-    ) -> tuple[EffectiveConfiguration, list[str], list[str]]:
-        """Read everything again after the window.
-
-        Return the configuration with it, reasons for `degraded`, and reasons for `invalid`.
-        """
-        steps = window.samples[-1].step + 1
-        self.read(steps)
-        progress = read_progress(self._optimizers(), steps, self._counter)
-        degraded, invalid = progress_reasons(self._run.scenario, progress)
-        found = window_reasons(self._run.scenario, self._counter, self._readings)
-        invalid = invalid or [*found]
-        flow = self._probe.flow
-        if self._first is not None and flow is not None:
-            changed = changes(self._first, read_state(self._run), flow.gradient_norms)
-            degraded, invalid = [*degraded, *changed[0]], [*invalid, *changed[1]]
-        return effective.model_copy(update={"optimizer_progress": progress}), degraded, invalid
-
-
-class Verification:
-    """What core reads of a run to check it, from before the first step; `record` gets all of it."""
-
-    def __init__(self, run: Run, record: RankRecord, job: Job) -> None:
-        self._run, self._record = run, record
-        self._probe = FirstStepProbe(run)
-        self._counted = CountedTokens(run)
-        self._witness = WindowWitness(run, self._probe)
-        self.later = LaterStep(run, self._probe, self._counted)
-        self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
-
-    def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return the lap of warm-up steps with what is read before it."""
-        return self._counted.at_first_lap(self._witness.between_laps(lap))
+        return self._counted.at_first_lap(watched_lap)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
         """Check what the warm-up showed, before the first window opens. Raises InvalidRunError."""
@@ -159,12 +111,22 @@ class Verification:
 
     def read_steps(self, steps: int) -> None:
         """Read how often weights have moved after so many steps, at both ends of each window."""
-        self._witness.read(steps)
+        self._readings.append(self._counter.read(steps, self._optimizers()))
 
     def after_window(self, window: Window) -> list[str]:
         """Record what the window changed and the optimizer did; return reasons for `invalid`."""
-        found, degraded, invalid = self._witness.check(window, self._record.effective)
-        self._record.effective = found
+        steps = window.samples[-1].step + 1
+        self.read_steps(steps)
+        progress = read_progress(self._optimizers(), steps, self._counter)
+        degraded, invalid = progress_reasons(self._run.scenario, progress)
+        found = window_reasons(self._run.scenario, self._counter, self._readings)
+        invalid = invalid or [*found]
+        flow = self._probe.flow
+        if self._first is not None and flow is not None:
+            changed = changes(self._first, read_state(self._run), flow.gradient_norms)
+            degraded, invalid = [*degraded, *changed[0]], [*invalid, *changed[1]]
+        update = {"optimizer_progress": progress}
+        self._record.effective = self._record.effective.model_copy(update=update)
         self._record.degraded += degraded
         return invalid
 
@@ -176,7 +138,9 @@ class Verification:
         """
         self._record.checked_steps = self.later.steps
         self._record.degraded += self.later.degraded
-        if invalid := [*self.later.invalid, *self._witness.computed_less(nodes)]:
+        opened, ended = self._readings[-2:]
+        less = node_reasons(self._counter.nodes, opened, ended, nodes)
+        if invalid := [*self.later.invalid, *less]:
             raise InvalidRunError(invalid)
 
     def sketch_update(self, steps: int) -> None:
@@ -191,6 +155,9 @@ class Verification:
         self._probe.remove()
         flow = {"gradient_flow": self._probe.flow}
         self._record.effective = self._record.effective.model_copy(update=flow)
+
+    def _optimizers(self) -> list[Any]:
+        return list(self._probe.optimizers.values()) or [self._run.optimizer]
 
 
 def check_first_step(  # noqa: PLR0913 - what the warm-up has shown
