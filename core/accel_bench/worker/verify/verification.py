@@ -103,11 +103,17 @@ class Verification:
         return self._counted.at_first_lap(watched_lap)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Check what the warm-up showed, before the first window opens. Raises InvalidRunError."""
-        batch = self._counted.first_batch
-        check_first_step(
-            self._run, self._probe, self._record, strategy, synchronizations, batch=batch
-        )
+        """Record what the warm-up showed, before the first window opens.
+
+        Raises InvalidRunError for what means nothing.
+        """
+        run, probe, record = self._run, self._probe, self._record
+        probe.remove()
+        run.workload = record.workload = read_workload(run, self._counted.first_batch)
+        record.workload_reason = run.workload_reason
+        found = read_effective(run, probe, record.environment, synchronizations)
+        record_effective(run, record, found, strategy)
+        probe.check()
 
     def read_steps(self, steps: int) -> None:
         """Read how often weights have moved after so many steps, at both ends of each window."""
@@ -158,21 +164,3 @@ class Verification:
 
     def _optimizers(self) -> list[Any]:
         return list(self._probe.optimizers.values()) or [self._run.optimizer]
-
-
-def check_first_step(  # noqa: PLR0913 - what the warm-up has shown
-    run: Run,
-    probe: FirstStepProbe,
-    record: RankRecord,
-    strategy: str | None = None,
-    synchronizations: int | None = None,
-    *,
-    batch: Batch | None = None,
-) -> None:
-    """Record the effective configuration. Raises InvalidRunError for one that means nothing."""
-    probe.remove()
-    run.workload = record.workload = read_workload(run, batch)
-    record.workload_reason = run.workload_reason
-    found = read_effective(run, probe, record.environment, synchronizations)
-    record_effective(run, record, found, strategy)
-    probe.check()
