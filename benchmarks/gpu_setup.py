@@ -86,5 +86,5 @@ def of_extra(requirement: str, extra: str) -> str:
 
 def core_version() -> str:
     """Return the version of accel-bench, as its package defines it."""
-    lines = (CHECKOUT / "core/accel_bench/_version.py").read_text("utf8").splitlines()
+    lines = (CHECKOUT / "core/accel_bench/documents/program.py").read_text("utf8").splitlines()
     return next(line.split('"')[1] for line in lines if line.startswith("__version__"))

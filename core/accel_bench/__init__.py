@@ -34,7 +34,7 @@ from importlib import import_module  # noqa: E402
 from itertools import chain  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
-from accel_bench._version import __version__ as __version__  # noqa: E402
+from accel_bench.documents.program import __version__ as __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from accel_bench.analysis.compare import ExperimentComparison as ExperimentComparison
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from accel_bench.catalog.models import model_problems as model_problems
     from accel_bench.catalog.models import read_config as read_config
     from accel_bench.catalog.models import unquantizable as unquantizable
+    from accel_bench.documents.program import python_command as python_command
     from accel_bench.documents.redaction import Redactor as Redactor
     from accel_bench.engine import Batch as Batch
     from accel_bench.engine import Engine as Engine
@@ -82,7 +83,6 @@ if TYPE_CHECKING:
     from accel_bench.machine.info import Device as Device
     from accel_bench.machine.info import Machine as Machine
     from accel_bench.machine.info import available_cores as available_cores
-    from accel_bench.machine.info import python_command as python_command
     from accel_bench.machine.info import read_machine as read_machine
     from accel_bench.machine.placement import Placement as Placement
     from accel_bench.machine.placement import read_placement as read_placement
@@ -132,6 +132,7 @@ _HOMES = {
         "read_config",
         "unquantizable",
     ),
+    "accel_bench.documents.program": ("python_command",),
     "accel_bench.documents.redaction": ("Redactor",),
     "accel_bench.engine": ("Batch", "Engine", "Loss", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
@@ -146,7 +147,6 @@ _HOMES = {
         "Device",
         "Machine",
         "available_cores",
-        "python_command",
         "read_machine",
     ),
     "accel_bench.machine.placement": ("Placement", "read_placement"),

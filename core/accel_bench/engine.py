@@ -17,6 +17,10 @@ FOLLOWING: Mapping[PhaseName, PhaseName] = {
 """The phase that begins where an engine marks the end of another."""
 
 
+IGNORED_LABEL = -100
+"""Label that torch's cross-entropy leaves out of the loss."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
     """Tokens of a batch or a step, or what else the task counts, counted on the host by the

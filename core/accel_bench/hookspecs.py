@@ -17,17 +17,26 @@ from accel_bench.plugin import hookspec
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from accel_bench import Summary
+    from accel_bench import (
+        Allocation,
+        Batch,
+        Engine,
+        Experiment,
+        Job,
+        Loss,
+        Machine,
+        Metric,
+        Observer,
+        RankProcess,
+        Result,
+        Run,
+        Scenario,
+        StepObserver,
+        Summary,
+        Task,
+        Window,
+    )
     from accel_bench.documents.base import JsonValue
-    from accel_bench.engine import Batch, Engine, Loss
-    from accel_bench.job import Job
-    from accel_bench.launcher import Allocation, Observer, RankProcess
-    from accel_bench.machine.info import Machine
-    from accel_bench.result import Metric, Result, Window
-    from accel_bench.run_context import Run, StepObserver
-    from accel_bench.scenario.experiment import Experiment
-    from accel_bench.scenario.models import Scenario
-    from accel_bench.task import Task
 
 ONE_ANSWER: dict[str, str | None] = {
     "launch_ranks": "launcher",

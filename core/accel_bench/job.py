@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, PositiveInt
-from accel_bench.machine.info import python_command
+from accel_bench.documents.program import python_command
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.scenario.uses import Use
 

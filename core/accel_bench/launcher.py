@@ -7,14 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from accel_bench.result import Metric, Node, RankResult
+    from accel_bench.result import Metric, RankResult
 
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals by which a user, a system or a terminal that closes ends a session and its ranks."""
 
 
 class RankProcess(Protocol):
-    """A rank that has been started. Signals reach it and every process that it has started."""
+    """A rank that has been started. Signals reach it and every process that it has started.
+
+    One that is observed by way of another process, whose heartbeat page may lag behind, also has
+    its `node`, and in `lost` why it can no longer be observed, with the name of its node; empty
+    while it can be.
+    """
 
     rank: int
     """Global rank."""
@@ -36,16 +41,6 @@ class RankProcess(Protocol):
 
     def sweep(self) -> None:
         """End whatever the process has left behind."""
-
-
-class RelayedRank(RankProcess, Protocol):
-    """A rank that is observed by way of another process; its heartbeat page may lag behind."""
-
-    node: Node | None
-    """Node on which it runs."""
-
-    lost: str
-    """Why it can no longer be observed, with the name of its node; empty while it can be."""
 
 
 class Allocation(Protocol):
@@ -87,7 +82,12 @@ class DividedAllocation(Allocation, Protocol):
 
 
 class Observer(Protocol):
-    """Watches the ranks of one attempt from the parent, in threads or processes of its own."""
+    """Watches the ranks of one attempt from the parent, in threads or processes of its own.
+
+    One that shows something while the ranks run has a text `live`, a few words beside the step in
+    the progress line, such as `utilization.gpu 97 %`. It is read several times a second by what
+    watches over the ranks: keep the last reading at hand.
+    """
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
         """Stop, and return the metrics.
@@ -96,11 +96,3 @@ class Observer(Protocol):
         `results` holds what each rank has written, those that wrote nothing are missing. It gets
         seconds, not minutes.
         """
-
-
-class LiveObserver(Observer, Protocol):
-    """An observer of which something is shown while the ranks run."""
-
-    live: str
-    """A few words beside the step in the progress line, such as `utilization.gpu 97 %`. It is read
-    several times a second by what watches over the ranks: keep the last reading at hand."""

@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import accel_bench.reaper as reaper_program
 from accel_bench.job import Job
+from accel_bench.machine import reaper as reaper_program
 from accel_bench.machine.info import available_cores
 from accel_bench.result import Node
 

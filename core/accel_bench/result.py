@@ -18,6 +18,9 @@ from accel_bench.machine.process_memory import Stage
 from accel_bench.machine.state import MachineState
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 
+EARLIEST = "1970-01-01T00:00:00Z"
+"""Time of an imported run whose file has none."""
+
 
 class Status(str, Enum):
     """How an attempt, or an experiment, ended: exactly one of these."""

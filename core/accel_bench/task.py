@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from accel_bench.engine import Batch, Loss, own_loss
+from accel_bench.engine import IGNORED_LABEL, Batch, Loss, own_loss
 from accel_bench.plugin import OptionsT, Plugin, hookimpl
 from accel_bench.scenario.uses import TOKENS, ModelUse
 
 if TYPE_CHECKING:
     from accel_bench.run_context import Run
-
-IGNORED_LABEL = -100
-"""Label that torch's cross-entropy leaves out of the loss."""
-
 
 Labels: TypeAlias = Callable[[Any, int], tuple[Any, Any]]
 """Takes the token ids of a sample, shape (its length,), and its place in the endless order of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_bench.plugins.forked import Ending, ending_in_copy, note_call
+from accel_bench.plugins.loading import Ending, ending_in_copy, note_call
 
 NO_CALL = ("", "", "")
 

@@ -18,7 +18,7 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
-from accel_bench.runner import trackers
+from accel_bench.runner import observers as trackers
 from accel_bench.scenario.find import find_drafts
 
 SOURCE = """
@@ -154,7 +154,7 @@ def test_a_tracker_that_hangs_is_called_once(monkeypatch: pytest.MonkeyPatch) ->
             calls.append(result.run_id)
             release.wait(30)
 
-    monkeypatch.setattr(trackers, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(trackers, "TRACKER_SECONDS", 0.05)
     warnings: list[str] = []
     slow = ActivePlugins([ActivePlugin(Slow(Options(), "slow"), "slow", "trackers", "mine")])
     made = trackers.Trackers(slow, Path(), warnings.append)
@@ -182,7 +182,7 @@ def test_a_dead_server_does_not_hold_a_session_that_is_interrupted(
         def record_result(self, result: Result | None) -> None:
             release.wait(30)
 
-    monkeypatch.setattr(trackers, "HURRIED_SECONDS", 0.05)
+    monkeypatch.setattr(trackers, "HURRIED_TRACKER_SECONDS", 0.05)
     warnings: list[str] = []
     slow = ActivePlugins([ActivePlugin(Slow(Options(), "slow"), "slow", "trackers", "mine")])
     made = trackers.Trackers(slow, Path(), warnings.append)

@@ -17,7 +17,7 @@ from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.result import LearningCurve, Result, Status
 from accel_bench.testing import run_scenario
 from accel_bench.worker.answers import EXPECTED
-from accel_bench.worker.evaluation import Evaluator
+from accel_bench.worker.learning import Evaluator
 
 SCENARIO = """\
 name: learning

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from accel_bench.worker.oom import memory_figures, sentence, step_part
+from accel_bench.worker.failure import memory_figures, sentence, step_part
 
 GIB, MIB, KIB = 2**30, 2**20, 2**10
 TOO_MUCH = 2**46

@@ -9,7 +9,7 @@ import torch
 
 from accel_bench import Sample
 from accel_bench.machine.devices import device_type
-from accel_bench.worker.outliers import WindowMonitor, out_of_range
+from accel_bench.worker.stopwatch import WindowMonitor, out_of_range
 
 
 def steps(seconds: Sequence[float], tokens: Sequence[int] | None = None) -> list[Sample]:

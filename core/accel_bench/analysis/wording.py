@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import JsonValue
+from accel_bench.result import EARLIEST
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.tags import is_chosen
@@ -231,10 +232,6 @@ def milliseconds(seconds: float) -> str:
     """Return seconds as milliseconds, with three digits or more: `81.2`."""
     value = 1000 * seconds
     return f"{value:,.0f}" if value >= 100 else significant(value, 3)
-
-
-EARLIEST = "1970-01-01T00:00:00Z"
-"""Time of an imported run whose file has none."""
 
 
 def time_text(time: str) -> str:

@@ -16,10 +16,10 @@ from accel_bench.catalog.hub import look_up, looked_up
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.documents.load import Document, load_file
 from accel_bench.documents.presets import find_presets, preset_path
+from accel_bench.documents.program import python_command
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, ScenarioError, did_you_mean
 from accel_bench.flops.workload import Workload
-from accel_bench.machine.info import python_command
 from accel_bench.scenario.uses import ModelUse, slot_defaults
 
 COUNT_SECONDS = 300

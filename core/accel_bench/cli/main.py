@@ -33,7 +33,7 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from accel_bench._version import __version__
+        from accel_bench.documents.program import __version__
 
         typer.echo(f"accel-bench {__version__}")
         raise typer.Exit

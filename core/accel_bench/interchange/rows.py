@@ -11,13 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accel_bench.analysis.wording import EARLIEST
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import as_text, read_bytes, slug
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ImportFileError
-from accel_bench.result import Metric, Provenance, Result, Status
+from accel_bench.result import EARLIEST, Metric, Provenance, Result, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.scenario.layers import set_path
 from accel_bench.scenario.models import Scenario, Stack

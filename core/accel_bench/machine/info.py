@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,16 +165,6 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if here else os.cpu_count() or 1
     limit = read_cpu_limit()
     return cores if limit is None else min(cores, max(1, int(limit)))
-
-
-def python_command(*arguments: str) -> list[str]:
-    """Return a command of this interpreter that imports nothing from the working folder.
-
-    Python 3.10 lacks the option; there `accel_bench` takes the folder off the path when it is
-    imported by `-m`.
-    """
-    safe = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe, *arguments]
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from accel_bench.task import IGNORED_LABEL
+from accel_bench.engine import IGNORED_LABEL
 
 __all__ = ["IGNORED_LABEL", "repeated_rows", "token_loss"]
 

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
-from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import activate, try_in_copy
+from accel_bench.plugins.manager import activate
 from accel_bench.plugins.registry import missing_extra
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.sweep import Point
 from accel_bench.scenario.uses import TOKENS, Use
-
-
-@restored_environment()
-def with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    """Return the points as `with_groups` does, with plugins that are activated for it."""
-
-    def work() -> list[Point]:
-        return [
-            with_groups(file, point, activate_present(file, point.scenario, point.stack))
-            for point in points
-        ]
-
-    try_in_copy((use for point in points for use in point.uses), work)
-    return work()
 
 
 def with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Point:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pluggy
-
-from accel_bench import hookspecs
 from accel_bench.documents.canonical import unreadable_part
 from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import LIMITED, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
-from accel_bench.plugins.forked import note_call
-from accel_bench.plugins.loading import TookTooLongError, limit_seconds, time_limit
+from accel_bench.plugins.loading import TookTooLongError, limit_seconds, note_call, time_limit
 from accel_bench.plugins.validation import marked_methods, validation_problems
 from accel_bench.result import PluginVersion
-from accel_bench.run_context import Run
 from accel_bench.task import Task
 
 LOSS_TOLERANCE, UPDATE_TOLERANCE = "allowed_loss_difference", "allowed_update_difference"
@@ -62,25 +58,16 @@ class ActivePlugin:
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
 
-class _Hooks(pluggy.PluginManager):
-    """Looks for hooks among the methods that are marked, not at every attribute of a plugin."""
-
-    marked: frozenset[str] = frozenset()
-
-    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
-        """Return the marks of an attribute; None where it is no hook."""
-        return super().parse_hookimpl_opts(plugin, name) if name in self.marked else None
-
-
 class ActivePlugins:
     """The plugins of one run, in the order in which their hooks are called."""
 
     def __init__(self, plugins: Sequence[ActivePlugin]) -> None:
         self.plugins = tuple(plugins)
-        self._manager = _Hooks(PROJECT)
-        self._manager.add_hookspecs(hookspecs)
-        for number, plugin in enumerate(self.plugins):
-            self._register(plugin, f"{number}:{plugin.name}")
+        self._methods: dict[str, dict[int, Callable[..., Any]]] = {}
+        """Methods by their hook and the id of the instance, which may be unhashable."""
+
+        for plugin in self.plugins:
+            self._register(plugin)
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
         task = task_of(self)
         of_loss = task.loss_sensitivity if task else 1.0
@@ -101,9 +88,8 @@ class ActivePlugins:
 
         Raises HookError that names the plugin when it raises anything that is not ours.
         """
-        functions = self._functions(hook)
         for plugin in self.plugins:
-            if id(plugin.instance) in functions:
+            if id(plugin.instance) in self._methods.get(hook, {}):
                 yield plugin, self.call_plugin(plugin, hook, **arguments)
 
     def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
@@ -120,11 +106,13 @@ class ActivePlugins:
 
     def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None when it does not implement it."""
-        found = self._functions(hook).get(id(plugin.instance))
-        if found is None:
+        method = self._methods.get(hook, {}).get(id(plugin.instance))
+        if method is None:
             return None
         with _calling(plugin, hook, arguments):
-            return found.function(*(arguments[name] for name in found.argnames))
+            return method(
+                **{name: arguments[name] for name in inspect.signature(method).parameters}
+            )
 
     def call_one(self, hook: str, **arguments: Any) -> Any:
         """Call a one-answer hook of the plugin that answers it; None when there is none."""
@@ -152,30 +140,27 @@ class ActivePlugins:
 
     def implements(self, hook: str) -> bool:
         """Return whether any active plugin implements the hook."""
-        return bool(self._functions(hook))
+        return hook in self._methods
 
     def versions(self) -> tuple[PluginVersion, ...]:
         """Return name, distribution and version of each plugin, once, in order."""
         return tuple(dict.fromkeys(plugin.version for plugin in self.plugins))
 
-    def _register(self, plugin: ActivePlugin, name: str) -> None:
-        """Check names and arguments of the plugin's hooks, then register it with pluggy."""
+    def _register(self, plugin: ActivePlugin) -> None:
+        """Check names and arguments of the plugin's hooks, then keep its methods."""
         if wrong := validation_problems(type(plugin.instance)):
             label = f"plugin {plugin.name!r} ({plugin.distribution})"
             raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
-        self._manager.marked = frozenset(dict(marked_methods(type(plugin.instance))))
         with attribute_errors_to(plugin, "registration"):
-            self._manager.register(plugin.instance, name)
-
-    def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
-        """Return implementations of a hook by the id of the instance, which may be unhashable."""
-        caller = getattr(self._manager.hook, hook)
-        return {id(found.plugin): found for found in caller.get_hookimpls()}
+            for name, function in marked_methods(type(plugin.instance)):
+                hook = getattr(function, f"{PROJECT}_impl")["specname"] or name
+                methods = self._methods.setdefault(hook, {})
+                methods[id(plugin.instance)] = getattr(plugin.instance, name)
 
     def _one_answer(self, hook: str) -> ActivePlugin | None:
         """Return the plugin that claims a hook, else its slot's. Raises PluginError for two."""
-        functions = self._functions(hook)
-        implementing = [plugin for plugin in self.plugins if id(plugin.instance) in functions]
+        methods = self._methods.get(hook, {})
+        implementing = [plugin for plugin in self.plugins if id(plugin.instance) in methods]
         claiming = [plugin for plugin in implementing if _claims(plugin, hook)]
         if len(claiming) > 1:
             names = " and ".join(repr(plugin.name) for plugin in claiming)
@@ -254,10 +239,9 @@ def problem_of(error: BaseException) -> str:
 @contextlib.contextmanager
 def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Attribute to a plugin what its hook raises, and what it registers with the run."""
-    run = arguments.get("run")
-    registers = run.calling(plugin) if isinstance(run, Run) else contextlib.nullcontext()
+    calling = getattr(arguments.get("run"), "calling", contextlib.nullcontext)
     limited = time_limit(limit_seconds()) if hook in LIMITED else contextlib.nullcontext()
-    with attribute_errors_to(plugin, hook), registers, limited:
+    with attribute_errors_to(plugin, hook), calling(plugin), limited:
         yield
 
 

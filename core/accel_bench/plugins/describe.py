@@ -11,9 +11,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic_core import to_jsonable_python
 
+from accel_bench.documents.program import python_command
 from accel_bench.errors import AccelBenchError
 from accel_bench.hookspecs import ONE_ANSWER
-from accel_bench.machine.info import python_command
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
 from accel_bench.plugins.manager import TRACKING, load_class

@@ -14,12 +14,12 @@ from typing import Any, Literal, get_args, get_origin
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ValidationError
 
-from accel_bench._version import __version__
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.canonical import digest
+from accel_bench.documents.program import __version__, python_command
 from accel_bench.errors import ScenarioError
 from accel_bench.job import Job
-from accel_bench.machine.info import Machine, python_command, read_machine
+from accel_bench.machine.info import Machine, read_machine
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugins.registry import installed
 from accel_bench.result import RankResult

@@ -19,10 +19,11 @@ from accel_bench.errors import HookError, PluginError
 from accel_bench.hookspecs import OF_EVALUATION, OF_SIZES, ONE_ANSWER
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.active import OBSERVERS, ActivePlugin, ActivePlugins, problem_of
-from accel_bench.plugins.forked import ending_in_copy, note_call
 from accel_bench.plugins.loading import (
+    ending_in_copy,
     import_plugin,
     limit_seconds,
+    note_call,
     restored_environment,
     time_limit,
 )

@@ -15,8 +15,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from accel_bench._version import __version__
 from accel_bench.documents.presets import find_presets
+from accel_bench.documents.program import __version__
 from accel_bench.errors import PluginError, did_you_mean
 from accel_bench.plugin import CONTRACT, PROJECT
 from accel_bench.plugins.doors import OWN_DISTRIBUTION

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from accel_bench._version import __version__
+from accel_bench.documents.program import __version__
 from accel_bench.documents.shown import plain, printable
 from accel_bench.report.table import Section, Table
 

@@ -11,28 +11,8 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import BundleError
 from accel_bench.result import Result
-from accel_bench.store.commands import CommandRuns
 from accel_bench.store.records import redact_result
 from accel_bench.store.sessions import SessionRecord
-
-
-def anonymous_commands(commands: Sequence[CommandRuns]) -> list[CommandRuns]:
-    """Return the commands without the names, as a bundle has them. Raises BundleError.
-
-    All are changed together, so that equal names get equal words.
-    """
-    sessions, results = anonymous(
-        [one.session for one in commands if one.session],
-        [result for one in commands for result in one.results],
-    )
-    left_sessions, left_results = iter(sessions), iter(results)
-    return [
-        one._replace(
-            session=next(left_sessions) if one.session else None,
-            results=[next(left_results) for _ in one.results],
-        )
-        for one in commands
-    ]
 
 
 def anonymous(

@@ -20,7 +20,6 @@ from accel_bench.result import Result, WeightUpdate
 BLOCK_BYTES = 1 << 22
 """Bytes of each of two files that are compared at once."""
 
-
 AT_ONCE = "sweep points run at once: comparing files would disturb the others' windows"
 """Why runs that go on beside others keep none."""
 
@@ -72,7 +71,8 @@ class KeptUpdates:
             change = _take(path, result)
             return result if change is None else self._compare(change, result)
         except (OSError, ValueError) as error:
-            return _without_file(result, str(error))
+            reason = f"its file could not be read: {error}"
+            return _with_update(result, kept_bytes=0, kept_reason=reason)
 
     def close(self) -> None:
         """Let all files go."""
@@ -193,12 +193,6 @@ def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
         places[name] = (end, size)
         end += size
     return places
-
-
-def _without_file(result: Result, reason: str) -> Result:
-    """Return a result whose file could not be read, with the reason."""
-    reason = f"its file could not be read: {reason}"
-    return _with_update(result, kept_bytes=0, kept_reason=reason)
 
 
 def _with_update(result: Result, **fields: Any) -> Result:

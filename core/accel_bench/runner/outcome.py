@@ -139,7 +139,7 @@ def _reached(progress: Progress, active: ActivePlugins | None) -> str:
 def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
     """Return the verdict at the time limit; it names the rank that is furthest behind."""
     rank = outcome.slowest or 0
-    progress = outcome.progress.get(rank, Progress(0, "start"))
+    progress = outcome.reached(rank)
     limit = job.experiment.scenario.measure.timeout_seconds
     # Ranks that wait for one another stand at the same step: then none of them is to blame alone.
     who = "the run" if outcome.slowest is None or job.world_size == 1 else f"rank {rank}"
@@ -151,7 +151,7 @@ def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) ->
 
 def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
     """Return the verdict on a rank that was terminated since it filled the disk."""
-    progress = outcome.progress.get(rank, Progress(0, "start"))
+    progress = outcome.reached(rank)
     reason = (
         f"rank {rank} wrote more than {MOST_LOG_BYTES / 2**30:g} GiB to its output, and was in "
         f"{_where(progress, active)}; let it print less"
@@ -163,12 +163,9 @@ def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
     """Return the verdict on ranks that can no longer be observed; others fail since they do."""
     reasons = []
     for rank, reason in sorted(outcome.lost.items()):
-        progress = outcome.progress.get(rank, Progress(0, "start"))
-        where = _reached(progress, active)
-        reasons.append(f"rank {rank}: {reason}, {where}")
+        reasons.append(f"rank {rank}: {reason}, {_reached(outcome.reached(rank), active)}")
     first = min(outcome.lost)
-    phase = outcome.progress.get(first, Progress(0, "start")).phase
-    return Verdict(Status.FAILED, tuple(reasons), phase, first)
+    return Verdict(Status.FAILED, tuple(reasons), outcome.reached(first).phase, first)
 
 
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
@@ -203,7 +200,7 @@ def _judge_rank(
             return Verdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
         return Verdict(found.status, reasons, found.phase, rank)
-    progress = outcome.progress.get(rank, Progress(0, "start"))
+    progress = outcome.reached(rank)
     code = outcome.exits.get(rank)
     end = describe_exit(code)
     status = Status.FAILED

@@ -6,10 +6,10 @@ import logging
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from itertools import groupby, zip_longest
+from itertools import groupby
 from typing import Any
 
 from accel_bench.documents.canonical import canonical_json
@@ -22,9 +22,9 @@ from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Provenance, Result
 from accel_bench.runner.at_once import run_points
 from accel_bench.runner.heartbeats import Progress
+from accel_bench.runner.observers import Trackers
 from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.sweep_point import SweepPoint
-from accel_bench.runner.trackers import Trackers
 from accel_bench.store.database import Store
 from accel_bench.store.repetitions import REPEATED
 from accel_bench.store.sessions import SessionRecord
@@ -216,19 +216,6 @@ def run_rounds(points: Sequence[SweepPoint]) -> None:
         # There and back, so that what drifts hits all points alike.
         for point in points[:: -1 if number % 2 else 1]:
             point.run_round(number)
-
-
-def run_side_by_side(sessions: Sequence[Session], plans: Sequence[Plan]) -> None:
-    """Run plans, each in its session, round by round: what drifts hits all of them alike."""
-    if len(plans) == 1:
-        sessions[0].run_plan(plans[0])
-        return
-    with ExitStack() as opened:
-        points = [
-            opened.enter_context(session.open_plan(plan))
-            for session, plan in zip(sessions, plans, strict=True)
-        ]
-        run_rounds([one for group in zip_longest(*points) for one in group if one is not None])
 
 
 def _skipped(planned: Planned) -> dict[str, Any]:

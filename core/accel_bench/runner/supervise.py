@@ -71,6 +71,10 @@ class ProcessOutcome:
     slowest: int | None = None
     """The rank with the fewest steps when the time limit was reached; None when all had as many."""
 
+    def reached(self, rank: int) -> Progress:
+        """Return the last heartbeat of a rank, or that of one that has just started."""
+        return self.progress.get(rank, Progress(0, "start"))
+
 
 class Supervisor:
     """Waits for one attempt's ranks, and terminates them at the time limit or after a failure."""
@@ -186,9 +190,7 @@ class Supervisor:
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
         self.outcome.expired = "hung" if hung else "timeout"
         running = [rank.rank for rank in self._running()]
-        steps = {
-            rank: self.outcome.progress.get(rank, Progress(0, "start")).step for rank in running
-        }
+        steps = {rank: self.outcome.reached(rank).step for rank in running}
         fewest = [rank for rank in steps if steps[rank] == min(steps.values())]
         self.outcome.slowest = fewest[0] if len(fewest) == 1 else None
         self._dump_stacks()

@@ -92,10 +92,7 @@ def unfinished_attempts(root: Path) -> Iterator[Path]:
     Those of a program that still runs are none, nor is what a link leads to. One of another host is
     left alone, since its program may still run.
     """
-    runs = root / RUNS_FOLDER
-    # The points of a sweep have folders of their own.
-    for job in sorted([*runs.glob("*/*/job.json"), *runs.glob("*/*/*/job.json")]):
-        folder = job.parent
+    for folder in _attempts(root):
         if folder.resolve() != root.resolve() / folder.relative_to(root):
             continue
         with contextlib.suppress(OSError), _locked(folder, wait=False):
@@ -105,17 +102,24 @@ def unfinished_attempts(root: Path) -> Iterator[Path]:
 
 def sessions_in_progress(root: Path) -> frozenset[str]:
     """Return the sessions of which a program takes a run right now, on this host."""
-    folders = root / RUNS_FOLDER
     found = set()
-    for job in [*folders.glob("*/*/job.json"), *folders.glob("*/*/*/job.json")]:
-        if (job.parent / RESULT_FILE).exists() or not (job.parent / HOST_FILE).exists():
+    for folder in _attempts(root):
+        if (folder / RESULT_FILE).exists() or not (folder / HOST_FILE).exists():
             continue
         try:
-            with _locked(job.parent, wait=False):
+            with _locked(folder, wait=False):
                 pass
         except OSError:
-            found.add(job.relative_to(folders).parts[0])
+            found.add(folder.relative_to(root / RUNS_FOLDER).parts[0])
     return frozenset(found)
+
+
+def _attempts(root: Path) -> list[Path]:
+    """Return the folders of all attempts; the points of a sweep have folders of their own."""
+    runs = root / RUNS_FOLDER
+    return sorted(
+        job.parent for depth in ("*/*", "*/*/*") for job in runs.glob(f"{depth}/job.json")
+    )
 
 
 def redact_unfinished(root: Path) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, func, insert, inspect, select
 
-from accel_bench._version import __version__
+from accel_bench.documents.program import __version__
 from accel_bench.errors import NoResultsError, StoreError, StoreUnavailableError
 from accel_bench.store import postgresql, sqlite
 from accel_bench.store.schema import META, METADATA, SHOWN_LETTERS, STORE_VERSION

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from accel_bench.documents.files import aside_of, naming_the_file
+from accel_bench.documents.program import python_command
 from accel_bench.documents.spool import Spool
 from accel_bench.errors import StoreError
-from accel_bench.machine.info import python_command
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 
 if TYPE_CHECKING:

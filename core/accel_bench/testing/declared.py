@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 from packaging.requirements import Requirement
 from pydantic import BeforeValidator, PlainValidator, WrapValidator
 
+from accel_bench.documents.program import python_command
 from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, PluginError
-from accel_bench.machine.info import python_command
 from accel_bench.plugin import CONTRACT, Options, Plugin
 from accel_bench.plugins.describe import implemented, options_of
 from accel_bench.plugins.doors import OWN_DISTRIBUTION

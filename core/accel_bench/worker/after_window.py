@@ -12,8 +12,7 @@ from accel_bench.engine import Batch, PhaseName
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import PACE_STEPS
-from accel_bench.worker.clocks import HostClock
-from accel_bench.worker.samples import counted, sample_of
+from accel_bench.worker.clocks import HostClock, counted, samples_of
 
 PATIENCE_SECONDS = 2.0
 """Least time for which slow steps are repeated, since other work may have begun."""
@@ -76,9 +75,7 @@ class PaceSteps(Stage):
         lap = counted(batches), float(loss)
         self._clock.synchronize()
         self._clock.mark()
-        host, device = self._clock.read()
-        seconds = host[0], None if device is None else device[0]
-        self.samples.append(sample_of(len(self.samples), *seconds, *lap))
+        self.samples += samples_of(len(self.samples), self._clock.read(), [lap])
         before, self._made = self._made, self._nodes_made()
         self.nodes.append(self._made - before)
         again = len(self.samples) < PACE_STEPS or not self._agree(self._has_enough())

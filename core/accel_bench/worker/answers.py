@@ -29,34 +29,17 @@ def is_optimizer(found: object, run: Run) -> bool:
     return found is not None and (takes_steps or not hasattr(run.model, "named_parameters"))
 
 
-def is_iterator(found: object, run: Run) -> bool:
-    """Return whether a hook's answer gives one batch after another."""
-    return isinstance(found, Iterator)
-
-
-def is_repeatable(found: object, run: Run) -> bool:
-    """Return whether a hook's answer gives its batches again each time."""
-    return isinstance(found, Iterable) and not isinstance(found, Iterator)
-
-
-def is_loss(found: object, run: Run) -> bool:
-    """Return whether a hook's answer can be called."""
-    return callable(found)
-
-
-def is_engine(found: object, run: Run) -> bool:
-    """Return whether a hook's answer can be run."""
-    return callable(getattr(found, "run", None))
-
-
-EXPECTED: dict[str, tuple[str, Callable[[object, Run], bool]]] = {
+EXPECTED: dict[str, tuple[str, Callable[[Any, Run], bool]]] = {
     "load_model": ("a model", is_model),
     "add_adapter": ("a model", is_model),
     "parallelize_model": ("a model", is_model),
-    "build_loss": ("a function", is_loss),
+    "build_loss": ("a function", lambda found, run: callable(found)),
     "build_optimizer": ("an optimizer", is_optimizer),
-    "build_batches": ("an iterator", is_iterator),
-    "build_evaluation_batches": ("batches to iterate over again and again", is_repeatable),
-    "build_engine": ("an Engine", is_engine),
+    "build_batches": ("an iterator", lambda found, run: isinstance(found, Iterator)),
+    "build_evaluation_batches": (
+        "batches to iterate over again and again",
+        lambda found, run: isinstance(found, Iterable) and not isinstance(found, Iterator),
+    ),
+    "build_engine": ("an Engine", lambda found, run: callable(getattr(found, "run", None))),
 }
 """Hooks whose answer is checked, with what it must be."""

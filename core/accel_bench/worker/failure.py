@@ -1,21 +1,70 @@
-"""Turn an exception of the worker into a status, reasons, and what else is worth keeping."""
+"""Turn an exception of the worker into a status, reasons, and what else is worth keeping.
+
+An out-of-memory error becomes data: requested and available bytes, part of the step.
+"""
 
 from __future__ import annotations
 
 import errno
+import re
+import resource
 import traceback
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Literal, TypeAlias
 
 from accel_bench.documents.canonical import whole_text
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError, PluginError
 from accel_bench.job import STEP_PHASES
+from accel_bench.machine.devices import started_device
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench.result import Failure, Status
-from accel_bench.worker import oom
 
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 OBSERVING = "while steps were observed; the measured window is complete"
 """When an error came that ended steps that are observed."""
+
+_SIZE = r"(\d+(?:\.\d*)?) ?(bytes|[KMGT]i?B)"
+_UNITS = {
+    "bytes": 1,
+    **{
+        f"{letter}{i}B": 2 ** (10 * power)
+        for power, letter in enumerate("KMGT", 1)
+        for i in ("", "i")
+    },
+}
+"""Some allocators leave out the i; all of them count by 1024."""
+
+_WORDINGS: Mapping[str, tuple[str, ...]] = {
+    "bytes_asked": (rf"[Tt]ried to allocate {_SIZE}", rf"Unable to allocate {_SIZE}"),
+    "bytes_free": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
+    "bytes_total": (
+        rf"has a total capacity of {_SIZE}",
+        rf"{_SIZE} total capacity",
+        rf"max allowed: {_SIZE}",
+    ),
+    "bytes_in_use": (rf"this process has {_SIZE} memory in use",),
+    "bytes_allocated": (
+        rf"{_SIZE} is allocated by PyTorch",
+        rf"{_SIZE} already allocated",
+        rf"MPS allocated: {_SIZE}",
+    ),
+    "bytes_reserved_unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+}
+"""Figures by name, and how torch's allocators (CUDA and ROCm of today and of before 2.1, MPS, CPU)
+and numpy's word them."""
+
+_RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
+
+_BACKWARD = ("torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py")
+_OPTIMIZER = ("torch/nn/utils/clip_grad.py",)
+_SCALER = ("torch/amp/grad_scaler.py",)
+_SCALER_STEPS = ("step", "unscale_", "update")
+_MODULE = ("torch/nn/modules/module.py",)
+
+StepPart: TypeAlias = Literal["forward", "backward", "optimizer"]
+"""Parts of a step in which memory may run out."""
 
 
 def status_of(error: BaseException) -> Status:
@@ -41,7 +90,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
     reasons = [_line(error)] if guilty is not error else []
     if guilty is not None:
         place = _step_part(error, phase) or phase
-        reasons.insert(0, oom.sentence(oom.memory_figures(guilty), place))
+        reasons.insert(0, sentence(memory_figures(guilty), place))
     if phase == "observe_steps" and not isinstance(error, HookError):
         reasons[0] += f" ({OBSERVING})"
     return tuple(map(whole_text, reasons))
@@ -61,7 +110,7 @@ def failure_of(error: BaseException, phase: str = "") -> Failure:
         plugin=hook.plugin if hook else None,
         distribution=hook.distribution if hook else None,
         hook=hook.hook if hook else None,
-        **(oom.memory_figures(guilty) if guilty is not None else {}),
+        **(memory_figures(guilty) if guilty is not None else {}),
     )
 
 
@@ -72,6 +121,108 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else ''}".removesuffix(": ")
 
 
-def _step_part(error: BaseException, phase: str) -> oom.StepPart | None:
+def _step_part(error: BaseException, phase: str) -> StepPart | None:
     within = phase in STEP_PHASES and not isinstance(error, HookError)
-    return oom.step_part(error) if within else None
+    return step_part(error) if within else None
+
+
+def memory_figures(error: BaseException) -> dict[str, int | None]:
+    """Return the figures in an out-of-memory error's text; the allocator gives what is missing.
+
+    Null where neither knows: `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this
+    process, `bytes_allocated` to tensors, `bytes_reserved_unallocated`. Rounded where the text is.
+    """
+    text = str(error)
+    found = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}
+    reserved, allocated = _bytes(_RESERVED.search(text)), found["bytes_allocated"]
+    if reserved is not None and allocated is not None:
+        found["bytes_reserved_unallocated"] = reserved - allocated
+    in_use, total = found["bytes_in_use"], found["bytes_total"]
+    if in_use is not None and total is not None and in_use > total:
+        # In a container that hides processes torch prints 2**64, the sum of what it could not read.
+        found["bytes_in_use"] = None
+    on_host = isinstance(error, MemoryError) or "DefaultCPUAllocator" in text
+    known = _host_memory() if on_host else _device_memory()
+    return {name: known.get(name) if value is None else value for name, value in found.items()}
+
+
+def step_part(error: BaseException) -> StepPart | None:
+    """Return the part of a step, by the outermost call of torch in the traceback.
+
+    The outermost, since a backward pass may compute a forward pass again. Clipping belongs to the
+    optimizer. None where the error came in none of them: while a batch was made, say.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        path = PurePath(frame.f_code.co_filename).as_posix()
+        name = frame.f_code.co_name
+        if path.endswith(_BACKWARD) and "backward" in name:
+            return "backward"
+        if path.endswith(_OPTIMIZER) or "/torch/optim/" in path:
+            return "optimizer"
+        if path.endswith(_SCALER) and name in _SCALER_STEPS:
+            return "optimizer"
+        if path.endswith(_MODULE) and name.endswith("_call_impl"):
+            return "forward"
+    return None
+
+
+def sentence(figures: Mapping[str, int | None], where: str) -> str:
+    """Return the figures as `out of memory in forward: asked 2.0 GiB, 1.1 GiB free of 79.1 GiB`."""
+    parts = []
+    if (asked := figures.get("bytes_asked")) is not None:
+        parts.append(f"asked {_size(asked)}")
+    if (free := figures.get("bytes_free")) is not None:
+        total = figures.get("bytes_total")
+        parts.append(f"{_size(free)} free" + (f" of {_size(total)}" if total is not None else ""))
+    if (unused := figures.get("bytes_reserved_unallocated")) is not None:
+        parts.append(f"{_size(unused)} reserved but not allocated")
+    place = f" in {where}" if where else ""
+    return f"out of memory{place}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def _first(wordings: tuple[str, ...], text: str) -> int | None:
+    found = (re.search(wording, text) for wording in wordings)
+    return _bytes(next(filter(None, found), None))
+
+
+def _bytes(match: re.Match[str] | None) -> int | None:
+    return int(float(match[1]) * _UNITS[match[2]]) if match else None
+
+
+def _device_memory() -> dict[str, int]:
+    """Return the bytes of the current device's allocator; empty where torch has started none."""
+    device = started_device()
+    if device is None:
+        return {}
+    try:
+        left, held = device.free_memory(), device.memory()
+    except RuntimeError:
+        # After some errors a device does not respond.
+        return {}
+    found = {} if left is None else {"bytes_free": left[0], "bytes_total": left[1]}
+    if (allocated := held.get("device_allocated_bytes")) is not None:
+        found["bytes_allocated"] = allocated
+        if (reserved := held.get("device_reserved_bytes")) is not None:
+            found["bytes_reserved_unallocated"] = reserved - allocated
+    return found
+
+
+def _host_memory() -> dict[str, int]:
+    """Return the bytes of the host and of this process, within the limit of its address space."""
+    import psutil
+
+    memory, own = psutil.virtual_memory(), psutil.Process().memory_info()
+    free, total = memory.available, memory.total
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        free, total = min(free, max(0, limit - own.vms)), min(total, limit)
+    return {"bytes_free": free, "bytes_total": total, "bytes_in_use": own.rss}
+
+
+def _size(size: int) -> str:
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

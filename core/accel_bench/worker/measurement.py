@@ -39,12 +39,10 @@ from accel_bench.worker import failure, settings
 from accel_bench.worker.after_window import PaceSteps, Stage
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
-from accel_bench.worker.evaluation import make_evaluator
 from accel_bench.worker.generated import answers_of, own_prompts
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.learning import LearningSteps
+from accel_bench.worker.learning import LearningSteps, make_evaluator
 from accel_bench.worker.observed_steps import ObservedSteps
-from accel_bench.worker.outliers import WindowMonitor
 from accel_bench.worker.read_ahead import read_ahead
 from accel_bench.worker.record import (
     RankRecord,
@@ -54,7 +52,7 @@ from accel_bench.worker.record import (
     collect_metrics,
     rank_result,
 )
-from accel_bench.worker.stopwatch import WindowStopwatch
+from accel_bench.worker.stopwatch import WindowMonitor, WindowStopwatch
 from accel_bench.worker.verify.synchronizations import SynchronizationCounter
 
 if TYPE_CHECKING:

@@ -40,7 +40,10 @@ from accel_bench.worker import failure
 
 @dataclass
 class RankRecord:
-    """The record of a run so far, which is written however the run ends."""
+    """The record of a run so far, which is written however the run ends.
+
+    Fields of `RankResult` have its names.
+    """
 
     window: Window | None = None
     learning: LearningCurve | None = None
@@ -146,29 +149,17 @@ def rank_result(
 ) -> RankResult:
     """Return the record as the rank's result; `error` is what ended the run."""
     ended = Status.DEGRADED if record.degraded else Status.OK
+    known = {name: value for name, value in vars(record).items() if name in RankResult.model_fields}
+    known["metrics"] = tuple(record.metrics)
+    known["effective"] = record.effective.model_copy(update={"scheduling": record.scheduling})
     result = RankResult(
         rank=run.rank,
         status=ended if error is None else failure.status_of(error),
         reasons=tuple(record.degraded) if error is None else failure.reasons_of(error, phase),
         phase=phase,
         error=None if error is None else failure.failure_of(error, phase),
-        device=record.device,
-        window=record.window,
-        learning=record.learning,
-        steps_after=record.steps_after,
-        phases=record.phases,
-        communication=record.communication,
-        profiled_steps=record.profiled_steps,
-        checked_steps=record.checked_steps,
-        observed_steps=record.observed_steps,
-        workload=record.workload,
-        workload_reason=record.workload_reason,
-        metrics=tuple(record.metrics),
-        effective=record.effective.model_copy(update={"scheduling": record.scheduling}),
-        update=record.update,
-        answers=record.answers,
-        evidence=record.evidence,
         stages=tuple(run.trace.stages),
+        **known,
     )
     fault = unreadable_part(result.model_dump())
     return _without_measurements(result, fault) if fault else result

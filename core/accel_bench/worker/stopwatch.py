@@ -4,28 +4,36 @@ and measures an unstable window again; then it takes the steps of the stages aft
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from statistics import median
 from typing import Any
 
+from accel_bench.analysis.checks.pace import seconds_per_token
 from accel_bench.engine import Batch, PhaseName
 from accel_bench.errors import InvalidRunError
 from accel_bench.job import HEARTBEAT_STEP
 from accel_bench.machine.clock import monotonic
+from accel_bench.machine.device_type import DeviceType
 from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
 from accel_bench.worker.after_window import PhaseSplitter, Stage
-from accel_bench.worker.clocks import HostClock
+from accel_bench.worker.clocks import HostClock, Lap, counted, samples_of
 from accel_bench.worker.heartbeat import Heartbeat
-from accel_bench.worker.samples import Lap, counted, sample_of
 
 PLATEAU_STEPS = 5
 """Steps on each side whose medians are compared; `auto` takes at least twice as many."""
 
 PLATEAU_TOLERANCE = 0.01
 """Relative difference of those medians that counts as a plateau."""
+
+JUMP = 5.0
+"""A step that takes this many times the median, per token, is out of range."""
+
+JUMP_SECONDS = 0.05
+"""Shorter hiccups are the operating system's: they do not move a window."""
 
 
 @dataclass
@@ -212,14 +220,9 @@ class WindowStopwatch:
 
     def _read_samples(self, first: int) -> list[Sample]:
         """Turn the laps since the last reading into samples, numbered from `first`."""
-        host, device = self.clock.read()
+        seconds = self.clock.read()
         laps, self._laps = self._laps, []
-        if self._resumed:
-            host, device = self._leave_out(host, device)
-        return [
-            sample_of(first + i, host[i], device[i] if device is not None else None, *lap)
-            for i, lap in enumerate(laps)
-        ]
+        return samples_of(first, self._leave_out(*seconds) if self._resumed else seconds, laps)
 
 
 def refuse_resume() -> None:
@@ -238,3 +241,50 @@ def is_plateau(seconds: Sequence[float]) -> bool:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
     return abs(median(seconds[-PLATEAU_STEPS:]) - before) <= PLATEAU_TOLERANCE * before
+
+
+class WindowMonitor:
+    """Compares counters of torch before and after a window, and the durations of its steps."""
+
+    def __init__(self, device: DeviceType) -> None:
+        self._device = device
+        self._before: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Read the counters before a window."""
+        self._before = self._counts()
+
+    def instabilities(self, samples: Sequence[Sample]) -> list[str]:
+        """Return what disturbed the window since `start`, each as a text."""
+        after = self._counts()
+        grown = {name: after[name] - self._before.get(name, 0) for name in after}
+        found = [f"{count} {name}" for name, count in grown.items() if count > 0]
+        if jumps := out_of_range(samples):
+            listed = ", ".join(f"step {jump.step} took {jump.seconds:.3g} s" for jump in jumps[:3])
+            found.append(f"{listed}, more than {JUMP:g} times the median")
+        return found
+
+    def _counts(self) -> dict[str, int]:
+        """Return the counters that must stand still in a window."""
+        counts = {}
+        if "torch._dynamo" in sys.modules:
+            counters = sys.modules["torch._dynamo"].utils.counters
+            counts["graph(s) compiled within the window"] = counters["stats"]["unique_graphs"]
+        if not self._device.on_host:
+            retries = self._device.allocation_retries()
+            counts["allocator retry(s) within the window"] = retries
+        return counts
+
+
+def out_of_range(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the steps that took many times longer per token than the others.
+
+    Per token, since steps hold different numbers of tokens where batches are padded.
+    """
+    pace = [seconds_per_token(sample) for sample in samples]
+    usual = median(pace) if pace else 0.0
+    return [
+        sample
+        for sample, seconds in zip(samples, pace, strict=True)
+        if seconds > JUMP * usual and sample.seconds > JUMP_SECONDS
+    ]

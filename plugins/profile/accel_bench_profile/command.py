@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.report.table import Report
 from accel_bench.result import Result
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.session import run_side_by_side
+from accel_bench.runner.session import Session, run_rounds
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import Use
@@ -227,7 +228,7 @@ def _profile(
     with open_results(options.results, write=True) as store:
         with new_sessions(options, store, machine, allocation) as new_session:
             sessions = [new_session() for _ in plans]
-            run_side_by_side(sessions, plans)
+            _run_side_by_side(sessions, plans)
         results = [store.results(session=session.id) for session in sessions]
         report, view = _collected(options, plans, store.folder, results)
         print_report(view, options.output)
@@ -262,3 +263,16 @@ def _sides(
         for plan, title, found in zip(plans, titles, results, strict=True)
     )
     return a, b
+
+
+def _run_side_by_side(sessions: Sequence[Session], plans: Sequence[Plan]) -> None:
+    """Run plans, each in its session, round by round: what drifts hits all of them alike."""
+    if len(plans) == 1:
+        sessions[0].run_plan(plans[0])
+        return
+    with ExitStack() as opened:
+        points = [
+            opened.enter_context(session.open_plan(plan))
+            for session, plan in zip(sessions, plans, strict=True)
+        ]
+        run_rounds([one for group in zip_longest(*points) for one in group if one is not None])

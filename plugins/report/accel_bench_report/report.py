@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, Where, take
 from accel_bench.cli.output import print_aside
 
 if TYPE_CHECKING:
+    from accel_bench.store.commands import CommandRuns
     from accel_bench_report.page.model import Page
 
 DEFAULT_FILE = Path("accel-bench-report.html")
@@ -100,7 +102,6 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     from accel_bench.analysis.tables.overview import overview
     from accel_bench.documents.anonymity import Anonymizer
     from accel_bench.documents.redaction import Redactor
-    from accel_bench.runner.anonymous import anonymous_commands
     from accel_bench.runner.unfinished import open_results, sessions_in_progress
     from accel_bench.store.commands import select_commands
     from accel_bench_report.page.page import page
@@ -113,7 +114,7 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     scenarios = []
     commands = selected.commands
     if not options.with_names:
-        commands = anonymous_commands(commands)
+        commands = _anonymous(commands)
     for one in commands:
         record = one.session
         document = record.document if record else {}
@@ -131,3 +132,24 @@ def _page(options: ReportOptions, plots: bool) -> Page:
         notes = tuple(map(anonymizer.text, notes))
         made_by = list(map(anonymizer.text, made_by))
     return page(scenarios, overview(selected.lines), notes, made_by, plots=plots)
+
+
+def _anonymous(commands: Sequence[CommandRuns]) -> list[CommandRuns]:
+    """Return the commands without the names, as a bundle has them. Raises BundleError.
+
+    All are changed together, so that equal names get equal words.
+    """
+    from accel_bench.runner.anonymous import anonymous
+
+    sessions, results = anonymous(
+        [one.session for one in commands if one.session],
+        [result for one in commands for result in one.results],
+    )
+    left_sessions, left_results = iter(sessions), iter(results)
+    return [
+        one._replace(
+            session=next(left_sessions) if one.session else None,
+            results=[next(left_results) for _ in one.results],
+        )
+        for one in commands
+    ]

@@ -14,14 +14,17 @@ from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Command, plan_request, run_plans
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.groups import with_groups_of_plugins
+from accel_bench.planning.groups import activate_present, with_groups
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.plugins.loading import restored_environment
+from accel_bench.plugins.manager import try_in_copy
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.scenario.batches import KEYS
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
+from accel_bench.scenario.sweep import Point
 from accel_bench_report.scaling import ScalingOptions
 from accel_bench_report.sweep import NAME, Sweep, scaling_of
 from accel_bench_report.tables.scaling import BATCH, SIZES, project
@@ -107,9 +110,23 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
     return replace(request, overrides=(*request.overrides, *batch))
 
 
+@restored_environment()
+def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
+    """Return the points as `with_groups` does, with plugins that are activated for it."""
+
+    def work() -> list[Point]:
+        return [
+            with_groups(file, point, activate_present(file, point.scenario, point.stack))
+            for point in points
+        ]
+
+    try_in_copy((use for point in points for use in point.uses), work)
+    return work()
+
+
 def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
     """Return the batch sizes that the file has with its own number of devices."""
-    (point,) = with_groups_of_plugins(file, [next(file.points(machine.device))])
+    (point,) = _with_groups_of_plugins(file, [next(file.points(machine.device))])
     return {key: getattr(point.scenario.train, key) for key in KEYS}
 
 
@@ -123,7 +140,7 @@ def _strong(
     kept = _batch(file, machine)
     unset = [(f"train.{key}", None) for key in KEYS if file.is_set(f"train.{key}")]
     sized = resolve_request(draft, replace(request, overrides=(*request.overrides, *unset)))
-    points = with_groups_of_plugins(sized, chosen_points(sized, request, machine.device))
+    points = _with_groups_of_plugins(sized, chosen_points(sized, request, machine.device))
     groups = {point.scenario.data_parallel for point in points}
 
     def divides(key: str) -> bool:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accel_bench._version import __version__
 from accel_bench.analysis.facts import facts, plugins_of
 from accel_bench.analysis.reproduction import summarize_results
 from accel_bench.analysis.schema import Summary
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.files import write_atomically
+from accel_bench.documents.program import __version__
 from accel_bench.documents.validate import validate
 from accel_bench.errors import BundleError
 from accel_bench.plugins.doors import find_entries

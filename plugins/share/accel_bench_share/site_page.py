@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from accel_bench._version import __version__
 from accel_bench.analysis.reproduction import MARGIN
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import (
@@ -22,6 +21,7 @@ from accel_bench.analysis.wording import (
     ratio_interval,
 )
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.program import __version__
 from accel_bench.documents.shown import plain
 from accel_bench.report.html import html_environment, inline_files
 from accel_bench.report.table import EMPTY, STACKED

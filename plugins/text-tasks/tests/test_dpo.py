@@ -22,7 +22,7 @@ from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.result import Result
 from accel_bench.scenario.draft import read_draft
 from accel_bench.testing import run_scenario
-from accel_bench.worker.evaluation import Evaluator
+from accel_bench.worker.learning import Evaluator
 
 from .preference_training import SCENARIO, our_losses, pairs_of, trl_losses
 

@@ -22,7 +22,7 @@ from accel_bench.analysis.conclusion import conclusion
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.manager import activate_use
 from accel_bench.result import Metric, Status
-from accel_bench.runner.trackers import Trackers
+from accel_bench.runner.observers import Trackers
 from accel_bench.scenario.uses import Use
 
 RESULTS = [*make_rounds(LORA, [0.2, 0.21]), *make_rounds(NF4, [0.1, 0.101])]

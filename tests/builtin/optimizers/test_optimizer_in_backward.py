@@ -22,7 +22,7 @@ from accel_bench.builtin.optimizers.torch_optimizers import (
 from accel_bench.builtin.optimizers.torch_optimizers_impl import OptimizerInBackward
 from accel_bench.errors import InvalidRunError
 from accel_bench.testing import close_run, evidence_of, make_machine, run_plugin
-from accel_bench.worker.outliers import WindowMonitor
+from accel_bench.worker.stopwatch import WindowMonitor
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 MakeRun = Callable[..., Run]

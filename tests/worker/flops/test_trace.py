@@ -24,6 +24,7 @@ from transformers.pytorch_utils import Conv1D
 from accel_bench import Run
 from accel_bench.flops.formulas import hardware_flops, model_flops
 from accel_bench.flops.workload import Matmul, Workload
+from accel_bench.job import Job
 from accel_bench.modeling.checkpointing import CheckpointFunction, enable_gradient_checkpointing
 from accel_bench.modeling.loading import build_config
 from accel_bench.modeling.random_weights import random_model
@@ -33,7 +34,7 @@ from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.record import RankRecord, rank_result
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.recomputation import read_checkpointing
-from accel_bench.worker.verify.verification import check_first_step
+from accel_bench.worker.verify.verification import Verification
 
 LENGTH = 48
 BIGCODE = {**GPT2, "n_inner": 256}
@@ -544,10 +545,15 @@ def test_a_rank_writes_down_the_workload_of_the_model_that_trained(tmp_path: Pat
     model = random_model(config, torch.float32, "cpu", 0)[0].train()
     run = run_of(model, tmp_path, resources={"device": "cpu"})
     run.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    probe, record = FirstStepProbe(run), RankRecord()
+    record = RankRecord()
+    verification = Verification(
+        run,
+        record,
+        Job(run_id="one", experiment=run.experiment, folder=str(tmp_path), cache_folder=""),
+    )
     tokens = torch.arange(16)[None]
     model(input_ids=tokens, labels=tokens).loss.backward()
     run.optimizer.step()
-    check_first_step(run, probe, record)
+    verification.before_window(None, None)
     written = rank_result(run, record, None, "").model_dump_json()
     assert RankResult.model_validate_json(written).workload == read(model, tmp_path)

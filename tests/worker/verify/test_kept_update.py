@@ -14,7 +14,7 @@ import torch
 
 from accel_bench.job import SPARE_DISK_BYTES
 from accel_bench.result import WeightUpdate
-from accel_bench.worker.verify import kept_update
+from accel_bench.worker.verify import update as kept_update
 from accel_bench.worker.verify.update import UpdateSketch
 
 LARGE = 2**20

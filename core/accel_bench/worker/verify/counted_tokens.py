@@ -19,13 +19,14 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.module_calls import is_compiled
 from accel_bench.run_context import Run
 from accel_bench.task import Held, token_mask
+from accel_bench.worker.verify.forward_pass import Watch, at_first_lap
 from accel_bench.worker.verify.gradient_flow import NO_BACKWARD
 
 LABELS = ("labels", "shift_labels")
 """Inputs of a model that say which tokens are supervised."""
 
 
-class CountedTokens:
+class CountedTokens(Watch):
     """Compares a run's counts with its tensors at the end of a step, then removes its hooks.
 
     What is computed again in the backward pass is not seen twice. A compiled region is not watched:
@@ -45,7 +46,6 @@ class CountedTokens:
         self._embedded: list[torch.Tensor] = []
         self._projected: list[int] = []
         self._given: list[dict[str, torch.Tensor]] = []
-        self._handles: list[Any] = []
         self.watch()
 
     def watch(self) -> None:
@@ -64,26 +64,11 @@ class CountedTokens:
 
     def at_first_lap(self, lap: Callable[..., None]) -> Callable[..., None]:
         """Return the lap, which ends a step, such that the first one is checked before it ends."""
-        first = True
-
-        def checked_lap(batches: Sequence[Batch], loss: Any) -> None:
-            nonlocal first
-            if first:
-                first = False
-                self.first_batch = batches[0] if batches else None
-                self.check(batches)
-            lap(batches, loss)
-
-        return checked_lap
-
-    def remove(self) -> None:
-        """Take the hooks away."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        return at_first_lap(lap, self.check)
 
     def check(self, batches: Sequence[Batch]) -> None:
         """Raise InvalidRunError where counts are not those of the tensors, or of the model."""
+        self.first_batch = batches[0] if batches else None
         if reasons := self.reasons(batches):
             raise InvalidRunError([f"step 0 {reason}" for reason in reasons])
 

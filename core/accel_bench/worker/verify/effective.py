@@ -12,6 +12,7 @@ import torch
 
 from accel_bench.analysis.wording import count, join_names
 from accel_bench.effective import Compilation, EffectiveConfiguration
+from accel_bench.errors import InvalidRunError
 from accel_bench.machine.info import Device
 from accel_bench.machine.libraries import accelerator_modules
 from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
@@ -22,6 +23,7 @@ from accel_bench.modeling.process_group import backend_of
 from accel_bench.modeling.tensors import elements_by_dtype
 from accel_bench.run_context import Run
 from accel_bench.scenario.environment import recorded
+from accel_bench.worker.record import RankRecord
 from accel_bench.worker.settings import ALLOCATOR_ALIASES, SAME_FOR_ALL, has_process_group
 from accel_bench.worker.verify.drift import read_dropout
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
@@ -145,6 +147,18 @@ def differences(
         no = "" if effective.training else "not "
         invalid.append(f"the model is {no}in training mode")
     return [*_other_work(run, effective), *_side_effects(effective)], invalid
+
+
+def record_effective(
+    run: Run, record: RankRecord, effective: EffectiveConfiguration, strategy: str | None
+) -> None:
+    """Record what really holds, and on which device. Raises InvalidRunError for what means
+    nothing."""
+    record.device, record.effective = used_device(run), effective
+    degraded, invalid = differences(run, effective, strategy)
+    record.degraded += degraded
+    if invalid:
+        raise InvalidRunError(invalid)
 
 
 def _wrong_ranks(

@@ -6,12 +6,13 @@ The first forward pass is read, and one after the window: what changed in betwee
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from accel_bench.analysis.wording import count, join_names
+from accel_bench.engine import Batch
 from accel_bench.modeling.module_calls import after_calls, is_compiled
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run_context import Run
@@ -39,6 +40,32 @@ class Product(NamedTuple):
 
     operations: frozenset[str]
     """Autograd's nodes between its input and its output; empty where it has none."""
+
+
+class Watch:
+    """Watches modules by hooks, which are taken away together."""
+
+    _handles: list[Any]
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def at_first_lap(
+    lap: Callable[..., None], check: Callable[[Sequence[Batch]], None]
+) -> Callable[..., None]:
+    """Return the lap, which ends a step, such that the first step is checked before it ends."""
+    waiting = [check]
+
+    def checked_lap(batches: Sequence[Batch], loss: Any) -> None:
+        if waiting:
+            waiting.pop()(batches)
+        lap(batches, loss)
+
+    return checked_lap
 
 
 class ForwardPass:

@@ -14,13 +14,14 @@ from accel_bench.modeling.tensors import dtype_name
 from accel_bench.result import Window
 from accel_bench.run_context import Run
 from accel_bench.worker.record import RankRecord
-from accel_bench.worker.verify.effective import differences, read_effective, used_device
+from accel_bench.worker.verify.effective import read_effective, record_effective
+from accel_bench.worker.verify.forward_pass import Watch, at_first_lap
 
 NO_FLOPS = "FLOPs of inference are not counted"
 """Why no workload is known."""
 
 
-class GenerationCheck:
+class GenerationCheck(Watch):
     """What core reads of a run that answers requests; `record` gets all of it.
 
     Its hooks see the first step of the warm-up and are gone before the second. Nothing is compiled
@@ -36,34 +37,18 @@ class GenerationCheck:
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
         """Return the lap of warm-up steps, of which the first one is checked before it ends."""
-        first = True
-
-        def checked_lap(batches: Sequence[Batch], loss: Any) -> None:
-            nonlocal first
-            if first:
-                first = False
-                watched = bool(self._handles)
-                self.remove()
-                self._check_tokens(batches, watched)
-            lap(batches, loss)
-
-        return checked_lap
+        return at_first_lap(lap, self._check_tokens)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
         """Record what the warm-up showed. Raises InvalidRunError for what means nothing."""
         run, record = self._run, self._record
         record.workload_reason = run.workload_reason = NO_FLOPS
-        record.device = used_device(run)
         found = read_effective(run, None, record.environment, synchronizations)
         # Whether there is a cache is not what the configuration says, which is for training.
         seen: dict[str, Any] = {"use_cache": self._used_cache}
         if self._matmul_dtype is not None:
             seen["matmul_dtype"] = self._matmul_dtype
-        record.effective = found.model_copy(update=seen)
-        degraded, invalid = differences(run, record.effective, strategy)
-        record.degraded += degraded
-        if invalid:
-            raise InvalidRunError(invalid)
+        record_effective(run, record, found.model_copy(update=seen), strategy)
 
     later = None
     """No step is taken to read it: nothing trains."""
@@ -80,12 +65,6 @@ class GenerationCheck:
 
     def sketch_update(self, steps: int) -> None:
         """Do nothing: no weight changes."""
-
-    def remove(self) -> None:
-        """Take all hooks away."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
 
     def _watch(self) -> list[Any]:
         """Watch the model's calls, its embedding and its output projection."""
@@ -110,8 +89,10 @@ class GenerationCheck:
     def _see_matmul(self, module: Any, inputs: Any, output: Any) -> None:
         self._matmul_dtype = dtype_name(output.dtype)
 
-    def _check_tokens(self, batches: Sequence[Batch], watched: bool) -> None:
+    def _check_tokens(self, batches: Sequence[Batch]) -> None:
         """Compare counts with what the embedding saw; the last token of a request goes nowhere."""
+        watched = bool(self._handles)
+        self.remove()
         expected = sum(batch.tokens.processed - batch.sequences for batch in batches)
         if watched and self._seen and self._seen < expected:
             raise InvalidRunError(

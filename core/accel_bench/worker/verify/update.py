@@ -4,10 +4,17 @@ A sketch sums a tensor's elements in buckets, each element with a random sign th
 tensor's name and the element's place alone (Charikar, Chen and Farach-Colton, 2002). It is linear:
 the sketch after training less that before is the sketch of the change, so no copy of the weights is
 kept, and the squared difference of two sketches estimates the squared distance of two changes.
+
+The exact change is kept in a file of the run's folder, if there is room: the numbers of all trained
+tensors one after the other, in float32: first the weights before training, then the change in their
+place. A copy in memory would count as the run's memory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,14 +22,15 @@ from typing import Any
 
 import torch
 
+from accel_bench.analysis.wording import size
 from accel_bench.effective import plain_name
+from accel_bench.job import BYTES_OF_A_CHANGE, SPARE_DISK_BYTES
 from accel_bench.modeling.kept_elsewhere import elements_of
 from accel_bench.modeling.random_weights import seed_of
 from accel_bench.modeling.sharding import whole
 from accel_bench.modeling.tensors import has_values
 from accel_bench.result import SKETCH_BUCKETS, TensorUpdate, WeightUpdate
 from accel_bench.run_context import Run
-from accel_bench.worker.verify.kept_update import KeptUpdate
 
 ROW = SKETCH_BUCKETS * 131
 """Elements that are summed with one more sign each; both factors are prime, so that no row of a
@@ -30,6 +38,9 @@ matrix, of a width that is round, falls into few buckets."""
 
 BLOCK_ROWS = 256
 """Rows that are read at once: 8 MB in float64."""
+
+BLOCK = 1 << 20
+"""Elements that are read at once: 8 MB in float64."""
 
 
 class UpdateSketch:
@@ -114,6 +125,84 @@ class UpdateSketch:
         self._kept.sync()
         self._kept.close()
         return 0 if self._kept.reason else self._kept.bytes, self._kept.reason
+
+
+class KeptUpdate:
+    """The file of one run; where it cannot be kept it is removed, and `reason` says why."""
+
+    def __init__(self, path: Path, elements: Mapping[str, int], most: int) -> None:
+        """Open the file for tensors of so many elements, if it takes at most `most` bytes."""
+        self.bytes = 0
+        self.reason = ""
+        self._path = path
+        self._places: dict[str, int] = {}
+        for name, count in elements.items():
+            self._places[name] = self.bytes
+            self.bytes += count * BYTES_OF_A_CHANGE
+        with self._removed_on_error():
+            room = shutil.disk_usage(path.parent).free - SPARE_DISK_BYTES
+            self._file = path.open("x+b")
+        if not self.reason and self.bytes > (most := max(0, min(most, room))):
+            self.remove(f"it takes {size(self.bytes)}, and {size(most)} may be used")
+
+    def write(self, name: str, weights: torch.Tensor) -> None:
+        """Write the weights of a tensor before training."""
+        if weights.dtype == torch.float64:
+            self.remove(f"{name} is float64, which a file in float32 cannot hold")
+        if self.reason:
+            return
+        with self._removed_on_error():
+            self._file.seek(self._places[name])
+            for block in weights.reshape(-1).split(BLOCK):
+                self._file.write(block.float().cpu().numpy().data)
+
+    def sync(self) -> None:
+        """Write everything to the disk now, so that nothing is written during a window."""
+        if self.reason:
+            return
+        with self._removed_on_error():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def subtract(self, name: str, weights: torch.Tensor) -> float | None:
+        """Write the change of a tensor in the place of its weights; return its L2 norm.
+
+        None where the file could not be kept.
+        """
+        if self.reason or not weights.numel():
+            return None if self.reason else 0.0
+        place, squares = self._places[name], 0.0
+        with self._removed_on_error():
+            for block in weights.reshape(-1).split(BLOCK):
+                self._file.seek(place)
+                content = bytearray(self._file.read(block.numel() * BYTES_OF_A_CHANGE))
+                change = block.cpu().double() - torch.frombuffer(content, dtype=torch.float32)
+                squares += float(change.square().sum())
+                self._file.seek(place)
+                self._file.write(change.float().numpy().data)
+                place += len(content)
+        return None if self.reason else float(squares**0.5)
+
+    def remove(self, reason: str) -> None:
+        """Remove the file; `reason` says why it is not kept."""
+        self.reason = self.reason or reason
+        self.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def close(self) -> None:
+        """Close the file and leave it where it is."""
+        if hasattr(self, "_file"):
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+    @contextlib.contextmanager
+    def _removed_on_error(self) -> Iterator[None]:
+        """Remove the file where the disk does not take it."""
+        try:
+            yield
+        except OSError as error:
+            self.remove(f"it could not be written: {error.strerror or error}")
 
 
 @torch.no_grad()

@@ -18,15 +18,22 @@ from accel_bench.worker.after_window import Stage
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.record import RankRecord
 from accel_bench.worker.verify.counted_tokens import CountedTokens
-from accel_bench.worker.verify.drift import read_dropout
-from accel_bench.worker.verify.effective import differences, read_effective, used_device
-from accel_bench.worker.verify.forward_pass import ForwardPass
+from accel_bench.worker.verify.drift import State, changes, read_dropout, read_state
+from accel_bench.worker.verify.effective import read_effective, record_effective
+from accel_bench.worker.verify.forward_pass import ForwardPass, Watch
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
+from accel_bench.worker.verify.optimizer_steps import (
+    Reading,
+    StepCounter,
+    node_reasons,
+    progress_reasons,
+    read_progress,
+    window_reasons,
+)
 from accel_bench.worker.verify.update import UpdateSketch
-from accel_bench.worker.verify.witness import WindowWitness
 
 
-class LaterStep(Stage):
+class LaterStep(Watch, Stage):
     """Takes one step after the window, and reads in it what was read in the first one."""
 
     phase = "check"
@@ -39,7 +46,7 @@ class LaterStep(Stage):
         self.steps = 0
         self._run, self._probe, self._tokens = run, probe, tokens
         self._forward = ForwardPass(run)
-        self._handles: list[Any] = []
+        self._handles = []
         self._dropout: dict[str, int] = {}
 
     def start(self) -> bool:
@@ -62,41 +69,70 @@ class LaterStep(Stage):
     def remove(self) -> None:
         """Take all hooks away."""
         self._tokens.remove()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        super().remove()
 
 
 class Verification:
-    """What core reads of a run to check it, from before the first step; `record` gets all of it."""
+    """What core reads of a run to check it, from before the first step; `record` gets all of it.
+
+    It reads before each lap of the warm-up; in the window it does nothing.
+    """
 
     def __init__(self, run: Run, record: RankRecord, job: Job) -> None:
         self._run, self._record = run, record
         self._probe = FirstStepProbe(run)
         self._counted = CountedTokens(run)
-        self._witness = WindowWitness(run, self._probe)
+        self._first: State | None = None
+        self._counter = StepCounter(run.model.parameters())
+        self._readings: list[Reading] = []
         self.later = LaterStep(run, self._probe, self._counted)
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
         """Return the lap of warm-up steps with what is read before it."""
-        return self._counted.at_first_lap(self._witness.between_laps(lap))
+
+        def watched_lap(*arguments: Any) -> None:
+            if not self._probe.frozen:
+                self._first = self._first or read_state(self._run)
+            self._probe.end_step()
+            self._counter.see_step()
+            if not self._readings:
+                self.read_steps(1)
+            lap(*arguments)
+
+        return self._counted.at_first_lap(watched_lap)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Check what the warm-up showed, before the first window opens. Raises InvalidRunError."""
-        batch = self._counted.first_batch
-        check_first_step(
-            self._run, self._probe, self._record, strategy, synchronizations, batch=batch
-        )
+        """Record what the warm-up showed, before the first window opens.
+
+        Raises InvalidRunError for what means nothing.
+        """
+        run, probe, record = self._run, self._probe, self._record
+        probe.remove()
+        run.workload = record.workload = read_workload(run, self._counted.first_batch)
+        record.workload_reason = run.workload_reason
+        found = read_effective(run, probe, record.environment, synchronizations)
+        record_effective(run, record, found, strategy)
+        probe.check()
 
     def read_steps(self, steps: int) -> None:
         """Read how often weights have moved after so many steps, at both ends of each window."""
-        self._witness.read(steps)
+        self._readings.append(self._counter.read(steps, self._optimizers()))
 
     def after_window(self, window: Window) -> list[str]:
         """Record what the window changed and the optimizer did; return reasons for `invalid`."""
-        found, degraded, invalid = self._witness.check(window, self._record.effective)
-        self._record.effective = found
+        steps = window.samples[-1].step + 1
+        self.read_steps(steps)
+        progress = read_progress(self._optimizers(), steps, self._counter)
+        degraded, invalid = progress_reasons(self._run.scenario, progress)
+        found = window_reasons(self._run.scenario, self._counter, self._readings)
+        invalid = invalid or [*found]
+        flow = self._probe.flow
+        if self._first is not None and flow is not None:
+            changed = changes(self._first, read_state(self._run), flow.gradient_norms)
+            degraded, invalid = [*degraded, *changed[0]], [*invalid, *changed[1]]
+        update = {"optimizer_progress": progress}
+        self._record.effective = self._record.effective.model_copy(update=update)
         self._record.degraded += degraded
         return invalid
 
@@ -108,7 +144,9 @@ class Verification:
         """
         self._record.checked_steps = self.later.steps
         self._record.degraded += self.later.degraded
-        if invalid := [*self.later.invalid, *self._witness.computed_less(nodes)]:
+        opened, ended = self._readings[-2:]
+        less = node_reasons(self._counter.nodes, opened, ended, nodes)
+        if invalid := [*self.later.invalid, *less]:
             raise InvalidRunError(invalid)
 
     def sketch_update(self, steps: int) -> None:
@@ -124,24 +162,5 @@ class Verification:
         flow = {"gradient_flow": self._probe.flow}
         self._record.effective = self._record.effective.model_copy(update=flow)
 
-
-def check_first_step(  # noqa: PLR0913 - what the warm-up has shown
-    run: Run,
-    probe: FirstStepProbe,
-    record: RankRecord,
-    strategy: str | None = None,
-    synchronizations: int | None = None,
-    *,
-    batch: Batch | None = None,
-) -> None:
-    """Record the effective configuration. Raises InvalidRunError for one that means nothing."""
-    probe.remove()
-    run.workload = record.workload = read_workload(run, batch)
-    record.workload_reason = run.workload_reason
-    record.device = used_device(run)
-    record.effective = read_effective(run, probe, record.environment, synchronizations)
-    degraded, invalid = differences(run, record.effective, strategy)
-    record.degraded += degraded
-    if invalid:
-        raise InvalidRunError(invalid)
-    probe.check()
+    def _optimizers(self) -> list[Any]:
+        return list(self._probe.optimizers.values()) or [self._run.optimizer]

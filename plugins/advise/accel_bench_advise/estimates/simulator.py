@@ -14,8 +14,8 @@ from typing import IO, Literal
 from pydantic import ValidationError
 
 from accel_bench.analysis.wording import duration
+from accel_bench.documents.program import python_command
 from accel_bench.errors import AccelBenchError
-from accel_bench.machine.info import python_command
 from accel_bench.scenario.experiment import Experiment
 from accel_bench_advise.estimates.schema import (
     BatchShape,

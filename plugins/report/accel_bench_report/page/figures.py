@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.steps import Step
 from accel_bench.analysis.tables.overview import OverviewRow, level_steps
-from accel_bench.analysis.wording import EARLIEST, group_label, label, rate, rate_unit, too_wide
+from accel_bench.analysis.wording import group_label, label, rate, rate_unit, too_wide
 from accel_bench.report.views.stack_comparison import speed_unit
+from accel_bench.result import EARLIEST
 from accel_bench.scenario.uses import CALLS
 from accel_bench_report.page.plots import (
     MOST_POINTS,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accel_bench._version import __version__
 from accel_bench.analysis.metrics.cost import EXCLUDED
+from accel_bench.documents.program import __version__
 from accel_bench.report.table import Column, Table
 from accel_bench_report.page.bars import MemoryView, WaterfallView
 from accel_bench_report.page.plot_svg import COLOURS

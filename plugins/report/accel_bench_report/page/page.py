@@ -12,7 +12,6 @@ from accel_bench.analysis.conclusion import conclusions
 from accel_bench.analysis.repeated import command_for_stack
 from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
-    EARLIEST,
     WITHIN,
     count,
     duration,
@@ -32,7 +31,7 @@ from accel_bench.report.views.stack_comparison import (
     speed_unit,
     stack_columns,
 )
-from accel_bench.result import Status
+from accel_bench.result import EARLIEST, Status
 from accel_bench_report.learning.view import learning_tables
 from accel_bench_report.page.bars import memory_views, waterfalls
 from accel_bench_report.page.both_modes import both_modes_tables

@@ -19,7 +19,7 @@ from accel_bench.plugins.shipped import extras
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.scenario.uses import NO_PLUGIN
 
-FILES = Path(__file__).parent / "plugin"
+FILES = Path(__file__).parent / "templates"
 """Folder of the Jinja2 templates."""
 
 NAME = re.compile(r"[a-z](?:[a-z0-9_-]{0,28}[a-z0-9])?")

@@ -12,6 +12,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from accel_bench_new_plugin.write import NOT_WRITTEN, REGISTERED, plugin_files, write_plugin
 from cli.program import call
 from imported_modules import imported
 from packaging.requirements import Requirement
@@ -20,12 +21,6 @@ from several_ranks.scenarios import forking
 from accel_bench.documents.load import load_file
 from accel_bench.errors import PluginError
 from accel_bench.plugins.registry import installed
-from accel_bench.plugins.template.new_plugin import (
-    NOT_WRITTEN,
-    REGISTERED,
-    plugin_files,
-    write_plugin,
-)
 from accel_bench.plugins.validation import hook_arguments
 from accel_bench.testing import check_plugin, declared, run_plugin
 
@@ -261,3 +256,16 @@ def test_the_readme_says_how_a_plugin_of_its_kind_is_used(hook: str, used: str) 
 
 def test_types_are_marked() -> None:
     assert plugin_files("mine", ["load_data"])["accel_bench_mine/py.typed"] == ""
+
+
+@pytest.mark.parametrize(
+    ("hooks", "slots"),
+    [
+        (["load_data", "load_model"], "data, model"),
+        (["build_loss"], "task"),
+        (["accelerate_model"], ""),
+    ],
+)
+def test_the_readme_names_the_slots_that_the_hooks_fill(hooks: list[str], slots: str) -> None:
+    readme = plugin_files("mine", hooks)["README.md"]
+    assert (f"{slots} of a scenario" in readme) == bool(slots)

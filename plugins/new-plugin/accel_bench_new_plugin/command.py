@@ -30,7 +30,7 @@ def new(
     Without --hook it accelerates nothing yet: it counts modules in accelerate_model.
     """
     from accel_bench.errors import PluginError
-    from accel_bench.plugins.template.new_plugin import writable_hooks, write_plugin
+    from accel_bench_new_plugin.write import writable_hooks, write_plugin
 
     if "list" in (hooks or ()):
         for hook, summary in writable_hooks().items():

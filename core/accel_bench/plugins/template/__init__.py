@@ -1,1 +1,0 @@
-"""Files that the program writes for people to go on from."""

@@ -1,0 +1,1 @@
+"""Write a plugin to go on from."""
