@@ -17,13 +17,10 @@ from accel_bench.analysis.metrics.rate import Terms
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.experiment_keys import (
     Keys,
-    common_baseline,
     differing,
-    find_key,
     keys_of,
     place,
     telling_apart,
-    usual_keys,
 )
 from accel_bench.analysis.tables.figures import (
     TIMES_AS_FAST,
@@ -38,6 +35,7 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
+from accel_bench_report.tables.chosen_keys import common_baseline, find_key, usual_keys
 from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
 
 MEASURED = "measured"
