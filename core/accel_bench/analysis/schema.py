@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from accel_bench.analysis.checks.convergence import LossWord
+from accel_bench.analysis.checks.convergence import TrainingWord
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.memory import MemoryFigures
@@ -26,7 +26,7 @@ from accel_bench.result import PluginVersion, Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
 from accel_bench.scenario.uses import TOKENS
 
-SeedVerdict: TypeAlias = LossWord | Literal["inconclusive"]
+SeedVerdict: TypeAlias = TrainingWord | Literal["inconclusive"]
 """Verdicts on the loss at the end."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from accel_bench.analysis.wording import join_names, percent, plain_value
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.effective import DROPOUT
 from accel_bench.result import Result
 from accel_bench.scenario.models import Scenario, Work
 
@@ -133,6 +134,23 @@ def _uses(run: Result) -> set[tuple[str, str]]:
     slots = (getattr(scenario, slot) for slot in Work.SLOTS)
     uses = (*run.experiment.stack.uses, *slots, *scenario.metrics)
     return {(use.use, canonical_json(use.options)) for use in uses}
+
+
+def excuse_of_draws(before: Result, after: Result) -> str:
+    """Return the reason why random draws may explain a difference; empty if either run draws
+    nothing.
+
+    All draw from one seed, but other kernels, batches and paddings draw in another order, which no
+    reading outside of the steps shows. Cheats lie among what that does to the distance of updates
+    (docs/verdicts.md), so that the size of an update and a loss that is far off alone show them.
+    """
+    drawn = [run.ranks[0].effective.drawn for run in (before, after) if run.ranks]
+    if len(drawn) < 2 or not all(drawn):
+        return ""
+    adapter = after.experiment.scenario.adapter.options
+    where = "--set adapter.dropout=0" if adapter.get("dropout") else "model.overrides"
+    without = f"; without it ({where}) it can be told" if drawn[-1] == DROPOUT else ""
+    return f"{drawn[-1]} drawn in another order does that{without}"
 
 
 def _other_training(before: Scenario, after: Scenario) -> str:
