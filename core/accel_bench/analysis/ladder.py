@@ -12,13 +12,74 @@ from statistics import fmean
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.memory import largest, peak_memory
-from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange
 from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
 from accel_bench.analysis.statistics.verdict import paired_logs
+from accel_bench.documents.base import Frozen, JsonValue
 
 Held = tuple[int, ...]
 """Numbers of the items that a stack holds, from 0, in order."""
+
+
+class MemoryChange(Frozen):
+    """Difference of two peaks in bytes: the mean over rounds, with a 95 % t interval."""
+
+    bytes: float
+    """Mean of the paired differences; negative is less."""
+
+    low: float | None
+    """Lower end; null with one round."""
+
+    high: float | None
+    """Upper end; null with one round."""
+
+
+class LadderFigure(TrainingComparison):
+    """One stack compared with its neighbour on the ladder: an estimate, not a verdict."""
+
+    stack: str | None
+    """Name of the stack; null where the plan has none."""
+
+    against: str | None
+    """Name of the neighbour."""
+
+    rounds: int = 0
+    """Rounds in which both completed."""
+
+    ratio: Interval | None = None
+    """Speed of the stack over the neighbour's, with a 95 % interval over rounds."""
+
+    reason: str = ""
+    """Why there is no ratio, where there is none."""
+
+    memory: MemoryChange | None = None
+    """Peak memory of the stack less the neighbour's; null where it was not measured alike."""
+
+
+class LadderStep(Frozen):
+    """One item of the ladder at one sweep point."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys."""
+
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
+    number: int
+    """Place of the item, from 1."""
+
+    item: str
+    """Its label."""
+
+    ratio: Interval | None
+    """Speed of the item's rung over the baseline's, as in its row; its verdict stands there."""
+
+    adds: LadderFigure
+    """The rung that ends with this item, against the rung before."""
+
+    left_out: LadderFigure
+    """Everything without this item, against everything: below 1 it is missed."""
 
 
 def ladder_steps(

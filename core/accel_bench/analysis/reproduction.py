@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
+from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
-from accel_bench.analysis.compare import unpaired_ratio
 from accel_bench.analysis.facts import device_models
-from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, Summary
-from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.statistics.estimators import Interval, unpaired_ratio
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import differing_keys

@@ -11,6 +11,7 @@ from statistics import fmean
 from accel_bench.analysis.aggregate import (
     BY_THE_USER,
     ExperimentRuns,
+    PlannedSummary,
     StopReason,
     beside_baseline,
     collect_runs,
@@ -27,20 +28,18 @@ from accel_bench.analysis.checks.training_verdict import (
 )
 from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.ladder import ladder_steps
-from accel_bench.analysis.metrics.breakdown import phases, start_up
+from accel_bench.analysis.metrics.breakdown import phases, start_up, update_cost
 from accel_bench.analysis.metrics.memory import memory_figures
 from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
-from accel_bench.analysis.metrics.update_cost import update_cost
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
-from accel_bench.analysis.race import race_looks, race_point
-from accel_bench.analysis.race_schema import RaceSummary
-from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
+from accel_bench.analysis.race import RaceSummary, race_looks, race_point
+from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.sections import with_sections
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
 from accel_bench.analysis.statistics.sequential import Settled, judge_comparison
-from accel_bench.analysis.statistics.slow_runs import slow_runs
+from accel_bench.analysis.statistics.slow_runs import SlowRun, slow_runs
 from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
 from accel_bench.analysis.tables.points import compare_points
 from accel_bench.analysis.wording import label, percent, ratio_interval

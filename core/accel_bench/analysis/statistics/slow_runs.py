@@ -11,14 +11,30 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
-from accel_bench.analysis.schema import SlowRun
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, RoundKey
+from accel_bench.documents.base import Frozen
 
 DEVIATIONS = 6.0
 """Robust standard deviations by which a round must stand out."""
 
 SMALLEST_FACTOR = 1.5
 """How many times as long as usual a slow run takes at least."""
+
+
+class SlowRun(Frozen):
+    """A run that took far longer than its stack's others, so that a comparison stays open."""
+
+    stack: str
+    """Name of the stack, or of the baseline."""
+
+    session: str
+    """Session in which it ran."""
+
+    round: int
+    """Its round, from 0; on the screen and in `--repeat-round` it counts from 1."""
+
+    factor: float
+    """Its seconds per token over the median of its stack's runs."""
 
 
 def slow_runs(

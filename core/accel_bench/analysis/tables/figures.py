@@ -23,7 +23,7 @@ from accel_bench.analysis.statistics.estimators import (
     median_of_known,
     positive_interval,
 )
-from accel_bench.analysis.tables.point_schema import Better
+from accel_bench.analysis.tables.points import Better
 from accel_bench.errors import StoreError, did_you_mean
 
 TIMES_AS_FAST = "times_as_fast"

@@ -28,8 +28,7 @@ from accel_bench.analysis.tables.figures import (
     find_figures,
     stated_figure,
 )
-from accel_bench.analysis.tables.point_schema import PointFigure
-from accel_bench.analysis.tables.points import against
+from accel_bench.analysis.tables.points import PointFigure, against
 from accel_bench.analysis.wording import grouped_by_reason, plain_value, rate_unit, settings
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json

@@ -29,7 +29,7 @@ from accel_bench_report.tables.overview import overview
 from analysis_factory import STEADY, make_experiment, make_rounds
 from repeated_sessions import make_runs
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.commands import RunLine
