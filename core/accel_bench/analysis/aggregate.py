@@ -372,6 +372,15 @@ def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns
     return replace(row, ending=ending, gradient_reasons=reasons)
 
 
+def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
+    """Return why a row is not compared with another one, `called` so; empty where it may be."""
+    if not row.usable:
+        return row.how_it_ended
+    if row is base:
+        return f"this is {called}"
+    return "" if base.usable else f"{called} {base.how_it_ended}"
+
+
 def shared_steps(rows: Sequence[ExperimentRuns]) -> int:
     """Return how many steps every completed run of these rows took, warm-up included."""
     counts = [len(speed.losses) for row in rows for speed in row.speeds.values()]

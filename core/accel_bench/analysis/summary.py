@@ -15,6 +15,7 @@ from accel_bench.analysis.aggregate import (
     StopReason,
     beside_baseline,
     collect_runs,
+    obstacle,
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
@@ -215,16 +216,11 @@ def _slow_runs(base: ExperimentRuns, row: ExperimentRuns) -> tuple[SlowRun, ...]
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
     """Return why a row is not compared; empty when it is."""
-    if not row.usable:
-        return row.how_it_ended
-    if row is base:
-        return "this is the baseline"
     if base is None:
-        return "the baseline was not run"
-    if not base.usable:
-        return f"the baseline {base.how_it_ended}"
+        return "the baseline was not run" if row.usable else row.how_it_ended
     shared = set(base.speeds) & set(row.speeds)
-    return "" if shared else "no round in which it and the baseline both completed"
+    none = "" if shared else "no round in which it and the baseline both completed"
+    return obstacle(row, base, "the baseline") or none
 
 
 def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict[str, Comparison]:

@@ -257,8 +257,7 @@ def _by_step(run: Result, kind: str) -> Counter[int]:
     counts: Counter[int] = Counter()
     for rank in run.data_ranks:
         if rank.window is not None:
-            window = rank.window
-            for sample in (*window.warmup, *window.discarded, *window.samples):
+            for sample in rank.window.all_steps:
                 counts[sample.step] += getattr(sample, kind)
     return counts
 

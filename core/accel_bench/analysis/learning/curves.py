@@ -83,9 +83,8 @@ def learning_metrics(run: Result) -> Iterator[Metric]:
 
 def _steps_of(rank: RankResult) -> Mapping[int, Sample]:
     assert rank.window is not None
-    window, later = rank.window, rank.learning.steps if rank.learning else ()
-    every: Iterator[Sample] = iter((*window.warmup, *window.discarded, *window.samples, *later))
-    return {sample.step: sample for sample in every}
+    later = rank.learning.steps if rank.learning else ()
+    return {sample.step: sample for sample in (*rank.window.all_steps, *later)}
 
 
 def _sum(parts: Sequence[float | None]) -> float | None:

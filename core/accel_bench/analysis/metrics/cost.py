@@ -79,12 +79,6 @@ def machines_paid(measured: ExperimentRuns, tariff: HourlyRate, instances: int |
     return instances or instances_needed(_devices(measured), nodes, tariff.devices)
 
 
-def at_a_rate(measured: ExperimentRuns) -> bool:
-    """Return whether requests arrived at a rate, so that idle time is no part of the speed."""
-    scenario = measured.planned.experiment.scenario
-    return scenario.generates and scenario.inference.rate is not None
-
-
 def _devices(measured: ExperimentRuns) -> int:
     return devices_used(measured.last) or measured.planned.experiment.scenario.world_size
 
@@ -99,7 +93,7 @@ def cost_notes(
         yield f"no cost, since it {measured.imported}"
     elif measured.planned.experiment.scenario.calls_alone:
         yield "no cost, since calls of an operation were counted, and no tokens"
-    elif at_a_rate(measured):
+    elif measured.rate is not None:
         yield (
             "no cost, since requests arrived at a rate: the speed is that of the busy time, and "
             "idle hours are paid for too"

@@ -62,7 +62,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     steps = [
         (sample, load) for window, load in counted if window and load for sample in window.samples
     ]
-    if not all(sample.sequences for sample, _ in steps) or not _as_observed(steps):
+    if not all(sample.sequences and _is_multiple(sample, load) for sample, load in steps):
         return None
     seconds = max(window.seconds for window, _ in ranks)
     model, hardware = _model_work(steps), _hardware_work(steps)
@@ -80,13 +80,8 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     )
 
 
-def _as_observed(steps: list[tuple[Sample, Workload]]) -> bool:
-    """Return whether the steps have the shapes that an observed workload was observed with."""
-    return all(_is_multiple(sample, load) for sample, load in steps)
-
-
 def _is_multiple(sample: Sample, load: Workload) -> bool:
-    """Return whether a step can be made of batches such as the observed one alone."""
+    """Return whether a step can be made of batches with the shapes of the observed one alone."""
     elements = load.observed_elements
     if elements is None:
         return True

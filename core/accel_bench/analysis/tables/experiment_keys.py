@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.facts import device_model
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.scenario.layers import dotted
 
 FIRST_KEYS = ("model.id", "device", "stack")
 """Keys that are tried before all others where experiments must be told apart."""
@@ -46,7 +46,7 @@ def keys_of(row: ExperimentRuns) -> Keys:
     experiment = row.planned.experiment
     runs = list(row.counted.values())
     origin = runs[-1].provenance if runs else None
-    settings = dict(_dotted(experiment.scenario.model_dump(mode="json", exclude=set(LEFT_OUT))))
+    settings = dict(dotted(experiment.scenario.model_dump(mode="json", exclude=set(LEFT_OUT))))
     if origin and origin.origin == "imported":
         stated = tuple(f"{key}." for key in origin.stated)
         settings = {key: one for key, one in settings.items() if f"{key}.".startswith(stated)}
@@ -54,10 +54,10 @@ def keys_of(row: ExperimentRuns) -> Keys:
         settings["compute_dtype"] = experiment.scenario.compute_dtype
         settings["world_size"] = experiment.scenario.world_size
     for use in experiment.stack.uses:
-        settings |= dict(_dotted({use.use: use.options}))
+        settings |= dict(dotted({use.use: use.options}))
     return {
         **settings,
-        **dict(_dotted({"environment": _environment(row)})),
+        **dict(dotted({"environment": _environment(row)})),
         **experiment.sweep,
         "stack": experiment.stack.name,
         "device": _device(row),
@@ -173,12 +173,3 @@ def _environment(row: ExperimentRuns) -> JsonValue:
         "plugins": {str(one.get("name")): one.get("version") for one in plugins},
         "fingerprints": {name: canonical_json(one) for name, one in prints.items()},
     }
-
-
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
-    """Yield the values of nested mappings by dotted key."""
-    for key, item in values.items():
-        if isinstance(item, Mapping):
-            yield from _dotted(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", item

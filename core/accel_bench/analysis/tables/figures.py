@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.metrics.cost import at_a_rate, hourly_usd, usd_per_million_tokens
+from accel_bench.analysis.metrics.cost import hourly_usd, usd_per_million_tokens
 from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
 from accel_bench.analysis.metrics.named import named_metrics
 from accel_bench.analysis.metrics.rate import Terms
@@ -113,7 +113,7 @@ def _memory(name: str, peak: str = "bytes") -> Compute:
 
 def paid_speed(row: ExperimentRuns) -> Interval | None:
     """Return the speed where tokens are counted, which have hours and a price."""
-    unpriced = row.planned.experiment.scenario.calls_alone or at_a_rate(row)
+    unpriced = row.planned.experiment.scenario.calls_alone or row.rate is not None
     return None if unpriced else row.tokens_per_second
 
 
