@@ -19,7 +19,6 @@ from accel_bench.analysis.checks.comparability import (
     of_comparable,
 )
 from accel_bench.analysis.checks.noise import of_same_load
-from accel_bench.analysis.checks.offered_load import of_offered_load
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
     TrainingComparison,
@@ -27,6 +26,7 @@ from accel_bench.analysis.checks.training_verdict import (
     training_not_compared,
 )
 from accel_bench.analysis.experiment_figures import figures
+from accel_bench.analysis.metrics.offered_load import of_offered_load
 from accel_bench.analysis.schema import Document, ExperimentFigures
 from accel_bench.analysis.statistics.estimators import unpaired_ratio
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, compare

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.memory import largest, peak_memory
+from accel_bench.analysis.metrics.offered_load import load_obstacle
 from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
 from accel_bench.analysis.statistics.verdict import paired_logs
 from accel_bench.documents.base import Frozen, JsonValue

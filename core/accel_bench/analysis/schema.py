@@ -18,7 +18,6 @@ from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.race import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SeedEquivalence
-from accel_bench.analysis.statistics.slow_runs import SlowRun
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.documents.base import Frozen, JsonValue
@@ -179,6 +178,22 @@ class ExperimentFigures(ExperimentRow):
             else f"{one.name}={one.value}"
             for one in self.metrics
         ]
+
+
+class SlowRun(Frozen):
+    """A run that took far longer than its stack's others, so that a comparison stays open."""
+
+    stack: str
+    """Name of the stack, or of the baseline."""
+
+    session: str
+    """Session in which it ran."""
+
+    round: int
+    """Its round, from 0; on the screen and in `--repeat-round` it counts from 1."""
+
+    factor: float
+    """Its seconds per token over the median of its stack's runs."""
 
 
 class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):

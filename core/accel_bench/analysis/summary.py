@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 
 from accel_bench.analysis.aggregate import (
     BY_THE_USER,
@@ -20,7 +20,6 @@ from accel_bench.analysis.aggregate import (
 )
 from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
 from accel_bench.analysis.checks.noise import load_notes, of_same_load
-from accel_bench.analysis.checks.offered_load import of_offered_load
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
     TrainingComparison,
@@ -31,21 +30,33 @@ from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.ladder import ladder_steps
 from accel_bench.analysis.metrics.breakdown import phases, start_up, update_cost
 from accel_bench.analysis.metrics.memory import memory_figures
+from accel_bench.analysis.metrics.offered_load import of_offered_load
 from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.race import RaceSummary, race_looks, race_point
-from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.schema import ExperimentSummary, SlowRun, Summary
 from accel_bench.analysis.sections import with_sections
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
 from accel_bench.analysis.statistics.sequential import Settled, judge_comparison
-from accel_bench.analysis.statistics.slow_runs import SlowRun, slow_runs
-from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
+from accel_bench.analysis.statistics.verdict import (
+    MINIMUM_ROUNDS,
+    Comparison,
+    RoundKey,
+    compare,
+    paired_logs,
+)
 from accel_bench.analysis.tables.points import compare_points
 from accel_bench.analysis.wording import label, percent, ratio_interval
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
+
+DEVIATIONS = 6.0
+"""Robust standard deviations by which a round must stand out."""
+
+SMALLEST_FACTOR = 1.5
+"""How many times as long as usual a slow run takes at least."""
 
 
 def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended them
@@ -194,9 +205,14 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             speed = of_comparable(judged, both)
             shown = beside_baseline(row, base)
             summary = _row(shown, speed, training, steps)
-            slow = _slow_runs(base, row) if speed.verdict == "inconclusive" else ()
+            names = base.planned.experiment.stack.name, row.planned.experiment.stack.name
+            found = slow_runs(base.compared_seconds, row.compared_seconds, names)
+            slow = tuple(one for one in found if one.round not in row.repeated)
             other = tuple(one for one in shown.other_work if one not in base.other_work)
-            more = {"slow_runs": slow, "other_work": other}
+            more = {
+                "slow_runs": slow if speed.verdict == "inconclusive" else (),
+                "other_work": other,
+            }
             summaries.append(summary.model_copy(update=more))
         else:
             # The baseline is 1 times as fast as itself, by definition.
@@ -207,11 +223,33 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
     return summaries
 
 
-def _slow_runs(base: ExperimentRuns, row: ExperimentRuns) -> tuple[SlowRun, ...]:
-    """Return the slow runs of either; a round that was measured again already stays as it is."""
-    names = base.planned.experiment.stack.name, row.planned.experiment.stack.name
-    found = slow_runs(base.compared_seconds, row.compared_seconds, names)
-    return tuple(one for one in found if one.round not in row.repeated)
+def slow_runs(
+    baseline: Mapping[RoundKey, float], stack: Mapping[RoundKey, float], names: tuple[str, str]
+) -> list[SlowRun]:
+    """Return the runs that make a round stand out, of seconds per token in five rounds or more.
+
+    `names` are those of the baseline and of the stack. The round's ratio lies far from the median
+    of all: by more than six robust standard deviations (1.4826 times the median absolute deviation,
+    which the round itself hardly moves), and by half the time and more. Which of its two runs was
+    slow, their own medians say.
+    """
+    keys = sorted(set(baseline) & set(stack))
+    if len(keys) < MINIMUM_ROUNDS:
+        return []
+    sides = [{key: math.log(side[key]) for key in keys} for side in (baseline, stack)]
+    logs = {key: sides[0][key] - sides[1][key] for key in keys}
+    middle = median(logs.values())
+    spread = 1.4826 * median(abs(log - middle) for log in logs.values())
+    threshold = max(DEVIATIONS * spread, math.log(SMALLEST_FACTOR))
+    found = []
+    for key, log in logs.items():
+        if abs(log - middle) > threshold:
+            late = [side[key] - median(side.values()) for side in sides]
+            factor = math.exp(max(late))
+            if factor >= SMALLEST_FACTOR:  # A run that is fast instead is not repeated.
+                name = names[0 if late[0] > late[1] else 1]
+                found.append(SlowRun(stack=name, session=key[0], round=key[1], factor=factor))
+    return found
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:

@@ -16,8 +16,12 @@ from typing import Literal, NamedTuple, TypeAlias
 from accel_bench.analysis.aggregate import counted_runs, replaced_rounds
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.checks.offered_load import load_obstacle, newly_saturated
-from accel_bench.analysis.metrics.offered_load import OfferedLoad, offered_load
+from accel_bench.analysis.metrics.offered_load import (
+    OfferedLoad,
+    load_obstacle,
+    newly_saturated,
+    offered_load,
+)
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import (
     Interval,

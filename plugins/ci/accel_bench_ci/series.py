@@ -13,8 +13,12 @@ from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, StopReason
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.checks.offered_load import saturation
-from accel_bench.analysis.metrics.offered_load import OfferedLoad, is_saturated, offered_rate
+from accel_bench.analysis.metrics.offered_load import (
+    OfferedLoad,
+    is_saturated,
+    offered_rate,
+    saturation,
+)
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps

@@ -164,11 +164,5 @@ def _to_window(rank: RankResult) -> float | None:
 def update_cost(update: WeightUpdate) -> UpdateCost:
     """Return the cost of one rank's update."""
     sums = sum(len(one.sketch) for one in update.tensors.values())
-    return UpdateCost(
-        trained_tensors=update.trained_tensors,
-        trained_elements=update.trained_elements,
-        seconds=update.seconds,
-        sketch_bytes=BYTES_OF_A_SUM * sums,
-        kept_bytes=update.kept_bytes,
-        kept_reason=update.kept_reason,
-    )
+    same = update.model_dump(include=UpdateCost.model_fields.keys() - {"sketch_bytes"})
+    return UpdateCost(**same, sketch_bytes=BYTES_OF_A_SUM * sums)

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, obstacle
-from accel_bench.analysis.checks.offered_load import load_obstacle
+from accel_bench.analysis.metrics.offered_load import load_obstacle
 from accel_bench.analysis.statistics.estimators import Interval, log_interval, unpaired_ratio
 from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
