@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from accel_bench.analysis.checks.pace import pace_figures
 from accel_bench.analysis.metrics.offered_load import offered_rate
@@ -96,13 +97,15 @@ def sequence_length(result: Result) -> Iterator[str]:
     planned = scenario.data.sequence_length
     if scenario.generates:
         planned += scenario.inference.new_tokens
-    planned *= max(map(_sequences_per_sample, result.ranks), default=1)
+    several = (one for rank in result.ranks for one in _reported(rank, "sequences_per_sample"))
+    planned *= max((one for one in several if type(one) is int), default=1)
     steps = [sample for window in _windows(result).values() for sample in window.all_steps]
     lengths = {step.processed_tokens / step.sequences for step in steps if step.sequences}
     if not lengths:
         return
     longest = max(lengths)
-    constant = any(_reports_constant(rank) for rank in result.ranks)
+    reports = [_reported(rank, "constant_length") for rank in result.ranks]
+    constant = any(found and all(one is True for one in found) for found in reports)
     if longest > planned or (constant and lengths != {planned}):
         yield (
             f"{sum(step.processed_tokens for step in steps):,} processed tokens in "
@@ -111,18 +114,9 @@ def sequence_length(result: Result) -> Iterator[str]:
         )
 
 
-def _reports_constant(rank: RankResult) -> bool:
-    """Return whether plugins report samples of one length, and none reports otherwise."""
-    shown = (evidence for evidence in rank.evidence.values() if isinstance(evidence, dict))
-    reported = [one["constant_length"] for one in shown if "constant_length" in one]
-    return bool(reported) and all(one is True for one in reported)
-
-
-def _sequences_per_sample(rank: RankResult) -> int:
-    """Return the most sequences of a sample that a plugin reports; 1 where none does."""
-    shown = (evidence for evidence in rank.evidence.values() if isinstance(evidence, dict))
-    found = (one.get("sequences_per_sample") for one in shown)
-    return max((one for one in found if type(one) is int), default=1)
+def _reported(rank: RankResult, key: str) -> list[Any]:
+    """Return what plugins report under a key of their evidence."""
+    return [e[key] for e in rank.evidence.values() if isinstance(e, dict) and key in e]
 
 
 def global_batch(result: Result) -> Iterator[str]:

@@ -8,8 +8,7 @@ from statistics import fmean, median, stdev
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.learning.curves import Reached
-from accel_bench.analysis.metrics.cost import machines_paid
-from accel_bench.analysis.metrics.rate import HourlyRate
+from accel_bench.analysis.metrics.cost import HourlyRate, machines_paid
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.result import Evaluation, Result
 from accel_bench_report.learning.bootstrap import bootstrap_ends

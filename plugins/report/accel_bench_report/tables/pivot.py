@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
-from accel_bench.analysis.metrics.cost import cost_notes
-from accel_bench.analysis.metrics.rate import Terms
+from accel_bench.analysis.metrics.cost import Terms, cost_notes
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.experiment_keys import (
     Keys,

@@ -14,7 +14,7 @@ from accel_bench_report.learning.to_loss import race
 from analysis_factory import make_experiment
 from learning_factory import diverged, learned, learned_at, seeded
 
-from accel_bench.analysis.metrics.rate import HourlyRate
+from accel_bench.analysis.metrics.cost import HourlyRate
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
 

@@ -17,8 +17,7 @@ from pivot_factory import BATCH, LENGTH, campaigns, point, rounds
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.facts import device_models
-from accel_bench.analysis.metrics.cost import usd_per_million_tokens
-from accel_bench.analysis.metrics.rate import HourlyRate, Terms
+from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
 from accel_bench.analysis.tables.figures import FIGURES
 from accel_bench.errors import StoreError
 from accel_bench.machine.info import Machine
