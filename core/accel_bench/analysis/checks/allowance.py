@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -61,11 +61,7 @@ class Allowance(NamedTuple):
     usual: float
     """What is allowed where no plugin declares anything."""
 
-    maximum: float
-    """Largest declared tolerance that excuses a distance beyond the usual one."""
-
-    trusts_distance: bool = False
-    """True if a distance below the maximum is excused although more is declared."""
+    limits: Limits
 
     plugins: tuple[str, ...] = ()
     """Plugins that declare the tolerance; empty for the usual one."""
@@ -76,15 +72,14 @@ class Allowance(NamedTuple):
     @property
     def by_design(self) -> str:
         """Why no declaration excuses a distance beyond the usual one; empty where one does."""
-        if self.other_training or self.tolerance <= self.maximum:
+        if self.other_training or self.tolerance <= self.limits.maximum:
             return self.other_training
-        return f"{percent(self.maximum)} is the most that counts as the same training"
+        return f"{percent(self.limits.maximum)} is the most that counts as the same training"
 
     @property
     def words(self) -> str:
         """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
-        by = f" by {join_names(self.plugins)}" if self.plugins else ""
-        return f"{percent(self.tolerance)} allowed{by}"
+        return allowed_words(self.tolerance, self.plugins)
 
     def verdict(
         self, difference: float
@@ -99,7 +94,14 @@ class Allowance(NamedTuple):
         """Return whether a declaration makes up for a distance beyond the usual one."""
         if self.other_training or not self.usual < difference <= self.tolerance:
             return False
-        return not self.by_design or (self.trusts_distance and difference <= self.maximum)
+        trusted = self.limits.trusts_distance and difference <= self.limits.maximum
+        return trusted or not self.by_design
+
+
+def allowed_words(tolerance: float, plugins: Sequence[str]) -> str:
+    """Return `2 % allowed by bitsandbytes`; without a plugin where none declares it."""
+    by = f" by {join_names(plugins)}" if plugins else ""
+    return f"{percent(tolerance)} allowed{by}"
 
 
 def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:
@@ -115,7 +117,7 @@ def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:
     largest = max(declared.values(), default=usual)
     names = tuple(name for name, value in declared.items() if value == largest)
     other = _other_training(before, after)
-    return Allowance(largest, usual, limits.maximum, limits.trusts_distance, names, other)
+    return Allowance(largest, usual, limits, names, other)
 
 
 def _of_one_side(run: Result, other: Result, limits: Limits) -> dict[str, float]:

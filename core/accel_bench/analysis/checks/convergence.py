@@ -14,6 +14,7 @@ from accel_bench.analysis.checks.allowance import (
     Allowance,
     Limits,
     allowance,
+    allowed_words,
     excuse_of_draws,
 )
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
@@ -53,7 +54,7 @@ MINIMUM_STEPS = 3
 """Steps that a line and the scatter about it need."""
 
 POWER = 0.80
-"""How often a movement of `detectable` is seen."""
+"""How often a movement, or a difference over seeds, that is called detectable is seen."""
 
 
 def _declared(run: Result) -> Mapping[str, float]:
@@ -114,8 +115,8 @@ class LossComparison(Frozen):
         """What plugins were allowed for the verdict `equivalent`; empty where they were nothing."""
         if self.loss_verdict != "equivalent" or not self.loss_tolerance_by:
             return ""
-        allowed = Allowance(self.loss_tolerance or 0.0, 0.0, 0.0, plugins=self.loss_tolerance_by)
-        return f"by up to {percent(self.loss_difference or 0.0)}, {allowed.words}"
+        allowed = allowed_words(self.loss_tolerance or 0.0, self.loss_tolerance_by)
+        return f"by up to {percent(self.loss_difference or 0.0)}, {allowed}"
 
 
 class Movement(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.checks.allowance import Allowance, allowance
-from accel_bench.analysis.checks.convergence import LIMITS, SMOOTHING_STEPS, TrainingWord
+from accel_bench.analysis.checks.convergence import LIMITS, POWER, SMOOTHING_STEPS, TrainingWord
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
@@ -29,10 +29,6 @@ SEED_KEYS = ("train.seed", "data.seed")
 
 MINIMUM_SEEDS = 3
 """Fewer seeds get no verdict."""
-
-
-POWER = 0.80
-"""How often a difference that so many seeds can show is shown."""
 
 
 class SeedEquivalence(Frozen):
