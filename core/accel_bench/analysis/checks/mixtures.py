@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
 
-from accel_bench.analysis.checks.distance import NEGLIGIBLE, distance, norm_ratio_error
+from accel_bench.analysis.checks.distance import NEGLIGIBLE, Changes
 from accel_bench.analysis.wording import percent
 from accel_bench.result import Result, TensorUpdate, WeightUpdate
 
@@ -45,34 +43,11 @@ def is_mixture(*runs: Result) -> bool:
     return any(rank.effective.experts for run in runs for rank in run.ranks[:1])
 
 
-class Changes(NamedTuple):
-    """The changes of weights of two runs of a mixture."""
-
-    baseline: WeightUpdate
-    stack: WeightUpdate
-    exact: Mapping[str, float] | None
-    """What `exact_differences` returns; without it, sketches estimate sizes and distances."""
-
-    def part(self, name: str | None) -> Changes:
-        """Return the changes of one part's tensors; None stands for all that is in no part."""
-        return self._replace(baseline=_part(self.baseline, name), stack=_part(self.stack, name))
-
-    def off(self, limit: float) -> str:
-        """Return how the stack's size differs by more than a limit and what sketches leave open."""
-        allowed = limit + STANDARD_ERRORS * norm_ratio_error(*self)
-        ratio = distance(*self).norm_ratio
-        if abs(ratio - 1) <= allowed:
-            return ""
-        return (
-            f"{ratio:.3g} times as much as the baseline's, {percent(allowed)} more or less allowed"
-        )
-
-
 def rounded_scores_excuse(changes: Changes) -> str:
     """Return that rounded scores may have made the distance of two mixtures in 16 bits; empty where
     it is too large, or where sketches show the whole change to be of another size."""
-    near = distance(*changes).relative <= ROUTED_TOLERANCE
-    same_size = changes.exact is not None or not changes.off(WHOLE_SIZE)
+    near = changes.distance.relative <= ROUTED_TOLERANCE
+    same_size = changes.exact is not None or not _off(changes, WHOLE_SIZE)
     return ROUNDED_SCORES if near and same_size else ""
 
 
@@ -83,29 +58,42 @@ def size_differences(changes: Changes, drawn: bool, left_out: float) -> list[str
     scaler left out in one of them alone. A part that hardly changed is not compared.
     """
     sizes = SIZES_WHERE_DRAWN if drawn else SIZES
-    parts = {part: changes.part(part) for part in sizes}
+    parts = {part: _part(changes, part) for part in sizes}
     return [
         f"its {part} changed {off}"
         for part, one in parts.items()
         if not _is_negligible(one.baseline, changes.baseline)
-        and (off := one.off(sizes[part] + left_out))
+        and (off := _off(one, sizes[part] + left_out))
     ]
 
 
 def rest_differences(changes: Changes, tolerance: float) -> list[str]:
     """Return, as a clause, that what is neither expert nor router is farther apart than allowed."""
-    rest = changes.part(None)
+    rest = _part(changes, None)
     if _is_negligible(rest.baseline, changes.baseline):
         return []
-    apart = distance(*rest).relative
+    apart = rest.distance.relative
     words = f"{percent(apart)} apart, {percent(tolerance)} allowed"
     return [f"what is neither expert nor router is {words}"] if apart > tolerance else []
 
 
-def _part(update: WeightUpdate, part: str | None) -> WeightUpdate:
-    """Return the update of one part's tensors; None stands for all that is in no part."""
-    tensors = {name: one for name, one in update.tensors.items() if _part_of(name) == part}
-    return update.model_copy(update={"tensors": tensors})
+def _off(changes: Changes, limit: float) -> str:
+    """Return how the stack's size differs by more than a limit and what sketches leave open."""
+    allowed = limit + STANDARD_ERRORS * changes.norm_ratio_error
+    ratio = changes.distance.norm_ratio
+    if abs(ratio - 1) <= allowed:
+        return ""
+    return f"{ratio:.3g} times as much as the baseline's, {percent(allowed)} more or less allowed"
+
+
+def _part(changes: Changes, part: str | None) -> Changes:
+    """Return the changes of one part's tensors; None stands for all that is in no part."""
+
+    def of(update: WeightUpdate) -> WeightUpdate:
+        tensors = {name: one for name, one in update.tensors.items() if _part_of(name) == part}
+        return update.model_copy(update={"tensors": tensors})
+
+    return changes._replace(baseline=of(changes.baseline), stack=of(changes.stack))
 
 
 def _part_of(tensor: str) -> str | None:

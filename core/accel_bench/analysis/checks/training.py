@@ -14,15 +14,9 @@ from accel_bench.analysis.checks.allowance import (
     excuse_of_draws,
 )
 from accel_bench.analysis.checks.convergence import TrainingWord, compare_losses
-from accel_bench.analysis.checks.distance import (
-    Distance,
-    distance,
-    exact_differences,
-    unmoved_tensors,
-)
+from accel_bench.analysis.checks.distance import Changes, Distance, exact_differences
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.mixtures import (
-    Changes,
     is_mixture,
     rest_differences,
     rounded_scores_excuse,
@@ -128,15 +122,14 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
     if baseline.steps != stack.steps:
         steps = f"{stack.steps} steps in the place of {baseline.steps}"
         return TrainingComparison(update_reason=f"the update is that of {steps}")
-    exact = exact_differences(before, after)
-    whole = distance(baseline, stack, exact)
+    changes = Changes(baseline, stack, exact_differences(before, after))
+    whole = changes.distance
     if not whole.baseline:
         return TrainingComparison(update_reason="the baseline's weights did not change")
-    unmoved = unmoved_tensors(baseline, stack, exact)
+    unmoved = changes.unmoved
     excuse = _excuse(before, after, whole, allowed)
     parts: list[str] = []
     if is_mixture(before, after) and not allowed.by_design:
-        changes = Changes(baseline, stack, exact)
         drawn = bool(excuse_of_draws(before, after))
         parts = size_differences(changes, drawn, _left_out_share(before, after))
         if not (excuse or allowed.plugins):
@@ -157,7 +150,7 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
         update_difference=whole.relative,
         update_norm_ratio=whole.norm_ratio,
         update_cosine=whole.cosine,
-        update_exact=exact is not None,
+        update_exact=changes.exact is not None,
         update_tolerance=allowed.tolerance,
         update_tolerance_by=allowed.plugins,
         update_excused=excused,
