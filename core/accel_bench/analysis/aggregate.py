@@ -372,6 +372,14 @@ def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns
     return replace(row, ending=ending, gradient_reasons=reasons)
 
 
+def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:
+    """Return the rows of each sweep point together, in their order."""
+    points: dict[str, list[ExperimentRuns]] = {}
+    for row in rows:
+        points.setdefault(row.planned.experiment.point, []).append(row)
+    return list(points.values())
+
+
 def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
     """Return why a row is not compared with another one, `called` so; empty where it may be."""
     if not row.usable:

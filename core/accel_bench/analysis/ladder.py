@@ -6,10 +6,10 @@ verdict: Holm's family is that of the stacks against the baseline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.aggregate import ExperimentRuns
+from accel_bench.analysis.aggregate import ExperimentRuns, by_point
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.memory import largest, peak_memory
@@ -89,34 +89,32 @@ def ladder_steps(
 
     `ratios` are those of the rows to the baseline of their sweep point.
     """
-    points: dict[str, list[tuple[ExperimentRuns, Interval | None]]] = {}
-    for row, speed in zip(rows, ratios, strict=True):
-        if row.planned.experiment.stack.ladder is not None:
-            points.setdefault(row.planned.experiment.point, []).append((row, speed))
-    return tuple(step for point in points.values() for step in _steps(point))
+    speeds = {id(row): speed for row, speed in zip(rows, ratios, strict=True)}
+    on_ladder = (row for row in rows if row.planned.experiment.stack.ladder is not None)
+    return tuple(step for point in by_point(on_ladder) for step in _steps(point, speeds))
 
 
-def _steps(rows: Sequence[tuple[ExperimentRuns, Interval | None]]) -> list[LadderStep]:
+def _steps(
+    rows: Sequence[ExperimentRuns], speeds: Mapping[int, Interval | None]
+) -> list[LadderStep]:
     """Return the steps of one sweep point."""
     by_items: dict[Held, ExperimentRuns] = {}
-    speeds: dict[Held, Interval | None] = {}
     labels: tuple[str, ...] = ()
-    for row, speed in rows:
+    for row in rows:
         place = row.planned.experiment.stack.ladder
         assert place is not None
         labels = place.items
-        for held in place.holds:
-            by_items[held], speeds[held] = row, speed
+        by_items |= dict.fromkeys(place.holds, row)
     everything = tuple(range(len(labels)))
     steps = []
     for number, label in enumerate(labels):
         rung, less = everything[: number + 1], everything[:number] + everything[number + 1 :]
         step = LadderStep(
-            sweep=rows[0][0].planned.experiment.sweep,
-            tag=rows[0][0].planned.experiment.tag,
+            sweep=rows[0].planned.experiment.sweep,
+            tag=rows[0].planned.experiment.tag,
             number=number + 1,
             item=label,
-            ratio=speeds.get(rung),
+            ratio=speeds.get(id(by_items.get(rung))),
             adds=_figure(by_items.get(rung), by_items.get(rung[:-1]), reverse_loss=False),
             left_out=_figure(by_items.get(less), by_items.get(everything), reverse_loss=True),
         )

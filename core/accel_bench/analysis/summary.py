@@ -14,6 +14,7 @@ from accel_bench.analysis.aggregate import (
     PlannedSummary,
     StopReason,
     beside_baseline,
+    by_point,
     collect_runs,
     obstacle,
     shared_steps,
@@ -96,7 +97,11 @@ def collect_raced(
     stopped: StopReason = BY_THE_USER,
 ) -> tuple[list[ExperimentRuns], RaceSummary]:
     """Return the runs of a race, of which dropped stacks lack none, and what it saved."""
-    raced = _race(planned, results, baseline, rounds)
+    # Rounds that a dropped stack was spared are not missing.
+    points = by_point(collect_runs(plan, results, 0) for plan in planned)
+    drops = tuple(drop for point in points for drop in race_point(point, baseline, rounds))
+    runs = rounds * sum(not plan.skipped for plan in planned)
+    raced = RaceSummary(looks=race_looks(rounds), drops=drops, runs_planned=runs)
     measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
     return [_as_dropped(row, raced, results, stopped) for row in measured], raced
 
@@ -109,12 +114,9 @@ def summarize_runs(
     sections: Sequence[str] = (),
 ) -> Summary:
     """Summarize the runs of each planned experiment, as `summarize` does."""
-    points: dict[str, list[ExperimentRuns]] = {}
-    for row in measured:
-        points.setdefault(row.planned.experiment.point, []).append(row)
     summaries = {
         id(row): summary
-        for rows in points.values()
+        for rows in by_point(measured)
         for row, summary in zip(rows, _summarize_point(rows, baseline), strict=True)
     }
     experiments = tuple(summaries[id(row)] for row in measured)
@@ -131,20 +133,6 @@ def summarize_runs(
         seeds=compare_over_seeds(measured, baseline),
     )
     return with_sections(summary, measured, sections)
-
-
-def _race(
-    planned: Sequence[PlannedSummary], results: Sequence[Result], baseline: str, rounds: int
-) -> RaceSummary:
-    """Return which stacks a race has dropped, at every sweep point."""
-    points: dict[str, list[ExperimentRuns]] = {}
-    for plan in planned:
-        # Rounds that a dropped stack was spared are not missing.
-        row = collect_runs(plan, results, 0)
-        points.setdefault(plan.experiment.point, []).append(row)
-    drops = [drop for point in points.values() for drop in race_point(point, baseline, rounds)]
-    runs = rounds * sum(not plan.skipped for plan in planned)
-    return RaceSummary(looks=race_looks(rounds), drops=tuple(drops), runs_planned=runs)
 
 
 def _as_dropped(
