@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.checks.convergence import finite, largest_difference
 from accel_bench.analysis.metrics.memory import SOURCES, largest
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, Summary
+from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.wording import label_of, percent
 from accel_bench.documents.base import Frozen

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.aggregate import PlannedSummary
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import summarize
 from accel_bench.documents.canonical import digest
 from accel_bench.effective import EffectiveConfiguration

@@ -185,6 +185,11 @@ class Window(Frozen):
         """Wall-clock seconds of the window that are those of its steps."""
         return self.ended - self.started - self.left_out_seconds
 
+    @property
+    def all_steps(self) -> tuple[Sample, ...]:
+        """All steps, those of the warm-up and of discarded windows too: they train the model."""
+        return (*self.warmup, *self.discarded, *self.samples)
+
 
 class PhaseSplit(Frozen):
     """Time of a step by phase, measured in a few steps after the window.

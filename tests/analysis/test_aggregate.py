@@ -13,8 +13,7 @@ from analysis_factory import (
     make_summary,
 )
 
-from accel_bench.analysis.aggregate import counted_runs, ending
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary, counted_runs, ending
 from accel_bench.analysis.summary import exit_code
 from accel_bench.result import Status
 

@@ -8,7 +8,8 @@ import pytest
 from analysis_factory import STEADY, make_experiment, make_rank, make_result, make_rounds, scaled
 from scipy import stats
 
-from accel_bench.analysis.compare import HISTORY, compare_stored, unpaired_ratio
+from accel_bench.analysis.compare import HISTORY, compare_stored
+from accel_bench.analysis.statistics.estimators import unpaired_ratio
 from accel_bench.result import Status
 
 BASE = make_experiment("lora")

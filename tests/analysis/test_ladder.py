@@ -16,7 +16,8 @@ from analysis_factory import (
     scaled,
 )
 
-from accel_bench.analysis.schema import LadderStep, Summary
+from accel_bench.analysis.ladder import LadderStep
+from accel_bench.analysis.schema import Summary
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import LadderPlace

@@ -9,8 +9,9 @@ from typing import Any
 from analysis_factory import FAST, LORA, NF4, STEADY, make_rank, make_result, make_rounds, scaled
 from serving_factory import serving
 
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.race import race_looks, run_race
-from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
 from accel_bench.report.formats import render

@@ -12,7 +12,8 @@ from same_training.honest import SETTINGS as HONEST_SETTINGS
 from same_training.honest import SHIPPED
 
 from accel_bench import Result
-from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
+from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.runner.kept_updates import KeptUpdates

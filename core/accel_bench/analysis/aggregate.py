@@ -20,9 +20,6 @@ from accel_bench.analysis.metrics.offered_load import (
     offered_rate,
 )
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
-from accel_bench.analysis.schema import (
-    PlannedSummary,
-)
 from accel_bench.analysis.statistics.estimators import (
     Interval,
     geometric_interval,
@@ -31,6 +28,7 @@ from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names, label_of
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import RankResult, Result, Status
+from accel_bench.scenario.experiment import Experiment
 
 RUN_FACTS = tuple(
     "run_id session experiment round position attempt replaces status reasons started_at seconds "
@@ -45,6 +43,16 @@ ALIKE = ("experiment", "machine", "nodes", "provenance")
 NOTHING_KNOWN: Mapping[str, RunThroughput] = {}
 
 ModelT = TypeVar("ModelT", bound=Frozen)
+
+
+class PlannedSummary(Frozen):
+    """An experiment of the plan, and why it is not run, where it is not."""
+
+    experiment: Experiment
+    """What was planned."""
+
+    skipped: tuple[str, ...] = ()
+    """Reasons for leaving it out; empty when it is run."""
 
 
 class StopReason(NamedTuple):
@@ -362,6 +370,23 @@ def beside_baseline(row: ExperimentRuns, base: ExperimentRuns) -> ExperimentRuns
         return row
     ending = StopReason(Status.DEGRADED, (*row.ending.reasons, *reasons))
     return replace(row, ending=ending, gradient_reasons=reasons)
+
+
+def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:
+    """Return the rows of each sweep point together, in their order."""
+    points: dict[str, list[ExperimentRuns]] = {}
+    for row in rows:
+        points.setdefault(row.planned.experiment.point, []).append(row)
+    return list(points.values())
+
+
+def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
+    """Return why a row is not compared with another one, `called` so; empty where it may be."""
+    if not row.usable:
+        return row.how_it_ended
+    if row is base:
+        return f"this is {called}"
+    return "" if base.usable else f"{called} {base.how_it_ended}"
 
 
 def shared_steps(rows: Sequence[ExperimentRuns]) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, variance
 from typing import TypeVar
 
 from accel_bench.analysis.aggregate import (
     ExperimentRuns,
+    PlannedSummary,
     beside_baseline,
     collect_runs,
     shared_steps,
@@ -20,7 +19,6 @@ from accel_bench.analysis.checks.comparability import (
     of_comparable,
 )
 from accel_bench.analysis.checks.noise import of_same_load
-from accel_bench.analysis.checks.offered_load import of_offered_load
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
     TrainingComparison,
@@ -28,13 +26,9 @@ from accel_bench.analysis.checks.training_verdict import (
     training_not_compared,
 )
 from accel_bench.analysis.experiment_figures import figures
-from accel_bench.analysis.schema import Document, ExperimentFigures, PlannedSummary
-from accel_bench.analysis.statistics.estimators import (
-    Interval,
-    exp_interval,
-    t_quantile,
-    t_tail,
-)
+from accel_bench.analysis.metrics.offered_load import of_offered_load
+from accel_bench.analysis.schema import Document, ExperimentFigures
+from accel_bench.analysis.statistics.estimators import unpaired_ratio
 from accel_bench.analysis.statistics.verdict import Comparison, RoundKey, compare
 from accel_bench.result import Result
 
@@ -98,43 +92,6 @@ def compare_stored(a: Sequence[Result], b: Sequence[Result]) -> ExperimentCompar
         differing=allowed.differing,
         paired=paired,
     )
-
-
-def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
-    """Return a / b of unpaired positive values, with Welch's 95 % interval of the log-ratio.
-
-    Source: Welch (1947), "The generalization of Student's problem when several different population
-    variances are involved". Null ends with fewer than two values on a side; None without any.
-    """
-    if not a or not b:
-        return None
-    mean, error, degrees = _welch(a, b)
-    half = None if degrees is None else t_quantile(degrees, 0.975) * error if error else 0.0
-    return exp_interval(mean, half)
-
-
-def unpaired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return Welch's two-sided p-value of equal means of logarithms; None as its interval is."""
-    if not a or not b:
-        return None
-    mean, error, degrees = _welch(a, b)
-    if degrees is None:
-        return None
-    if error == 0:
-        return 0.0 if mean else 1.0
-    return 2 * t_tail(degrees, abs(mean) / error)
-
-
-def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float | None]:
-    """Return the difference of means of logarithms, its error, and its degrees of freedom."""
-    left, right = [math.log(value) for value in a], [math.log(value) for value in b]
-    mean = fmean(left) - fmean(right)
-    if min(len(left), len(right)) < 2:
-        return mean, 0.0, None
-    parts = [variance(values) / len(values) for values in (left, right)]
-    total, sizes = sum(parts), (len(left), len(right))
-    squares = sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
-    return mean, math.sqrt(total), total**2 / squares if squares else 1.0
 
 
 def _speed(

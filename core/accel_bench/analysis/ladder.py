@@ -6,19 +6,80 @@ verdict: Holm's family is that of the stacks against the baseline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.checks.offered_load import load_obstacle
+from accel_bench.analysis.aggregate import ExperimentRuns, by_point
 from accel_bench.analysis.checks.training import compare_training
+from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.metrics.memory import largest, peak_memory
-from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange
+from accel_bench.analysis.metrics.offered_load import load_obstacle
 from accel_bench.analysis.statistics.estimators import Interval, log_interval, t_bound
 from accel_bench.analysis.statistics.verdict import paired_logs
+from accel_bench.documents.base import Frozen, JsonValue
 
 Held = tuple[int, ...]
 """Numbers of the items that a stack holds, from 0, in order."""
+
+
+class MemoryChange(Frozen):
+    """Difference of two peaks in bytes: the mean over rounds, with a 95 % t interval."""
+
+    bytes: float
+    """Mean of the paired differences; negative is less."""
+
+    low: float | None
+    """Lower end; null with one round."""
+
+    high: float | None
+    """Upper end; null with one round."""
+
+
+class LadderFigure(TrainingComparison):
+    """One stack compared with its neighbour on the ladder: an estimate, not a verdict."""
+
+    stack: str | None
+    """Name of the stack; null where the plan has none."""
+
+    against: str | None
+    """Name of the neighbour."""
+
+    rounds: int = 0
+    """Rounds in which both completed."""
+
+    ratio: Interval | None = None
+    """Speed of the stack over the neighbour's, with a 95 % interval over rounds."""
+
+    reason: str = ""
+    """Why there is no ratio, where there is none."""
+
+    memory: MemoryChange | None = None
+    """Peak memory of the stack less the neighbour's; null where it was not measured alike."""
+
+
+class LadderStep(Frozen):
+    """One item of the ladder at one sweep point."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys."""
+
+    tag: str = ""
+    """Name of the sweep point; empty where nothing is swept."""
+
+    number: int
+    """Place of the item, from 1."""
+
+    item: str
+    """Its label."""
+
+    ratio: Interval | None
+    """Speed of the item's rung over the baseline's, as in its row; its verdict stands there."""
+
+    adds: LadderFigure
+    """The rung that ends with this item, against the rung before."""
+
+    left_out: LadderFigure
+    """Everything without this item, against everything: below 1 it is missed."""
 
 
 def ladder_steps(
@@ -28,34 +89,32 @@ def ladder_steps(
 
     `ratios` are those of the rows to the baseline of their sweep point.
     """
-    points: dict[str, list[tuple[ExperimentRuns, Interval | None]]] = {}
-    for row, speed in zip(rows, ratios, strict=True):
-        if row.planned.experiment.stack.ladder is not None:
-            points.setdefault(row.planned.experiment.point, []).append((row, speed))
-    return tuple(step for point in points.values() for step in _steps(point))
+    speeds = {id(row): speed for row, speed in zip(rows, ratios, strict=True)}
+    on_ladder = (row for row in rows if row.planned.experiment.stack.ladder is not None)
+    return tuple(step for point in by_point(on_ladder) for step in _steps(point, speeds))
 
 
-def _steps(rows: Sequence[tuple[ExperimentRuns, Interval | None]]) -> list[LadderStep]:
+def _steps(
+    rows: Sequence[ExperimentRuns], speeds: Mapping[int, Interval | None]
+) -> list[LadderStep]:
     """Return the steps of one sweep point."""
     by_items: dict[Held, ExperimentRuns] = {}
-    speeds: dict[Held, Interval | None] = {}
     labels: tuple[str, ...] = ()
-    for row, speed in rows:
+    for row in rows:
         place = row.planned.experiment.stack.ladder
         assert place is not None
         labels = place.items
-        for held in place.holds:
-            by_items[held], speeds[held] = row, speed
+        by_items |= dict.fromkeys(place.holds, row)
     everything = tuple(range(len(labels)))
     steps = []
     for number, label in enumerate(labels):
         rung, less = everything[: number + 1], everything[:number] + everything[number + 1 :]
         step = LadderStep(
-            sweep=rows[0][0].planned.experiment.sweep,
-            tag=rows[0][0].planned.experiment.tag,
+            sweep=rows[0].planned.experiment.sweep,
+            tag=rows[0].planned.experiment.tag,
             number=number + 1,
             item=label,
-            ratio=speeds.get(rung),
+            ratio=speeds.get(id(by_items.get(rung))),
             adds=_figure(by_items.get(rung), by_items.get(rung[:-1]), reverse_loss=False),
             left_out=_figure(by_items.get(less), by_items.get(everything), reverse_loss=True),
         )

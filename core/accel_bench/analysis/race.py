@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 
+from pydantic import Field
+
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.race_schema import RaceDrop
-from accel_bench.analysis.statistics.estimators import log_interval
+from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.sequential import is_slower, look_sizes
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
@@ -28,6 +29,8 @@ from accel_bench.analysis.statistics.verdict import (
     RoundKey,
     paired_logs,
 )
+from accel_bench.analysis.wording import count, duration, interval_text, join_names, ratio
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result, Status
 
 ENDS_A_STACK = frozenset(
@@ -40,6 +43,67 @@ Times = Mapping[RoundKey, float]
 
 Eligible = Callable[[str, Sequence[RoundKey]], bool]
 """Returns True if a stack may drop others, by what these rounds show of its training."""
+
+
+class RaceDrop(Frozen):
+    """A stack that ran no more rounds."""
+
+    stack: str
+    """Its name."""
+
+    sweep: dict[str, JsonValue] = Field(default_factory=dict)
+    """Values of the swept keys."""
+
+    after: int
+    """Rounds that it ran."""
+
+    rival: str
+    """The stack that is surely faster."""
+
+    ratio: Interval
+    """Its speed over the rival's, with a 95 % interval over rounds."""
+
+    runs_saved: int = 0
+    """Runs that it was spared."""
+
+    seconds_saved: float = 0.0
+    """What they would have taken, each as long as its runs on average."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence."""
+        return (
+            f"dropped by --race after {count(self.after, 'round')}: surely slower than "
+            f"{self.rival}, {ratio(self.ratio.median)} times as fast "
+            f"({interval_text(self.ratio, ratio)})"
+        )
+
+
+class RaceSummary(Frozen):
+    """What a race has saved."""
+
+    looks: tuple[int, ...]
+    """Rounds after which stacks could be dropped."""
+
+    drops: tuple[RaceDrop, ...]
+    """Stacks that were, in order."""
+
+    runs_planned: int
+    """Runs of all stacks in all rounds."""
+
+    @property
+    def text(self) -> str:
+        """What was saved, in a sentence."""
+        looks = join_names([str(size) for size in self.looks], most=10)
+        if not self.drops:
+            return f"race: no stack was surely not the best after {looks} rounds: nothing was saved"
+        runs = sum(one.runs_saved for one in self.drops)
+        seconds = sum(one.seconds_saved for one in self.drops)
+        return (
+            f"race: {count(len(self.drops), 'stack')} dropped, {runs} of {self.runs_planned} runs "
+            f"and about {duration(seconds)} saved (looks after {looks} rounds; the best stack of a "
+            "sweep point is dropped in at most 0.5 % of races)"
+        )
 
 
 def race_looks(rounds: int) -> tuple[int, ...]:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from pydantic import Field
 
-from accel_bench.analysis.checks.convergence import LossWord
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
-from accel_bench.analysis.metrics.breakdown import Phases, StartUp
+from accel_bench.analysis.ladder import LadderStep
+from accel_bench.analysis.metrics.breakdown import Phases, StartUp, UpdateCost
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.named import MetricFigure
 from accel_bench.analysis.metrics.ranks import RanksSummary
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenSummary
-from accel_bench.analysis.metrics.update_cost import UpdateCost
 from accel_bench.analysis.metrics.utilization import Utilization
-from accel_bench.analysis.race_schema import RaceSummary
+from accel_bench.analysis.race import RaceSummary
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.seeds import SeedEquivalence
 from accel_bench.analysis.statistics.verdict import Comparison
-from accel_bench.analysis.tables.point_schema import PointFigure
+from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import PluginVersion, Status
-from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
+from accel_bench.scenario.experiment import SCHEMA_VERSION
 from accel_bench.scenario.uses import TOKENS
-
-SeedVerdict: TypeAlias = LossWord | Literal["inconclusive"]
-"""Verdicts on the loss at the end."""
 
 
 class Document(Frozen):
@@ -35,16 +32,6 @@ class Document(Frozen):
 
     schema_version: int = SCHEMA_VERSION
     """Version of the document's form."""
-
-
-class PlannedSummary(Frozen):
-    """An experiment of the plan, and why it is not run, where it is not."""
-
-    experiment: Experiment
-    """What was planned."""
-
-    skipped: tuple[str, ...] = ()
-    """Reasons for leaving it out; empty when it is run."""
 
 
 class StepSeconds(Frozen):
@@ -271,104 +258,6 @@ class ExperimentSummary(TrainingComparison, Comparison, ExperimentFigures):
 
     failed_rounds: dict[Status, int] = Field(default_factory=dict)
     """Number of rounds by how they ended; without those that completed."""
-
-
-class MemoryChange(Frozen):
-    """Difference of two peaks in bytes: the mean over rounds, with a 95 % t interval."""
-
-    bytes: float
-    """Mean of the paired differences; negative is less."""
-
-    low: float | None
-    """Lower end; null with one round."""
-
-    high: float | None
-    """Upper end; null with one round."""
-
-
-class LadderFigure(TrainingComparison):
-    """One stack compared with its neighbour on the ladder: an estimate, not a verdict."""
-
-    stack: str | None
-    """Name of the stack; null where the plan has none."""
-
-    against: str | None
-    """Name of the neighbour."""
-
-    rounds: int = 0
-    """Rounds in which both completed."""
-
-    ratio: Interval | None = None
-    """Speed of the stack over the neighbour's, with a 95 % interval over rounds."""
-
-    reason: str = ""
-    """Why there is no ratio, where there is none."""
-
-    memory: MemoryChange | None = None
-    """Peak memory of the stack less the neighbour's; null where it was not measured alike."""
-
-
-class LadderStep(Frozen):
-    """One item of the ladder at one sweep point."""
-
-    sweep: dict[str, JsonValue]
-    """Values of the swept keys."""
-
-    tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
-
-    number: int
-    """Place of the item, from 1."""
-
-    item: str
-    """Its label."""
-
-    ratio: Interval | None
-    """Speed of the item's rung over the baseline's, as in its row; its verdict stands there."""
-
-    adds: LadderFigure
-    """The rung that ends with this item, against the rung before."""
-
-    left_out: LadderFigure
-    """Everything without this item, against everything: below 1 it is missed."""
-
-
-class SeedEquivalence(Frozen):
-    """One stack's loss at the end against the baseline's, over seeds; relative differences."""
-
-    stack: str
-    """Name of the stack."""
-
-    sweep: dict[str, JsonValue]
-    """Values of the other swept keys."""
-
-    seeds: int
-    """Seeds with which both completed."""
-
-    lost: int = 0
-    """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
-
-    verdict: SeedVerdict
-    """Verdict on the loss beside the baseline's."""
-
-    difference: float | None = None
-    """Mean relative difference of the loss at the end; 0.01 is 1 % above the baseline."""
-
-    minimum_detectable_difference: float | None = None
-    """Smallest relative difference that so many seeds, with their scatter, show to be beyond the
-    tolerance in 80 % of cases; null with one seed."""
-
-    low: float | None = None
-    """Lower end of its 90 % interval."""
-
-    high: float | None = None
-    """Upper end of its 90 % interval."""
-
-    tolerance: float | None = None
-    """Relative difference that is allowed; null where nothing was compared."""
-
-    tolerance_by: tuple[str, ...] = ()
-    """Plugins that declare it; empty where none does."""
 
 
 class Summary(Document):

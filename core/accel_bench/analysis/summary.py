@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 
 from accel_bench.analysis.aggregate import (
     BY_THE_USER,
     ExperimentRuns,
+    PlannedSummary,
     StopReason,
     beside_baseline,
+    by_point,
     collect_runs,
+    obstacle,
     shared_steps,
 )
 from accel_bench.analysis.checks.comparability import comparability_of_rounds, of_comparable
 from accel_bench.analysis.checks.noise import load_notes, of_same_load
-from accel_bench.analysis.checks.offered_load import of_offered_load
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import (
     TrainingComparison,
@@ -27,25 +29,35 @@ from accel_bench.analysis.checks.training_verdict import (
 )
 from accel_bench.analysis.experiment_figures import figures
 from accel_bench.analysis.ladder import ladder_steps
-from accel_bench.analysis.metrics.breakdown import phases, start_up
+from accel_bench.analysis.metrics.breakdown import phases, start_up, update_cost
 from accel_bench.analysis.metrics.memory import memory_figures
+from accel_bench.analysis.metrics.offered_load import of_offered_load
 from accel_bench.analysis.metrics.ranks import ranks_summary
 from accel_bench.analysis.metrics.throughput import token_summary
-from accel_bench.analysis.metrics.update_cost import update_cost
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
-from accel_bench.analysis.race import race_looks, race_point
-from accel_bench.analysis.race_schema import RaceSummary
-from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary, SlowRun, Summary
+from accel_bench.analysis.race import RaceSummary, race_looks, race_point
+from accel_bench.analysis.schema import ExperimentSummary, SlowRun, Summary
 from accel_bench.analysis.sections import with_sections
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import compare_over_seeds
 from accel_bench.analysis.statistics.sequential import Settled, judge_comparison
-from accel_bench.analysis.statistics.slow_runs import slow_runs
-from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
+from accel_bench.analysis.statistics.verdict import (
+    MINIMUM_ROUNDS,
+    Comparison,
+    RoundKey,
+    compare,
+    paired_logs,
+)
 from accel_bench.analysis.tables.points import compare_points
 from accel_bench.analysis.wording import label, percent, ratio_interval
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.result import Result, Status
+
+DEVIATIONS = 6.0
+"""Robust standard deviations by which a round must stand out."""
+
+SMALLEST_FACTOR = 1.5
+"""How many times as long as usual a slow run takes at least."""
 
 
 def summarize(  # noqa: PLR0913, PLR0917 - a plan, its results, and what ended them
@@ -85,7 +97,11 @@ def collect_raced(
     stopped: StopReason = BY_THE_USER,
 ) -> tuple[list[ExperimentRuns], RaceSummary]:
     """Return the runs of a race, of which dropped stacks lack none, and what it saved."""
-    raced = _race(planned, results, baseline, rounds)
+    # Rounds that a dropped stack was spared are not missing.
+    points = by_point(collect_runs(plan, results, 0) for plan in planned)
+    drops = tuple(drop for point in points for drop in race_point(point, baseline, rounds))
+    runs = rounds * sum(not plan.skipped for plan in planned)
+    raced = RaceSummary(looks=race_looks(rounds), drops=drops, runs_planned=runs)
     measured = [collect_runs(plan, results, rounds, stopped) for plan in planned]
     return [_as_dropped(row, raced, results, stopped) for row in measured], raced
 
@@ -98,12 +114,9 @@ def summarize_runs(
     sections: Sequence[str] = (),
 ) -> Summary:
     """Summarize the runs of each planned experiment, as `summarize` does."""
-    points: dict[str, list[ExperimentRuns]] = {}
-    for row in measured:
-        points.setdefault(row.planned.experiment.point, []).append(row)
     summaries = {
         id(row): summary
-        for rows in points.values()
+        for rows in by_point(measured)
         for row, summary in zip(rows, _summarize_point(rows, baseline), strict=True)
     }
     experiments = tuple(summaries[id(row)] for row in measured)
@@ -120,20 +133,6 @@ def summarize_runs(
         seeds=compare_over_seeds(measured, baseline),
     )
     return with_sections(summary, measured, sections)
-
-
-def _race(
-    planned: Sequence[PlannedSummary], results: Sequence[Result], baseline: str, rounds: int
-) -> RaceSummary:
-    """Return which stacks a race has dropped, at every sweep point."""
-    points: dict[str, list[ExperimentRuns]] = {}
-    for plan in planned:
-        # Rounds that a dropped stack was spared are not missing.
-        row = collect_runs(plan, results, 0)
-        points.setdefault(plan.experiment.point, []).append(row)
-    drops = [drop for point in points.values() for drop in race_point(point, baseline, rounds)]
-    runs = rounds * sum(not plan.skipped for plan in planned)
-    return RaceSummary(looks=race_looks(rounds), drops=tuple(drops), runs_planned=runs)
 
 
 def _as_dropped(
@@ -194,9 +193,14 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
             speed = of_comparable(judged, both)
             shown = beside_baseline(row, base)
             summary = _row(shown, speed, training, steps)
-            slow = _slow_runs(base, row) if speed.verdict == "inconclusive" else ()
+            names = base.planned.experiment.stack.name, row.planned.experiment.stack.name
+            found = slow_runs(base.compared_seconds, row.compared_seconds, names)
+            slow = tuple(one for one in found if one.round not in row.repeated)
             other = tuple(one for one in shown.other_work if one not in base.other_work)
-            more = {"slow_runs": slow, "other_work": other}
+            more = {
+                "slow_runs": slow if speed.verdict == "inconclusive" else (),
+                "other_work": other,
+            }
             summaries.append(summary.model_copy(update=more))
         else:
             # The baseline is 1 times as fast as itself, by definition.
@@ -207,25 +211,42 @@ def _summarize_point(rows: Sequence[ExperimentRuns], baseline: str) -> list[Expe
     return summaries
 
 
-def _slow_runs(base: ExperimentRuns, row: ExperimentRuns) -> tuple[SlowRun, ...]:
-    """Return the slow runs of either; a round that was measured again already stays as it is."""
-    names = base.planned.experiment.stack.name, row.planned.experiment.stack.name
-    found = slow_runs(base.compared_seconds, row.compared_seconds, names)
-    return tuple(one for one in found if one.round not in row.repeated)
+def slow_runs(
+    baseline: Mapping[RoundKey, float], stack: Mapping[RoundKey, float], names: tuple[str, str]
+) -> list[SlowRun]:
+    """Return the runs that make a round stand out, of seconds per token in five rounds or more.
+
+    `names` are those of the baseline and of the stack. The round's ratio lies far from the median
+    of all: by more than six robust standard deviations (1.4826 times the median absolute deviation,
+    which the round itself hardly moves), and by half the time and more. Which of its two runs was
+    slow, their own medians say.
+    """
+    keys = sorted(set(baseline) & set(stack))
+    if len(keys) < MINIMUM_ROUNDS:
+        return []
+    sides = [{key: math.log(side[key]) for key in keys} for side in (baseline, stack)]
+    logs = {key: sides[0][key] - sides[1][key] for key in keys}
+    middle = median(logs.values())
+    spread = 1.4826 * median(abs(log - middle) for log in logs.values())
+    threshold = max(DEVIATIONS * spread, math.log(SMALLEST_FACTOR))
+    found = []
+    for key, log in logs.items():
+        if abs(log - middle) > threshold:
+            late = [side[key] - median(side.values()) for side in sides]
+            factor = math.exp(max(late))
+            if factor >= SMALLEST_FACTOR:  # A run that is fast instead is not repeated.
+                name = names[0 if late[0] > late[1] else 1]
+                found.append(SlowRun(stack=name, session=key[0], round=key[1], factor=factor))
+    return found
 
 
 def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
     """Return why a row is not compared; empty when it is."""
-    if not row.usable:
-        return row.how_it_ended
-    if row is base:
-        return "this is the baseline"
     if base is None:
-        return "the baseline was not run"
-    if not base.usable:
-        return f"the baseline {base.how_it_ended}"
+        return "the baseline was not run" if row.usable else row.how_it_ended
     shared = set(base.speeds) & set(row.speeds)
-    return "" if shared else "no round in which it and the baseline both completed"
+    none = "" if shared else "no round in which it and the baseline both completed"
+    return obstacle(row, base, "the baseline") or none
 
 
 def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict[str, Comparison]:

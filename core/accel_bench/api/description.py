@@ -109,7 +109,7 @@ def _steps(result: Result) -> tuple[Step, ...]:
     counted = {rank.rank for rank in result.data_ranks}
     by_step: dict[int, dict[int, Sample]] = {}
     for rank, window in windows.items():
-        for sample in (*window.warmup, *window.discarded, *window.samples):
+        for sample in window.all_steps:
             by_step.setdefault(sample.step, {})[rank] = sample
     measured = {sample.step for window in windows.values() for sample in window.samples}
     return tuple(

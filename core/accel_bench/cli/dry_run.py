@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
 from typing import Any
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.wording import differs, grouped_by_reason, label_of
 from accel_bench.cli.output import print_report
 from accel_bench.errors import NothingToRunError, StoreError

@@ -8,7 +8,7 @@ from accel_bench.cli.options import PriceOptions
 from accel_bench.cli.output import print_aside
 
 if TYPE_CHECKING:
-    from accel_bench.analysis.metrics.rate import HourlyRate
+    from accel_bench.analysis.metrics.cost import HourlyRate
 
 
 def warn_if_stale(rate: HourlyRate | None) -> None:
@@ -26,8 +26,7 @@ def hourly_rate(options: PriceOptions) -> HourlyRate | None:
     """Return the price that the options name; None without one. Raises PriceError."""
     from datetime import date
 
-    from accel_bench.analysis.metrics.cost import table_tariff
-    from accel_bench.analysis.metrics.rate import HourlyRate
+    from accel_bench.analysis.metrics.cost import HourlyRate, table_tariff
     from accel_bench.catalog.prices import find_price, read_prices
     from accel_bench.errors import PriceError
 

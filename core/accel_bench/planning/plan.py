@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
-from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.aggregate import BY_THE_USER, PlannedSummary, StopReason
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.sections import GROUP, KIND
 from accel_bench.analysis.summary import summarize
 from accel_bench.catalog.hub import hub_notices

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from accel_bench.analysis.aggregate import collect_runs, replaced_rounds
+from accel_bench.analysis.aggregate import PlannedSummary, collect_runs, replaced_rounds
 from accel_bench.analysis.race import ENDS_A_STACK, race_point
-from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreUnavailableError, UnreadableResultError
 from accel_bench.planning.plan import Plan, Planned

@@ -5,7 +5,7 @@ all. What is above wins: `null` takes a key back, and a key is swept or set, as 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,15 @@ def merge_keys(below: Any, above: Any) -> Any:
 def is_value(key: str) -> bool:
     """Return whether null is a value of this key: `use: null` names the plugin called `null`."""
     return key == "use"
+
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings by dotted key; a list is a value."""
+    for key, item in values.items():
+        if isinstance(item, Mapping):
+            yield from dotted(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item
 
 
 def look_up(data: Any, key: str) -> tuple[bool, Any]:

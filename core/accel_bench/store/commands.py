@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, or_, select
 
 from accel_bench.analysis.metrics.offered_load import offered_rate
-from accel_bench.analysis.reproduction import Repetition
-from accel_bench.analysis.tables.overview import RunLine
 from accel_bench.errors import StoreError
-from accel_bench.result import Result
+from accel_bench.result import Result, Status
+from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
 from accel_bench.store.queries import COMPLETED, condition_of, damaged_runs, without
-from accel_bench.store.repetitions import read_repetitions, repeating_sessions
+from accel_bench.store.repetitions import Repetition, read_repetitions, repeating_sessions
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
 from accel_bench.store.selection import with_resumed
@@ -38,6 +37,43 @@ COLUMNS = (
 
 CommandKey = tuple[str, str]
 """Id of the first session of a command, and a scenario."""
+
+
+class RunLine(NamedTuple):
+    """What the store's columns tell of a run; null for what they do not."""
+
+    command: str
+    run_id: str
+    session: str
+    experiment_id: str
+    scenario: str
+    stack: str
+    sweep: str
+    tag: str | None
+    round: int
+    attempt: int
+    status: str
+    started_at: str
+    tokens_per_second: float | None
+    peak_memory_bytes: int | None
+    host: str | None
+    device: str | None
+    origin: str = "measured"
+    """`measured`, `exported` or `imported`."""
+
+    series: str = ""
+    """What runs of the same work on the same kind of device share; empty where it is not known."""
+
+    counts: str = TOKENS
+    """What is counted as tokens."""
+
+    at_a_rate: bool = False
+    """True if requests arrive at a rate, so that the speed is that of busy time."""
+
+    @property
+    def completed(self) -> bool:
+        """True if its figures may be used."""
+        return self.status in (Status.OK.value, Status.DEGRADED.value)
 
 
 class CommandRuns(NamedTuple):

@@ -6,7 +6,7 @@ All of it is derived from the result, when that is stored: the result with its s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
 from accel_bench.analysis.tables.listing import flat_metrics, flat_speed
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import RankResult, Result
+from accel_bench.scenario.layers import dotted
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.schema import (
     COLUMN_OF,
@@ -101,14 +102,15 @@ def options_of(result: Result) -> dict[str, Any]:
     generates = result.experiment.scenario.generates
     sections = {*SECTIONS} - (set() if generates else {"inference"})
     scenario = result.experiment.scenario.model_dump(mode="json", include=sections)
-    found = {key: value for key, value in _dotted(scenario) if key not in COLUMN_OF}
+    found = {key: value for key, value in dotted(scenario) if key not in COLUMN_OF}
     if (counts := result.experiment.scenario.counts) != TOKENS:
         found["task.counts"] = counts
     if generates:
         found["mode"] = result.experiment.scenario.mode
     for use in result.experiment.stack.uses:
-        found |= dict(_dotted({use.use: use.options}))
-    return found
+        found |= dict(dotted({use.use: use.options}))
+    plain = str | int | float
+    return {key: value for key, value in found.items() if isinstance(value, plain)}
 
 
 def _figures(result: Result) -> dict[str, Any]:
@@ -135,15 +137,6 @@ def _throughput(result: Result) -> str | None:
     except ValueError:
         return None
     return text if len(text) <= MAXIMUM_COLUMN_BYTES else None
-
-
-def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the texts, numbers and truth values of nested mappings by dotted key."""
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            yield from _dotted(item, f"{prefix}{key}.")
-        elif isinstance(item, str | int | float):
-            yield f"{prefix}{key}", item
 
 
 def _mapping(values: Mapping[str, Any]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import select
 
-from accel_bench.analysis.reproduction import Repetition
 from accel_bench.result import Result
 from accel_bench.store.database import SessionRecord, Store
 from accel_bench.store.schema import RUNS, SESSIONS
@@ -16,6 +16,16 @@ REPEATED = "repeated_sessions"
 
 MOST_MACHINES = 20
 """Machines whose repetitions of a session are read: those that repeated it last."""
+
+
+class Repetition(NamedTuple):
+    """The newest repetition of a session on a machine."""
+
+    results: Sequence[Result]
+    """Its runs."""
+
+    same_machine: bool
+    """True if it ran where the repeated session did."""
 
 
 def repeating_sessions(store: Store) -> list[SessionRecord]:

@@ -118,8 +118,4 @@ def ending_of(result: Result) -> str:
 def losses(result: Result) -> list[float | None]:
     """Return the losses from the first step on."""
     windows = [rank.window for rank in result.ranks if rank.window]
-    return [
-        sample.loss
-        for window in windows
-        for sample in (*window.warmup, *window.discarded, *window.samples)
-    ]
+    return [sample.loss for window in windows for sample in window.all_steps]

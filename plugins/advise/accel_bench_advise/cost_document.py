@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.cost import (
     EXCLUDED,
+    HourlyRate,
+    Terms,
     cost_notes,
     machines_paid,
 )
-from accel_bench.analysis.metrics.rate import HourlyRate, Terms
 from accel_bench.analysis.metrics.utilization import devices_used
 from accel_bench.analysis.schema import Document, ExperimentRow
 from accel_bench.analysis.statistics.estimators import Interval

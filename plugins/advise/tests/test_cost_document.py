@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.metrics.cost import (
     EXCLUDED,
+    HourlyRate,
     instances_needed,
     same_device,
     table_tariff,
     usd_per_million_tokens,
 )
-from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.catalog.prices import Price
 from accel_bench.result import Result, Status
 

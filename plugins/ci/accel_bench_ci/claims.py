@@ -14,12 +14,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
+from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
-from accel_bench.analysis.checks.offered_load import rate_obstacle, saturation
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
-from accel_bench.analysis.schema import Document, PlannedSummary
+from accel_bench.analysis.metrics.offered_load import rate_obstacle, saturation
+from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.tables.figures import SHORT_NAMES

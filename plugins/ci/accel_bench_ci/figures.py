@@ -14,7 +14,7 @@ from accel_bench.analysis.metrics.offered_load import MEDIAN_LATENCY, largest_me
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.tables.figures import FIGURES, SHORT_NAMES
 from accel_bench.analysis.tables.listing import flat_figures, metrics_by_name
-from accel_bench.analysis.tables.point_schema import Better
+from accel_bench.analysis.tables.points import Better
 from accel_bench.analysis.wording import significant
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result

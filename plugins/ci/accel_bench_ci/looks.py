@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
 from accel_bench.analysis.wording import percent, ratio_interval
 from accel_bench.planning.plan import Plan

@@ -16,11 +16,19 @@ from typing import Literal, NamedTuple, TypeAlias
 from accel_bench.analysis.aggregate import counted_runs, replaced_rounds
 from accel_bench.analysis.checks.audit import with_audit
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.checks.offered_load import load_obstacle, newly_saturated
-from accel_bench.analysis.compare import unpaired_p_value, unpaired_ratio
-from accel_bench.analysis.metrics.offered_load import OfferedLoad, offered_load
+from accel_bench.analysis.metrics.offered_load import (
+    OfferedLoad,
+    load_obstacle,
+    newly_saturated,
+    offered_load,
+)
 from accel_bench.analysis.schema import Document
-from accel_bench.analysis.statistics.estimators import Interval, holm
+from accel_bench.analysis.statistics.estimators import (
+    Interval,
+    holm,
+    unpaired_p_value,
+    unpaired_ratio,
+)
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.documents.base import Frozen, JsonValue

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.aggregate import collect_runs
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary, collect_runs
 from accel_bench.analysis.tables.experiment_keys import WITHOUT_EFFECT, Keys, keys_of, telling_apart
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json

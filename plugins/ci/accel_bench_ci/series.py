@@ -11,16 +11,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.aggregate import ExperimentRuns, StopReason
+from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, StopReason
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.checks.offered_load import saturation
-from accel_bench.analysis.metrics.offered_load import OfferedLoad, is_saturated, offered_rate
-from accel_bench.analysis.schema import Document, PlannedSummary, StackRow
+from accel_bench.analysis.metrics.offered_load import (
+    OfferedLoad,
+    is_saturated,
+    offered_rate,
+    saturation,
+)
+from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, find_steps
 from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.tables.listing import differing_keys
-from accel_bench.analysis.tables.point_schema import Better
+from accel_bench.analysis.tables.points import Better
 from accel_bench.analysis.wording import join_names, label_of, percent, plain_value
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result, Status

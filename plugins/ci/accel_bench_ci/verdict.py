@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.aggregate import ExperimentRuns, beside_baseline, collect_runs
+from accel_bench.analysis.aggregate import (
+    ExperimentRuns,
+    PlannedSummary,
+    beside_baseline,
+    collect_runs,
+)
 from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.noise import load_notes
-from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison, training_not_compared
-from accel_bench.analysis.schema import Document, PlannedSummary
+from accel_bench.analysis.metrics.offered_load import load_obstacle
+from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.sequential import GATE_CODES, Judgement, judge_rounds
 from accel_bench.analysis.statistics.verdict import (

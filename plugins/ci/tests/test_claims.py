@@ -9,7 +9,7 @@ import pytest
 from accel_bench_ci.claims import CheckedClaim, Claim, check_claim
 from serving_factory import serving
 
-from accel_bench.analysis.checks.offered_load import OTHER_LOAD
+from accel_bench.analysis.metrics.offered_load import OTHER_LOAD
 
 LATENCY = "request_latency_p50"
 

@@ -10,7 +10,7 @@ from accel_bench_ci.looks import (
 from accel_bench_ci.verdict import judge_gate
 from analysis_factory import FAST, LORA, STEADY, make_failures, make_rounds, scaled
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.result import Status
 
 PLANNED = [PlannedSummary(experiment=one) for one in (LORA, FAST)]

@@ -12,9 +12,9 @@ from accel_bench_ci.verdict import GateReport, judge_gate
 from analysis_factory import FAST, LORA, STEADY, UPDATE, make_experiment, make_rounds, scaled
 from serving_factory import serving
 
-from accel_bench.analysis.checks.offered_load import OTHER_LOAD
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.metrics.offered_load import OTHER_LOAD
 from accel_bench.machine.state import CPUState, MachineState
 from accel_bench.result import Result, TensorUpdate, WeightUpdate
 from accel_bench.scenario.uses import Use

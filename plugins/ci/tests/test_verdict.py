@@ -16,7 +16,7 @@ from analysis_factory import (
     with_threads,
 )
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.result import Status
 
 

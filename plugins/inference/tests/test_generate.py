@@ -13,7 +13,7 @@ from accel_bench_inference.generate_impl import GenerateEngine
 
 from accel_bench import Batch, Run, Status, testing
 from accel_bench.analysis.aggregate import collect_experiments
-from accel_bench.analysis.metrics.rate import Terms
+from accel_bench.analysis.metrics.cost import Terms
 from accel_bench.analysis.tables.figures import FIGURES
 from accel_bench.builtin.data.synthetic import SyntheticOptions
 from accel_bench.builtin.data.synthetic_impl import make_up

@@ -267,7 +267,7 @@ def _steps(run: ExportedRun) -> Iterator[tuple[int, float | None, float]]:
     windows = [rank.window for rank in run.result.ranks if rank.window]
     taken: dict[int, float] = {}
     for window in windows:
-        for sample in (*window.warmup, *window.discarded, *window.samples):
+        for sample in window.all_steps:
             taken[sample.step] = max(sample.seconds, taken.get(sample.step, 0.0))
     for step in sorted(taken):
         yield step, run.speed.losses[step], taken[step]

@@ -12,9 +12,8 @@ from cli.program import NULLS, call
 from sqlalchemy import Connection
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 
-from accel_bench.analysis.aggregate import collect_runs
+from accel_bench.analysis.aggregate import PlannedSummary, collect_runs
 from accel_bench.analysis.compare import compare_stored
-from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.errors import StoreError

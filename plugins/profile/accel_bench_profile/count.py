@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from accel_bench.cli.options import WorkOptions, takes
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import one_draft, plan_request
-from accel_bench.documents.base import JsonValue
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.layers import dotted
 from accel_bench_profile.count_view import difference_report, ledger_report
 from accel_bench_profile.ledger.difference import difference
 from accel_bench_profile.ledger.schema import (
@@ -154,18 +153,10 @@ def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> 
     return Ledger(
         scenario=scenario.name,
         stack=planned.experiment.stack.name,
-        work=dict(_dotted(work)),
+        work=dict(dotted(work)),
         device=scenario.resources.device,
         ranks=len(ranks),
         versions={"python": machine.python, **machine.versions, **plugins},
         entries=merge(entries),
         left_out=tuple(dict.fromkeys((LEFT_OUT, *reasons))),
     )
-
-
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -42,7 +42,7 @@ def pivot(options: PivotOptions) -> None:
     would mix experiments, further keys become rows. What ran out of memory is an OOM cell, and what
     failed its word. With --price or --instance there is money, with --tokens the hours too.
     """
-    from accel_bench.analysis.metrics.rate import Terms
+    from accel_bench.analysis.metrics.cost import Terms
     from accel_bench.cli.output import print_report
     from accel_bench.cli.rates import hourly_rate, warn_if_stale
     from accel_bench_report.tables.pivot import Layout, pivot_experiments

@@ -99,7 +99,6 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     """Read what is selected and return its page."""
     import sys
 
-    from accel_bench.analysis.tables.overview import overview
     from accel_bench.documents.anonymity import Anonymizer
     from accel_bench.documents.redaction import Redactor
     from accel_bench.runner.unfinished import open_results, sessions_in_progress
@@ -107,6 +106,7 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     from accel_bench_report.page.page import page
     from accel_bench_report.page.scenario import scenario_page, with_repetitions
     from accel_bench_report.page.stored_plan import planned_runs, stored_plan
+    from accel_bench_report.tables.overview import overview
 
     with open_results(options.results) as store:
         in_progress = sessions_in_progress(store.folder)

@@ -15,8 +15,7 @@ import pytest
 from accel_bench_report.tables.pivot import pivot
 from analysis_factory import make_experiment, make_result
 
-from accel_bench.analysis.metrics.cost import usd_per_million_tokens
-from accel_bench.analysis.metrics.rate import HourlyRate, Terms
+from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
 from accel_bench.analysis.metrics.utilization import utilization
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.catalog.models import read_card

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.checks.offered_load import load_obstacle
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import (
     OfferedLoad,
     compared_seconds,
     is_saturated,
+    load_obstacle,
     offered_rate,
 )
 from accel_bench.analysis.metrics.throughput import run_throughput

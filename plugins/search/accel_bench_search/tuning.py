@@ -12,11 +12,10 @@ from statistics import fmean
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
-from accel_bench.analysis.checks.offered_load import NO_LATENCY
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.learning.curves import Reached, training_curve, validation_curve
 from accel_bench.analysis.metrics.memory import peak_memory
-from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
+from accel_bench.analysis.metrics.offered_load import NO_LATENCY, compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.verdict import compare_logs

@@ -7,7 +7,7 @@ from accel_bench_search.tune_search import TUNED, check_speed, paired_losses
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
 from serving_factory import serving
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.result import Result
 

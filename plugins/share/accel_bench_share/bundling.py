@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accel_bench.analysis.facts import facts, plugins_of
 from accel_bench.analysis.reproduction import summarize_results
 from accel_bench.analysis.schema import Summary
 from accel_bench.documents.canonical import canonical_json
@@ -45,6 +44,7 @@ from accel_bench_share.bundle_file import (
     member_of,
     read_bundle,
 )
+from accel_bench_share.facts import facts, plugins_of
 from accel_bench_share.measurer import pseudonym
 
 PAGES = "accel_bench.pages"

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.analysis.facts import differences, facts, plugins_of
 from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import MeasureOptions, takes
 from accel_bench.cli.output import print_aside, print_report
@@ -29,6 +28,7 @@ from accel_bench.runner.unfinished import open_results
 from accel_bench.store.database import Store
 from accel_bench_share.asked import draft_of, evaluated, repeats, request_of
 from accel_bench_share.bundle_file import Bundle, read_bundle
+from accel_bench_share.facts import differences, facts, plugins_of
 from accel_bench_share.reproduction import Reproduction, judge_bundle
 from accel_bench_share.reproduction_view import differences_section, reproduction_report
 

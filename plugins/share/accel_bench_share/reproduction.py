@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.facts import device_models, differing
+from accel_bench.analysis.facts import device_models
 from accel_bench.analysis.reproduction import (
     ReproductionVerdict,
     StackReproduction,
@@ -13,6 +13,7 @@ from accel_bench.analysis.reproduction import (
 )
 from accel_bench.analysis.schema import Document, Summary
 from accel_bench.result import Result, Status
+from accel_bench_share.facts import differing
 
 
 class Reproduction(Document):

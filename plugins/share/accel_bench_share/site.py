@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from accel_bench.analysis.facts import device_models, plugins_of
+from accel_bench.analysis.facts import device_models
 from accel_bench.analysis.reproduction import StackReproduction, reproduce_stacks
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.report.page_file import write_page
@@ -17,6 +17,7 @@ from accel_bench.result import Result
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench_share.asked import evaluated, naming_the_bundle
 from accel_bench_share.bundle_file import Manifest, read_bundle
+from accel_bench_share.facts import plugins_of
 from accel_bench_share.site_page import ShownBundle, point_key, render_site
 
 SUFFIX = ".zip"

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from accel_bench_share.facts import differences, facts, plugins_of
 from accel_bench_share.reproduction import Reproduction, judge_bundle
 from analysis_factory import make_experiment, make_failures, make_rank, make_result, make_rounds
 from store.store_factory import MACHINE
 
-from accel_bench.analysis.facts import device_models, differences, facts, plugins_of
+from accel_bench.analysis.facts import device_models
 from accel_bench.analysis.reproduction import StackReproduction, summarize_results
 from accel_bench.result import PluginVersion, Result, Status
 from accel_bench.scenario.uses import DataUse

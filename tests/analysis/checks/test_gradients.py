@@ -8,6 +8,7 @@ import pytest
 from analysis_factory import make_experiment, make_rank, make_result
 
 from accel_bench import Result, Status
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.checks.gradients import (
     APPROXIMATE_FACTOR,
     EXACT_FACTOR,
@@ -18,7 +19,6 @@ from accel_bench.analysis.checks.gradients import (
     gradient_reasons,
 )
 from accel_bench.analysis.checks.gradients import ROUNDED_FACTOR as FACTOR
-from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
 from accel_bench.scenario.uses import Use

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
 
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import of_same_training
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.summary import summarize

@@ -13,15 +13,14 @@ from analysis_factory import scaled as times
 
 from accel_bench.analysis.checks import convergence
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.analysis.checks.distance import distance, norm_ratio_error
-from accel_bench.analysis.checks.mixtures import ROUTED_TOLERANCE, Changes, size_differences
+from accel_bench.analysis.checks.distance import Changes
+from accel_bench.analysis.checks.mixtures import ROUTED_TOLERANCE, size_differences
 from accel_bench.analysis.checks.training import (
     COARSE_TOLERANCE,
     HALF_TOLERANCE,
     MAXIMUM_TOLERANCE,
     TOLERANCE,
     compare_training,
-    unmoved_tensors,
 )
 from accel_bench.analysis.checks.training_verdict import of_same_training, training_obstacle
 from accel_bench.analysis.conclusion import conclusion
@@ -134,8 +133,8 @@ def test_faster_does_not_survive_an_update_that_was_not_compared(missing: str):
 
 def test_what_is_rounding_in_the_baseline_need_not_move():
     before = make_update({"norm": 1e-4})
-    assert unmoved_tensors(before, make_update({"norm": 0.0})) == []
-    assert unmoved_tensors(make_update(), make_update({"norm": 0.0})) == ["norm"]
+    assert Changes(before, make_update({"norm": 0.0})).unmoved == []
+    assert Changes(make_update(), make_update({"norm": 0.0})).unmoved == ["norm"]
 
 
 def test_updates_after_different_numbers_of_steps_are_not_compared():
@@ -292,10 +291,10 @@ def test_sketches_tell_a_size_beyond_three_standard_errors(size, found):
         )
         for values in (before, after)
     )
-    error = norm_ratio_error(baseline, stack)
+    error = Changes(baseline, stack).norm_ratio_error
     assert 0.015 < error < 0.05
-    assert norm_ratio_error(baseline, stack, {}) == 0
-    ratio = distance(baseline, stack).norm_ratio
+    assert Changes(baseline, stack, {}).norm_ratio_error == 0
+    ratio = Changes(baseline, stack).distance.norm_ratio
     assert (abs(ratio - 1) > 0.03 + 3 * error) == found
 
 

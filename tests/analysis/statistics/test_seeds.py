@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result
 
-from accel_bench.analysis.schema import PlannedSummary, SeedEquivalence
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.statistics.seeds import (
+    SeedEquivalence,
     detectable_difference,
     judge_differences,
 )

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from analysis_factory import STEADY, make_experiment, make_ranks, make_result, make_rounds, scaled
 
-from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.aggregate import PlannedSummary
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.tables.point_schema import PointFigure
+from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.result import Node, Result, Status
 from accel_bench.scenario.experiment import Experiment
 

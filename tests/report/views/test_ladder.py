@@ -9,7 +9,8 @@ from io import StringIO
 import pytest
 from analysis_factory import STEADY, make_experiment, make_rounds, make_summary, scaled
 
-from accel_bench.analysis.schema import MemoryChange, Summary
+from accel_bench.analysis.ladder import MemoryChange
+from accel_bench.analysis.schema import Summary
 from accel_bench.report.formats import render
 from accel_bench.report.views.ladder import memory_change
 from accel_bench.scenario.models import LadderPlace

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from accel_bench.analysis.wording import join_names, percent, plain_value
 from accel_bench.documents.canonical import canonical_json
+from accel_bench.effective import DROPOUT
 from accel_bench.result import Result
 from accel_bench.scenario.models import Scenario, Work
 
@@ -60,11 +61,7 @@ class Allowance(NamedTuple):
     usual: float
     """What is allowed where no plugin declares anything."""
 
-    maximum: float
-    """Largest declared tolerance that excuses a distance beyond the usual one."""
-
-    trusts_distance: bool = False
-    """True if a distance below the maximum is excused although more is declared."""
+    limits: Limits
 
     plugins: tuple[str, ...] = ()
     """Plugins that declare the tolerance; empty for the usual one."""
@@ -75,15 +72,14 @@ class Allowance(NamedTuple):
     @property
     def by_design(self) -> str:
         """Why no declaration excuses a distance beyond the usual one; empty where one does."""
-        if self.other_training or self.tolerance <= self.maximum:
+        if self.other_training or self.tolerance <= self.limits.maximum:
             return self.other_training
-        return f"{percent(self.maximum)} is the most that counts as the same training"
+        return f"{percent(self.limits.maximum)} is the most that counts as the same training"
 
     @property
     def words(self) -> str:
         """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
-        by = f" by {join_names(self.plugins)}" if self.plugins else ""
-        return f"{percent(self.tolerance)} allowed{by}"
+        return allowed_words(self.tolerance, self.plugins)
 
     def verdict(
         self, difference: float
@@ -98,7 +94,14 @@ class Allowance(NamedTuple):
         """Return whether a declaration makes up for a distance beyond the usual one."""
         if self.other_training or not self.usual < difference <= self.tolerance:
             return False
-        return not self.by_design or (self.trusts_distance and difference <= self.maximum)
+        trusted = self.limits.trusts_distance and difference <= self.limits.maximum
+        return trusted or not self.by_design
+
+
+def allowed_words(tolerance: float, plugins: Sequence[str]) -> str:
+    """Return `2 % allowed by bitsandbytes`; without a plugin where none declares it."""
+    by = f" by {join_names(plugins)}" if plugins else ""
+    return f"{percent(tolerance)} allowed{by}"
 
 
 def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:
@@ -114,7 +117,7 @@ def allowance(baseline: Result, stack: Result, limits: Limits) -> Allowance:
     largest = max(declared.values(), default=usual)
     names = tuple(name for name, value in declared.items() if value == largest)
     other = _other_training(before, after)
-    return Allowance(largest, usual, limits.maximum, limits.trusts_distance, names, other)
+    return Allowance(largest, usual, limits, names, other)
 
 
 def _of_one_side(run: Result, other: Result, limits: Limits) -> dict[str, float]:
@@ -133,6 +136,23 @@ def _uses(run: Result) -> set[tuple[str, str]]:
     slots = (getattr(scenario, slot) for slot in Work.SLOTS)
     uses = (*run.experiment.stack.uses, *slots, *scenario.metrics)
     return {(use.use, canonical_json(use.options)) for use in uses}
+
+
+def excuse_of_draws(before: Result, after: Result) -> str:
+    """Return the reason why random draws may explain a difference; empty if either run draws
+    nothing.
+
+    All draw from one seed, but other kernels, batches and paddings draw in another order, which no
+    reading outside of the steps shows. Cheats lie among what that does to the distance of updates
+    (docs/verdicts.md), so that the size of an update and a loss that is far off alone show them.
+    """
+    drawn = [run.ranks[0].effective.drawn for run in (before, after) if run.ranks]
+    if len(drawn) < 2 or not all(drawn):
+        return ""
+    adapter = after.experiment.scenario.adapter.options
+    where = "--set adapter.dropout=0" if adapter.get("dropout") else "model.overrides"
+    without = f"; without it ({where}) it can be told" if drawn[-1] == DROPOUT else ""
+    return f"{drawn[-1]} drawn in another order does that{without}"
 
 
 def _other_training(before: Scenario, after: Scenario) -> str:

@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from accel_bench.analysis.checks.pace import pace_figures
+from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.metrics.utilization import devices_used, peak_flops_of, utilization
 from accel_bench.analysis.wording import percent
 from accel_bench.documents.base import Frozen
 from accel_bench.machine.devices import device_types
-from accel_bench.result import Figure, Metric, RankResult, Result, Sample, Status, Window
+from accel_bench.result import Figure, Metric, RankResult, Result, Status, Window
 from accel_bench.scenario.uses import CALLS, TOKENS
 
 CLOCK_TOLERANCE = 0.02
@@ -95,13 +97,15 @@ def sequence_length(result: Result) -> Iterator[str]:
     planned = scenario.data.sequence_length
     if scenario.generates:
         planned += scenario.inference.new_tokens
-    planned *= max(map(_sequences_per_sample, result.ranks), default=1)
-    steps = [sample for window in _windows(result).values() for sample in _all_steps(window)]
+    several = (one for rank in result.ranks for one in _reported(rank, "sequences_per_sample"))
+    planned *= max((one for one in several if type(one) is int), default=1)
+    steps = [sample for window in _windows(result).values() for sample in window.all_steps]
     lengths = {step.processed_tokens / step.sequences for step in steps if step.sequences}
     if not lengths:
         return
     longest = max(lengths)
-    constant = any(_reports_constant(rank) for rank in result.ranks)
+    reports = [_reported(rank, "constant_length") for rank in result.ranks]
+    constant = any(found and all(one is True for one in found) for found in reports)
     if longest > planned or (constant and lengths != {planned}):
         yield (
             f"{sum(step.processed_tokens for step in steps):,} processed tokens in "
@@ -110,18 +114,9 @@ def sequence_length(result: Result) -> Iterator[str]:
         )
 
 
-def _reports_constant(rank: RankResult) -> bool:
-    """Return whether plugins report samples of one length, and none reports otherwise."""
-    shown = (evidence for evidence in rank.evidence.values() if isinstance(evidence, dict))
-    reported = [one["constant_length"] for one in shown if "constant_length" in one]
-    return bool(reported) and all(one is True for one in reported)
-
-
-def _sequences_per_sample(rank: RankResult) -> int:
-    """Return the most sequences of a sample that a plugin reports; 1 where none does."""
-    shown = (evidence for evidence in rank.evidence.values() if isinstance(evidence, dict))
-    found = (one.get("sequences_per_sample") for one in shown)
-    return max((one for one in found if type(one) is int), default=1)
+def _reported(rank: RankResult, key: str) -> list[Any]:
+    """Return what plugins report under a key of their evidence."""
+    return [e[key] for e in rank.evidence.values() if isinstance(e, dict) and key in e]
 
 
 def global_batch(result: Result) -> Iterator[str]:
@@ -130,8 +125,7 @@ def global_batch(result: Result) -> Iterator[str]:
     Ranks that compute one batch together count once.
     """
     windows, scenario = list(_windows(result).values()), result.experiment.scenario
-    at_a_rate = scenario.generates and scenario.inference.rate is not None
-    if len(windows) < scenario.world_size or at_a_rate:
+    if len(windows) < scenario.world_size or offered_rate(scenario) is not None:
         return
     size = scenario.train.global_batch_size
     counts = {len(window.samples) for window in windows}
@@ -147,7 +141,7 @@ def global_batch(result: Result) -> Iterator[str]:
 def token_counts(result: Result) -> Iterator[str]:
     """Check that processed >= real >= supervised tokens, in every step."""
     for name, window in _windows(result).items():
-        for step in _all_steps(window):
+        for step in window.all_steps:
             counts = (step.processed_tokens, step.real_tokens, step.supervised_tokens)
             if not counts[0] >= counts[1] >= counts[2] >= 0:
                 shown = "{:,} processed, {:,} real, {:,} supervised tokens".format(*counts)
@@ -346,10 +340,6 @@ def _named_ranks(result: Result) -> list[tuple[str, RankResult]]:
 
 def _windows(result: Result) -> dict[str, Window]:
     return {name: rank.window for name, rank in _named_ranks(result) if rank.window is not None}
-
-
-def _all_steps(window: Window) -> tuple[Sample, ...]:
-    return (*window.warmup, *window.discarded, *window.samples)
 
 
 def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.machine.state import used_by
 from accel_bench.result import Result
+from accel_bench.scenario.layers import dotted
 from accel_bench.scenario.models import Stack
 
 Facts = dict[str, Any]
@@ -237,16 +238,16 @@ def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
         if key == "environment" and isinstance(value, dict):
             yield from _environment(value)
         elif key != "uses":
-            yield from _flat(key, value)
+            yield from dotted({key: value})
     if run.machine is not None:
         yield from ((f"machine.{key}", getattr(run.machine, key)) for key in MACHINE)
     effective = run.ranks[0].effective.model_dump(mode="json") if run.ranks else {}
     for key, value in effective.items():
         if value != "" and (key in ALWAYS_EFFECTIVE or (plain and key not in MEASURED_EFFECTIVE)):
-            yield from _flat(f"effective.{key}", value)
+            yield from dotted({f"effective.{key}": value})
     for rank in run.ranks[1:]:
         scheduling = rank.effective.model_dump(mode="json")["scheduling"]
-        yield from _flat("effective.scheduling", scheduling)
+        yield from dotted({"effective.scheduling": scheduling})
     yield from _policy(run)
 
 
@@ -254,7 +255,7 @@ def _environment(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield versions, devices and so on; plugins by their names."""
     for key, value in environment.items():
         if key != "plugins":
-            yield from _flat(f"environment.{key}", value)
+            yield from dotted({f"environment.{key}": value})
     for plugin in environment.get("plugins", ()):
         version = f"{plugin['distribution']} {plugin['version']}"
         yield f"environment.plugins.{plugin['name']}", version
@@ -271,12 +272,3 @@ def _policy(run: Result) -> Iterator[tuple[str, Any]]:
             value = getattr(gpu, key)
             if value is not None:
                 yield f"state.gpu{number}.{key}", value
-
-
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested mappings; a list is a leaf."""
-    if not isinstance(value, dict):
-        yield key, value
-        return
-    for name, inner in value.items():
-        yield from _flat(f"{key}.{name}", inner)

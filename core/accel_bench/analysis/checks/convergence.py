@@ -14,8 +14,9 @@ from accel_bench.analysis.checks.allowance import (
     Allowance,
     Limits,
     allowance,
+    allowed_words,
+    excuse_of_draws,
 )
-from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.estimators import t_quantile
 from accel_bench.analysis.statistics.verdict import RoundKey
@@ -23,11 +24,13 @@ from accel_bench.analysis.wording import percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
 
-LossWord: TypeAlias = Literal[
+TrainingWord: TypeAlias = Literal[
     "equivalent", "cannot tell", "different", "different by design", "not tested"
 ]
-"""Verdicts on a loss; `cannot tell` is that of steps which hardly moved it, and of other random
-draws."""
+"""Verdicts on a loss and on an update. `cannot tell` is that of steps which hardly moved the loss,
+and of a distance that something other than a mistake may explain: random numbers drawn in another
+order, gradient scalers that left out other steps, or rounded scores that send tokens of a mixture
+of experts to other experts."""
 
 SMOOTHING_STEPS = 5
 """Steps of the centred moving mean; fewer at the ends of the curve."""
@@ -36,10 +39,7 @@ SAME_DTYPE_TOLERANCE = 1e-3
 """Relative distance allowed where no plugin declares one and both compute in the same dtype."""
 
 HALF_TOLERANCE = 5e-3
-"""The same where both compute in 16 bits.
-
-Other kernels and other orders of sums were up to 3e-3 apart over 30 steps of a small llama.
-"""
+"""The same where both compute in 16 bits."""
 
 OTHER_DTYPE_TOLERANCE = 2e-2
 """Relative distance allowed where no plugin declares one and the dtypes differ."""
@@ -54,7 +54,7 @@ MINIMUM_STEPS = 3
 """Steps that a line and the scatter about it need."""
 
 POWER = 0.80
-"""How often a movement of `detectable` is seen."""
+"""How often a movement, or a difference over seeds, that is called detectable is seen."""
 
 
 def _declared(run: Result) -> Mapping[str, float]:
@@ -79,7 +79,7 @@ LIMITS = Limits(_declared, _usual, MAXIMUM_TOLERANCE, trusts_distance=False)
 class LossComparison(Frozen):
     """A stack's loss curve against the baseline's, or that of B against that of A."""
 
-    loss_verdict: LossWord = "not tested"
+    loss_verdict: TrainingWord = "not tested"
     """Verdict on the two curves."""
 
     loss_difference: float | None = None
@@ -115,8 +115,8 @@ class LossComparison(Frozen):
         """What plugins were allowed for the verdict `equivalent`; empty where they were nothing."""
         if self.loss_verdict != "equivalent" or not self.loss_tolerance_by:
             return ""
-        allowed = Allowance(self.loss_tolerance or 0.0, 0.0, 0.0, plugins=self.loss_tolerance_by)
-        return f"by up to {percent(self.loss_difference or 0.0)}, {allowed.words}"
+        allowed = allowed_words(self.loss_tolerance or 0.0, self.loss_tolerance_by)
+        return f"by up to {percent(self.loss_difference or 0.0)}, {allowed}"
 
 
 class Movement(NamedTuple):
@@ -237,14 +237,14 @@ def _compare_round(
     # What needs no excuse is judged by the usual tolerance, whatever is declared.
     excused = difference > allowed.usual
     tolerance = allowed.tolerance if excused else min(allowed.tolerance, allowed.usual)
-    verdict: LossWord = allowed.verdict(difference)
+    verdict: TrainingWord = allowed.verdict(difference)
     may_be_excused = allowed.excuses(difference)
     if (verdict == "equivalent" or may_be_excused) and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.
         verdict = "cannot tell"
     if drawn := verdict == "different" and difference <= MAXIMUM_TOLERANCE and bool(excuse):
         verdict = "cannot tell"
-    why: dict[LossWord, str] = {
+    why: dict[TrainingWord, str] = {
         "equivalent": "",
         "cannot tell": f"{reason}; {excuse}" if drawn else _too_still(moved, tolerance),
         "different": reason,
@@ -282,12 +282,6 @@ def _relative(before: float, after: float) -> float:
 
 def _severity(loss: LossComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
-    places: dict[LossWord, int] = {
-        "equivalent": 0,
-        "cannot tell": 1,
-        "not tested": 2,
-        "different by design": 3,
-        "different": 4,
-    }
+    order = ("equivalent", "cannot tell", "not tested", "different by design", "different")
     difference = loss.loss_difference
-    return places[loss.loss_verdict], math.inf if difference is None else difference
+    return order.index(loss.loss_verdict), math.inf if difference is None else difference

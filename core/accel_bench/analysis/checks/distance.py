@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.trained import ONE_EXPERT
-from accel_bench.result import Result, TensorUpdate, WeightUpdate
+from accel_bench.result import Result, WeightUpdate
 
 UNMOVED = 1e-2
 """A tensor did not move when its change is less than this fraction of the baseline's."""
@@ -58,69 +58,62 @@ def exact_differences(baseline: Result, stack: Result) -> Mapping[str, float] | 
     return found if norms and found.keys() >= tensors[0].keys() & tensors[1].keys() else None
 
 
-def distance(
-    baseline: WeightUpdate, stack: WeightUpdate, exact: Mapping[str, float] | None = None
-) -> Distance:
-    """Return how far two updates are apart; a tensor that one side lacks did not change there.
+class Changes(NamedTuple):
+    """The changes of weights of two runs; a tensor that one side lacks did not change there."""
 
-    `exact` is what `exact_differences` returns; without it, sketches estimate the distance.
-    """
-    parts = [
-        _distance(baseline.tensors.get(name), stack.tensors.get(name), name, exact)
-        for name in dict.fromkeys((*baseline.tensors, *stack.tensors))
-    ]
-    return Distance(*(math.hypot(*values) for values in zip(*parts, strict=True)))
+    baseline: WeightUpdate
+    stack: WeightUpdate
+    exact: Mapping[str, float] | None = None
+    """What `exact_differences` returns; without it, sketches estimate sizes and distances."""
 
+    @property
+    def distance(self) -> Distance:
+        """How far the two are apart."""
+        names = dict.fromkeys((*self.baseline.tensors, *self.stack.tensors))
+        parts = map(self._of_tensor, names)
+        return Distance(*(math.hypot(*values) for values in zip(*parts, strict=True)))
 
-def norm_ratio_error(
-    baseline: WeightUpdate, stack: WeightUpdate, exact: Mapping[str, float] | None = None
-) -> float:
-    """Return the standard error of `Distance.norm_ratio`, by how the ratio scatters over the
-    numbers of the sketches; 0 where norms are exact."""
-    if exact is not None:
-        return 0.0
-    ratio = distance(baseline, stack).norm_ratio
-    numbers = [
-        (before**2, after**2)
-        for name, one in baseline.tensors.items()
-        if name in stack.tensors
-        for before, after in zip(one.sketch, stack.tensors[name].sketch, strict=True)
-    ]
-    apart = math.hypot(*(after - ratio**2 * before for before, after in numbers))
-    total = sum(before for before, _ in numbers)
-    return apart / (2 * ratio * total) if ratio * total else 0.0
+    @property
+    def norm_ratio_error(self) -> float:
+        """Standard error of `Distance.norm_ratio`, by how the ratio scatters over the sketches'
+        numbers; 0 where norms are exact."""
+        if self.exact is not None:
+            return 0.0
+        ratio = self.distance.norm_ratio
+        numbers = [
+            (before**2, after**2)
+            for name, one in self.baseline.tensors.items()
+            if name in self.stack.tensors
+            for before, after in zip(one.sketch, self.stack.tensors[name].sketch, strict=True)
+        ]
+        apart = math.hypot(*(after - ratio**2 * before for before, after in numbers))
+        total = sum(before for before, _ in numbers)
+        return apart / (2 * ratio * total) if ratio * total else 0.0
 
+    @property
+    def unmoved(self) -> list[str]:
+        """Names of tensors that moved in the baseline and did not in the stack.
 
-def unmoved_tensors(
-    baseline: WeightUpdate, stack: WeightUpdate, exact: Mapping[str, float] | None = None
-) -> list[str]:
-    """Return the names of tensors that moved in the baseline and did not in the stack.
+        Those of single experts are left out: rounding may send the few tokens of one elsewhere.
+        """
+        parts = {
+            name: (self._of_tensor(name), before.elements)
+            for name, before in self.baseline.tensors.items()
+            if not ONE_EXPERT.search(name)
+        }
+        largest = max((one.baseline / math.sqrt(size) for one, size in parts.values()), default=0.0)
+        return [
+            name
+            for name, (part, size) in parts.items()
+            if part.baseline / math.sqrt(size) > NEGLIGIBLE * largest
+            and part.stack < UNMOVED * part.baseline
+        ]
 
-    Those of single experts are left out: rounding may send the few tokens of one elsewhere.
-    """
-    parts = {
-        name: (_distance(before, stack.tensors.get(name), name, exact), before.elements)
-        for name, before in baseline.tensors.items()
-        if not ONE_EXPERT.search(name)
-    }
-    largest = max((part.baseline / math.sqrt(size) for part, size in parts.values()), default=0.0)
-    return [
-        name
-        for name, (part, size) in parts.items()
-        if part.baseline / math.sqrt(size) > NEGLIGIBLE * largest
-        and part.stack < UNMOVED * part.baseline
-    ]
-
-
-def _distance(
-    baseline: TensorUpdate | None,
-    stack: TensorUpdate | None,
-    name: str,
-    exact: Mapping[str, float] | None,
-) -> Distance:
-    if exact is not None:
-        before, after = ((side.norm or 0.0) if side else 0.0 for side in (baseline, stack))
-        return Distance(before, after, exact.get(name, max(before, after)))
-    ours = baseline.sketch if baseline else (0.0,) * len(stack.sketch if stack else ())
-    theirs = stack.sketch if stack else (0.0,) * len(ours)
-    return Distance(math.hypot(*ours), math.hypot(*theirs), math.dist(ours, theirs))
+    def _of_tensor(self, name: str) -> Distance:
+        baseline, stack = self.baseline.tensors.get(name), self.stack.tensors.get(name)
+        if self.exact is not None:
+            before, after = ((side.norm or 0.0) if side else 0.0 for side in (baseline, stack))
+            return Distance(before, after, self.exact.get(name, max(before, after)))
+        ours = baseline.sketch if baseline else (0.0,) * len(stack.sketch if stack else ())
+        theirs = stack.sketch if stack else (0.0,) * len(ours)
+        return Distance(math.hypot(*ours), math.hypot(*theirs), math.dist(ours, theirs))

@@ -18,28 +18,17 @@ from accel_bench.effective import plain_name
 from accel_bench.result import Result
 
 EXACT_FACTOR = 1.02
-"""Norms of equal work differ by no more than this factor, where it is computed in float32.
-
-Measured over all tensors of llamas and gpt2s of 4 and 12 layers, random and trained: other kernels
-of attention, another order of sums, accumulation, compiling, checkpointing and batches without
-padding moved no norm by more than a factor of 1.0000003.
-"""
+"""Norms of equal work differ by no more than this factor, where it is computed in float32;
+docs/verdicts.md has the evidence for these factors."""
 
 ROUNDED_FACTOR = 1.5
-"""The same where the two round otherwise, or draw their dropout in another order.
-
-There, bfloat16 moved single norms by up to 1.014 under autocast and 1.123 in the weights, dropout
-of 0.1 by up to 1.21; an alpha / r that is forgotten moves them by its value, as 2.
-"""
+"""The same where the two round otherwise, or draw their dropout in another order."""
 
 APPROXIMATE_FACTOR = 3.0
-"""The same where a plugin declares a tolerance beyond `ROUNDING`.
-
-Weights of four bits moved single norms by up to 1.34, adapters drawn in another order by 2.2.
-"""
+"""The same where a plugin declares a tolerance beyond `ROUNDING`."""
 
 OTHER_WORK_FACTOR = 5.0
-"""The same where the stacks declare other work: half of the batch moved single norms by 2.05."""
+"""The same where the stacks declare other work."""
 
 ROUNDING = 5e-3
 """Largest tolerance of the loss by which a plugin declares that it only rounds otherwise."""

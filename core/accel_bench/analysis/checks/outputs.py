@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.agreement import BLOCK, Agreement, agreement
 from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
-from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import count, percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
@@ -91,18 +90,8 @@ class OutputComparison(Frozen):
         return training_word(self.output_verdict, self.output_tolerance_by)
 
 
-def compare_outputs(
-    baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
-) -> OutputComparison:
-    """Compare the answers of completed runs with the same key; the worst round counts."""
-    keys = [
-        key
-        for key in sorted(set(baseline) & set(stack))
-        if baseline[key].status.completed and stack[key].status.completed
-    ]
-    if not keys:
-        return OutputComparison(output_reason="no round in which both completed")
-    pairs = [(baseline[key], stack[key]) for key in keys]
+def compare_outputs(pairs: Sequence[tuple[Result, Result]]) -> OutputComparison:
+    """Compare the answers of completed runs of at least one round; the worst round counts."""
     asked = {key for before, after in pairs for key in _other_requests(before, after)}
     if asked:
         reason = f"other requests were answered: {', '.join(sorted(asked))} differs"

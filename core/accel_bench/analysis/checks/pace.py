@@ -11,9 +11,8 @@ from accel_bench.result import Sample, Window
 MOST_FASTER = 3.0
 """A window's median step is at most this many times as fast as the fastest step before or after it.
 
-Honest ones were up to 2.1 times as fast as their warm-up, and 1.3 times as what follows; 2.8 times
-as two steps on a machine with five times the work that it has cores for. A step that is waited for
-takes up to twice as long as one that is not: the time of the host and that of the device add up.
+A step that is waited for takes up to twice as long as one that is not: the time of the host and
+that of the device add up.
 """
 
 STEADY_STEPS = 5

@@ -6,30 +6,28 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from accel_bench.analysis.checks.allowance import SAME_TRAINING, Allowance, Limits, allowance
-from accel_bench.analysis.checks.convergence import compare_losses
-from accel_bench.analysis.checks.distance import (
-    Distance,
-    distance,
-    exact_differences,
-    unmoved_tensors,
+from accel_bench.analysis.checks.allowance import (
+    SAME_TRAINING,
+    Allowance,
+    Limits,
+    allowance,
+    excuse_of_draws,
 )
+from accel_bench.analysis.checks.convergence import TrainingWord, compare_losses
+from accel_bench.analysis.checks.distance import Changes, Distance, exact_differences
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
 from accel_bench.analysis.checks.mixtures import (
-    Changes,
     is_mixture,
     rest_differences,
     rounded_scores_excuse,
     size_differences,
 )
 from accel_bench.analysis.checks.outputs import compare_outputs
-from accel_bench.analysis.checks.random_draws import excuse_of_draws
 from accel_bench.analysis.checks.trained import optimizer_by_design, trained_differences
 from accel_bench.analysis.checks.training_verdict import (
     NO_TRAINING,
     ONLY_GENERATED,
     TrainingComparison,
-    UpdateWord,
 )
 from accel_bench.analysis.statistics.verdict import PRACTICAL_FLOOR, RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
@@ -39,36 +37,19 @@ NOT_STORED = "one of the two did not store its update"
 """Why nothing is compared where one run has an update and the other has none."""
 
 TOLERANCE = 0.01
-"""Relative distance allowed where no plugin declares one.
-
-In float32, stacks that reorder, fuse or recompute were up to 0.0003 apart in 300 works and stacks
-of docs/support.md, and 0.0052 in `image-text`. 31 such stacks of a small pretrained llama were up
-to 0.0002 apart, and 0.00004 after 300 steps at ten times its rate. At a rate at which the loss of
-two such stacks differs (1e-2 with Adam) it was 0.05. Other betas or products in bfloat16 were
-0.01 to 0.099 apart.
-"""
+"""Relative distance allowed where no plugin declares one; docs/verdicts.md has the evidence for it
+and for all other limits."""
 
 COARSE_TOLERANCE = 0.1
 """The same where `train.matmul_precision` lets either round float32 products to tf32 or bfloat16.
-
-Products in bfloat16 were 0.02 apart in a small pretrained llama; of stacks that train something
-else, and move all tensors, the nearest was 0.17 apart.
 """
 
 MAXIMUM_TOLERANCE = 0.3
-"""Largest distance that a declared tolerance excuses.
-
-Base weights of 4 bits moved adapters of a small pretrained llama 0.11 to 0.20 apart. On random
-weights, where no direction matters more than another, it is 0.35 to 0.56.
-"""
+"""Largest distance that a declared tolerance excuses."""
 
 HALF_TOLERANCE = 0.2
 """The same where either computes in 16 bits or stores trained weights so: changes are rounded.
-
-Other kernels, accumulation and kernels of the optimizer were up to 0.057 apart in a small
-pretrained llama, and under LoRA bfloat16 autocast 0.073 from float32; the nearest stack that trains
-something else was 0.34. Rounding goes farther in a mixture of experts (`ROUTED_TOLERANCE`).
-"""
+Rounding goes farther in a mixture of experts (`ROUTED_TOLERANCE`)."""
 
 DRAWN_SIZE = 0.1
 """Relative difference of the sizes of two updates that other random draws may make."""
@@ -105,30 +86,29 @@ def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> TrainingComparison:
     """Compare losses and updates of completed runs with the same key; the worst round counts."""
-    keys = [
-        key
+    pairs = [
+        (baseline[key], stack[key])
         for key in sorted(set(baseline) & set(stack))
         if baseline[key].status.completed and stack[key].status.completed
     ]
-    if keys and baseline[keys[0]].experiment.scenario.calls_alone:
+    if pairs and pairs[0][0].experiment.scenario.calls_alone:
         return TrainingComparison(loss_reason=NO_TRAINING)
-    if keys and baseline[keys[0]].experiment.scenario.generates:
-        outputs = compare_outputs(baseline, stack)
+    if pairs and pairs[0][0].experiment.scenario.generates:
+        outputs = compare_outputs(pairs)
         return TrainingComparison(loss_reason=ONLY_GENERATED, **dict(outputs))
     found = TrainingComparison()
-    if keys:
-        allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)
-        rounds = (_compare_round(baseline[key], stack[key], allowed) for key in keys)
-        found = max(rounds, key=_severity)
+    if pairs:
+        allowed = allowance(*pairs[0], LIMITS)
+        found = max((_compare_round(*pair, allowed) for pair in pairs), key=_severity)
     others = (
         reason
-        for key in keys
+        for pair in pairs
         for differences in (trained_differences, token_differences, exact_gradient_reasons)
-        for reason in differences(baseline[key], stack[key])
+        for reason in differences(*pair)
     )
     changes = dict(compare_losses(baseline, stack))
     changes["training_reasons"] = tuple(dict.fromkeys(others))
-    designs = (optimizer_by_design(baseline[key], stack[key]) for key in keys)
+    designs = (optimizer_by_design(*pair) for pair in pairs)
     changes["optimizer_by_design"] = next(filter(None, designs), "")
     return found.model_copy(update=changes)
 
@@ -142,22 +122,21 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
     if baseline.steps != stack.steps:
         steps = f"{stack.steps} steps in the place of {baseline.steps}"
         return TrainingComparison(update_reason=f"the update is that of {steps}")
-    exact = exact_differences(before, after)
-    whole = distance(baseline, stack, exact)
+    changes = Changes(baseline, stack, exact_differences(before, after))
+    whole = changes.distance
     if not whole.baseline:
         return TrainingComparison(update_reason="the baseline's weights did not change")
-    unmoved = unmoved_tensors(baseline, stack, exact)
+    unmoved = changes.unmoved
     excuse = _excuse(before, after, whole, allowed)
     parts: list[str] = []
     if is_mixture(before, after) and not allowed.by_design:
-        changes = Changes(baseline, stack, exact)
         drawn = bool(excuse_of_draws(before, after))
         parts = size_differences(changes, drawn, _left_out_share(before, after))
         if not (excuse or allowed.plugins):
             parts += rest_differences(changes, allowed.tolerance)
             excuse = rounded_scores_excuse(changes) if _rounds(before, after) else ""
     verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
-    reasons: dict[UpdateWord, str] = {
+    reasons: dict[TrainingWord, str] = {
         "equivalent": "",
         "cannot tell": f"{_apart(whole, allowed)}; {excuse}",
         "different": "; ".join([*parts, _reason(whole, allowed, unmoved, len(baseline.tensors))]),
@@ -171,7 +150,7 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
         update_difference=whole.relative,
         update_norm_ratio=whole.norm_ratio,
         update_cosine=whole.cosine,
-        update_exact=exact is not None,
+        update_exact=changes.exact is not None,
         update_tolerance=allowed.tolerance,
         update_tolerance_by=allowed.plugins,
         update_excused=excused,
@@ -179,7 +158,7 @@ def _compare_round(before: Result, after: Result, allowed: Allowance) -> Trainin
     )
 
 
-def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> UpdateWord:
+def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> TrainingWord:
     """Return the word for a distance, beside what is `wrong` at any; `excuse` says what else than a
     cheat may have made it."""
     verdict = allowed.verdict(whole.relative)
@@ -237,14 +216,8 @@ def _apart(whole: Distance, allowed: Allowance) -> str:
 
 def _severity(one: TrainingComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
-    places: dict[UpdateWord, int] = {
-        "not tested": 0,
-        "equivalent": 1,
-        "cannot tell": 2,
-        "different by design": 3,
-        "different": 4,
-    }
-    return places[one.update_verdict], one.update_difference or 0.0
+    order = ("not tested", "equivalent", "cannot tell", "different by design", "different")
+    return order.index(one.update_verdict), one.update_difference or 0.0
 
 
 def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
@@ -277,8 +250,7 @@ def _by_step(run: Result, kind: str) -> Counter[int]:
     counts: Counter[int] = Counter()
     for rank in run.data_ranks:
         if rank.window is not None:
-            window = rank.window
-            for sample in (*window.warmup, *window.discarded, *window.samples):
+            for sample in rank.window.all_steps:
                 counts[sample.step] += getattr(sample, kind)
     return counts
 

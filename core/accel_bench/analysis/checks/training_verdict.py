@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import NamedTuple
 
-from accel_bench.analysis.checks.convergence import LossComparison
+from accel_bench.analysis.checks.convergence import LossComparison, TrainingWord
 from accel_bench.analysis.checks.outputs import OutputComparison
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.wording import training_word
 
-UpdateWord: TypeAlias = Literal[
-    "equivalent", "cannot tell", "different", "different by design", "not tested"
-]
-"""Verdicts on a stack's update. `cannot tell` means that it is farther apart than allowed and that
-something other than a mistake may explain it: random numbers drawn in another order, gradient
-scalers that left out other steps, or rounded scores that send tokens of a mixture of experts to
-other experts."""
-
-
 NO_TRAINING = "nothing is trained: one operation is called on its own"
 """Why nothing is compared where calls are counted in the place of tokens."""
 
-
 ONLY_GENERATED = "nothing is trained: the model answers requests"
 """Why neither losses nor updates are compared in mode inference."""
+
+
+class Judged(NamedTuple):
+    """One verdict of a comparison."""
+
+    verdict: str
+    excused: bool
+    """True if it counts as that of the same training by a plugin's declaration alone."""
+
+    declared_by: tuple[str, ...]
+    reason: str
 
 
 class TrainingComparison(OutputComparison, LossComparison):
@@ -33,7 +34,7 @@ class TrainingComparison(OutputComparison, LossComparison):
     training_reasons: tuple[str, ...] = ()
     """How what trains is not what trains in the baseline; empty where it is."""
 
-    update_verdict: UpdateWord = "not tested"
+    update_verdict: TrainingWord = "not tested"
     """Verdict on the change of the weights, from before the first step to the end of the window."""
 
     update_difference: float | None = None
@@ -74,9 +75,24 @@ class TrainingComparison(OutputComparison, LossComparison):
         return training_word(self.update_verdict, self.update_tolerance_by)
 
     @property
+    def judged(self) -> tuple[Judged, ...]:
+        """The verdicts on loss, update and output."""
+        loss, update = f"its loss differs {self.loss_reason}", self.update_reason
+        return (
+            Judged(self.loss_verdict, self.loss_excused, self.loss_tolerance_by, loss),
+            Judged(self.update_verdict, self.update_excused, self.update_tolerance_by, update),
+            Judged(
+                self.output_verdict,
+                self.output_excused,
+                self.output_tolerance_by,
+                self.output_reason,
+            ),
+        )
+
+    @property
     def excused(self) -> bool:
         """True if a verdict counts as that of the same training by a declaration alone."""
-        return self.loss_excused or self.update_excused or self.output_excused
+        return any(one.excused for one in self.judged)
 
     @property
     def update_missing(self) -> bool:
@@ -104,19 +120,13 @@ class TrainingComparison(OutputComparison, LossComparison):
     @property
     def differs_by_design(self) -> bool:
         """True if a verdict is that it differs, and no more than a plugin declares."""
-        verdicts = (self.loss_verdict, self.update_verdict, self.output_verdict)
-        return "different by design" in verdicts
+        return any(one.verdict == "different by design" for one in self.judged)
 
     @property
     def declared_by(self) -> tuple[str, ...]:
         """Plugins that declare how far it differs by design; empty where it does not."""
-        verdicts = (
-            (self.loss_verdict, self.loss_tolerance_by),
-            (self.update_verdict, self.update_tolerance_by),
-            (self.output_verdict, self.output_tolerance_by),
-        )
-        names = [by for verdict, by in verdicts if verdict == "different by design"]
-        return tuple(dict.fromkeys(name for by in names for name in by))
+        by_design = (one for one in self.judged if one.verdict == "different by design")
+        return tuple(dict.fromkeys(name for one in by_design for name in one.declared_by))
 
     @property
     def untested(self) -> str:
@@ -129,32 +139,21 @@ class TrainingComparison(OutputComparison, LossComparison):
     @property
     def training_difference(self) -> str:
         """What shows that something else was trained; empty where nothing does."""
-        reasons = [*self.training_reasons]
-        if self.loss_verdict == "different":
-            reasons.append(f"its loss differs {self.loss_reason}")
-        if self.update_verdict == "different":
-            reasons.append(self.update_reason)
-        if self.output_verdict == "different":
-            reasons.append(self.output_reason)
-        return "; ".join(reasons)
+        different = (one.reason for one in self.judged if one.verdict == "different")
+        return "; ".join([*self.training_reasons, *different])
 
     @property
     def not_the_same(self) -> str:
         """What keeps the training from being the same, by design too; empty where nothing does, or
         only what a declaration excuses."""
         other = "; ".join(self.training_reasons)
-        loss = f"its loss differs {self.loss_reason}"
-        reasons = [
-            f"{verdict} ({reason})"
-            for verdict, excused, reason in (
-                ("different" if other else "", False, other),
-                (self.loss_verdict, self.loss_excused, loss),
-                (self.update_verdict, self.update_excused, self.update_reason),
-                (self.output_verdict, self.output_excused, self.output_reason),
-            )
-            if verdict.startswith("different") and not excused
+        found = [f"different ({other})"] if other else []
+        found += [
+            f"{one.verdict} ({one.reason})"
+            for one in self.judged
+            if one.verdict.startswith("different") and not one.excused
         ]
-        return "; ".join(reasons)
+        return "; ".join(found)
 
 
 def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:
@@ -182,7 +181,7 @@ def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
         return different
     if training.update_missing:
         return training.untested
-    verdicts = {training.loss_verdict, training.update_verdict, training.output_verdict}
+    verdicts = {one.verdict for one in training.judged}
     shown = training.excused or bool(verdicts & {"equivalent", "same"})
     if shown or training.loss_reason == NO_TRAINING:
         return ""

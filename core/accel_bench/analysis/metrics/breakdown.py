@@ -1,4 +1,4 @@
-"""Parts of a run's time: before the window once, and within a step every time."""
+"""Parts of a run's time: before the window once, within a step every time, and for the update."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 
 from accel_bench.analysis.statistics.estimators import median_of_known
 from accel_bench.documents.base import Frozen
-from accel_bench.result import RankResult, Result
+from accel_bench.result import RankResult, Result, WeightUpdate
 
 STAGES = {
     "imports": "imports_seconds",
@@ -19,6 +19,10 @@ STAGES = {
     "warm-up": "warmup_seconds",
 }
 """Stages of a worker, in the order in which they end, and the figure that each becomes."""
+
+
+BYTES_OF_A_SUM = 8
+"""A sketch is summed in float64."""
 
 
 class StartUp(Frozen):
@@ -69,6 +73,28 @@ class Phases(Frozen):
 
     optimizer: float | None = None
     """Clipping, the update, and letting gradients go."""
+
+
+class UpdateCost(Frozen):
+    """What it took to read the update, outside of all windows: rank 0 of the last completed run."""
+
+    trained_tensors: int
+    """Tensors that were read twice: before the first step, and after the window."""
+
+    trained_elements: int
+    """Their numbers."""
+
+    seconds: float
+    """Seconds of both readings, with those of the file."""
+
+    sketch_bytes: int
+    """Bytes of the sketches as float64, which the process holds until the window has ended."""
+
+    kept_bytes: int
+    """Bytes of the file with the exact change; 0 where none was kept."""
+
+    kept_reason: str
+    """Why none was kept that was asked for."""
 
 
 def start_up(runs: Iterable[Result]) -> StartUp | None:
@@ -133,3 +159,10 @@ def _to_window(rank: RankResult) -> float | None:
         return None
     usual = median(sample.seconds for sample in rank.window.samples)
     return rank.phases.step_seconds / usual if usual else None
+
+
+def update_cost(update: WeightUpdate) -> UpdateCost:
+    """Return the cost of one rank's update."""
+    sums = sum(len(one.sketch) for one in update.tensors.values())
+    same = update.model_dump(include=UpdateCost.model_fields.keys() - {"sketch_bytes"})
+    return UpdateCost(**same, sketch_bytes=BYTES_OF_A_SUM * sums)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from datetime import date as Date
+from typing import Literal
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.metrics.utilization import devices_used
+from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import find_hardware, list_hardware
 from accel_bench.catalog.prices import Price
+from accel_bench.documents.base import Frozen
 from accel_bench.machine.info import Device
 
 EXCLUDED = (
@@ -23,6 +25,65 @@ EXCLUDED = (
     "the cost"
 )
 """What every cost here leaves out."""
+
+
+class HourlyRate(Frozen):
+    """The price that costs are worked out with."""
+
+    usd_per_hour: float
+    """US dollars for an hour of one instance."""
+
+    kind: Literal["given", "on demand", "spot"]
+    """Kind of the price: given on the command line, or one of a table's."""
+
+    instance: str | None = None
+    """Kind of machine; null for a price that was given."""
+
+    provider: str | None = None
+    """Who rents it out."""
+
+    region: str | None = None
+    """Region in which the price holds."""
+
+    device: str | None = None
+    """Its accelerator."""
+
+    devices: int | None = None
+    """Accelerators in one instance; null for a price that was given."""
+
+    source: str = "given on the command line"
+    """Source of the price."""
+
+    date: str | None = None
+    """Day on which it was the price; null for a price that was given."""
+
+    age_days: int | None = None
+    """Days since then."""
+
+    stale: bool = False
+    """True if it is more than 90 days old."""
+
+    @property
+    def note(self) -> str:
+        """The price in words, with where it comes from and its age."""
+        what = " ".join(filter(None, (self.provider, self.instance, self.region)))
+        dated = f", {self.date}" if self.date else ""
+        stale = f" STALE: {count(self.age_days or 0, 'day')} old" if self.stale else ""
+        named = f", {what}, {self.kind}" if what else ""
+        return f"price: {self.usd_per_hour:g} USD per hour{named} ({self.source}{dated}){stale}"
+
+
+class Terms(Frozen):
+    """What hours and money are worked out with."""
+
+    rate: HourlyRate | None = None
+    """Price of a machine; without one there is no money."""
+
+    tokens: float | None = None
+    """Real tokens of the job; without them there are no hours."""
+
+    instances: int | None = None
+    """Machines, where that is known better than from the devices."""
 
 
 def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_second: float) -> float:
@@ -79,12 +140,6 @@ def machines_paid(measured: ExperimentRuns, tariff: HourlyRate, instances: int |
     return instances or instances_needed(_devices(measured), nodes, tariff.devices)
 
 
-def at_a_rate(measured: ExperimentRuns) -> bool:
-    """Return whether requests arrived at a rate, so that idle time is no part of the speed."""
-    scenario = measured.planned.experiment.scenario
-    return scenario.generates and scenario.inference.rate is not None
-
-
 def _devices(measured: ExperimentRuns) -> int:
     return devices_used(measured.last) or measured.planned.experiment.scenario.world_size
 
@@ -99,7 +154,7 @@ def cost_notes(
         yield f"no cost, since it {measured.imported}"
     elif measured.planned.experiment.scenario.calls_alone:
         yield "no cost, since calls of an operation were counted, and no tokens"
-    elif at_a_rate(measured):
+    elif measured.rate is not None:
         yield (
             "no cost, since requests arrived at a rate: the speed is that of the busy time, and "
             "idle hours are paid for too"

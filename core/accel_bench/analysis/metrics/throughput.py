@@ -110,7 +110,7 @@ def run_throughput(result: Result) -> RunThroughput | None:
     if len({len(window.samples) for window in windows}) != 1 or seconds <= 0 or real <= 0:
         return None
     steps = zip(*([one.seconds for one in window.samples] for window in windows), strict=True)
-    by_rank = [_by_step(window) for window in counted]
+    by_rank = [{sample.step: sample for sample in window.all_steps} for window in counted]
     return RunThroughput(
         tokens_per_second=real / seconds,
         tokens_per_second_per_device=real / seconds / len(windows),
@@ -140,12 +140,6 @@ def epochs(result: Result) -> float | None:
 def _data_windows(result: Result) -> list[Window]:
     """Return the windows of ranks with batches of their own, so that no token counts twice."""
     return [rank.window for rank in result.data_ranks if rank.window is not None]
-
-
-def _by_step(window: Window) -> dict[int, Sample]:
-    """Return all steps that a rank took; those of discarded windows trained the model too."""
-    everything = (*window.warmup, *window.discarded, *window.samples)
-    return {sample.step: sample for sample in everything}
 
 
 def _summed(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.catalog.hardware import peak_flops
 from accel_bench.documents.base import Frozen
@@ -62,10 +64,12 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     steps = [
         (sample, load) for window, load in counted if window and load for sample in window.samples
     ]
-    if not all(sample.sequences for sample, _ in steps) or not _as_observed(steps):
+    if not all(sample.sequences and _is_multiple(sample, load) for sample, load in steps):
         return None
     seconds = max(window.seconds for window, _ in ranks)
-    model, hardware = _model_work(steps), _hardware_work(steps)
+    model = _work(steps, model_flops, padding=False)
+    hardware = _work(steps, hardware_flops, padding=True)
+    assert model is not None  # Model FLOPs are known of every workload.
     model_rate = model.times(1 / seconds / len(ranks))
     hardware_rate = hardware.times(1 / seconds / len(ranks)) if hardware else None
     peak = peak_flops_per_second
@@ -80,13 +84,8 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
     )
 
 
-def _as_observed(steps: list[tuple[Sample, Workload]]) -> bool:
-    """Return whether the steps have the shapes that an observed workload was observed with."""
-    return all(_is_multiple(sample, load) for sample, load in steps)
-
-
 def _is_multiple(sample: Sample, load: Workload) -> bool:
-    """Return whether a step can be made of batches such as the observed one alone."""
+    """Return whether a step can be made of batches with the shapes of the observed one alone."""
     elements = load.observed_elements
     if elements is None:
         return True
@@ -121,24 +120,21 @@ def _mean_length(samples: list[Sample]) -> float:
     return sum(s.processed_tokens for s in samples) / sum(s.sequences for s in samples)
 
 
-def _model_work(steps: list[tuple[Sample, Workload]]) -> ByConvention:
-    """Sum model FLOPs of the real tokens of all ranks."""
+def _work(
+    steps: list[tuple[Sample, Workload]],
+    flops: Callable[[Workload, float], ByConvention | None],
+    padding: bool,
+) -> ByConvention | None:
+    """Sum FLOPs of the tokens of all ranks, with or without padding; None where not known."""
     total = ByConvention(causal=0, non_causal=0)
     for sample, workload in steps:
-        length = _length(sample, sample.real_pairs, sample.real_tokens)
-        total = total.plus(model_flops(workload, length).times(sample.real_tokens))
-    return total
-
-
-def _hardware_work(steps: list[tuple[Sample, Workload]]) -> ByConvention | None:
-    """Sum FLOPs of the processed tokens of all ranks, those that are computed again included."""
-    total = ByConvention(causal=0, non_causal=0)
-    for sample, workload in steps:
-        length = _length(sample, sample.processed_pairs, sample.processed_tokens)
-        flops = hardware_flops(workload, length)
-        if flops is None:
+        tokens, pairs = sample.real_tokens, sample.real_pairs
+        if padding:
+            tokens, pairs = sample.processed_tokens, sample.processed_pairs
+        of_a_token = flops(workload, _length(sample, pairs, tokens))
+        if of_a_token is None:
             return None
-        total = total.plus(flops.times(sample.processed_tokens))
+        total = total.plus(of_a_token.times(tokens))
     return total
 
 

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.checks.allowance import Allowance, allowance
-from accel_bench.analysis.checks.convergence import LIMITS, SMOOTHING_STEPS
-from accel_bench.analysis.schema import SeedEquivalence, SeedVerdict
+from accel_bench.analysis.checks.convergence import LIMITS, POWER, SMOOTHING_STEPS, TrainingWord
 from accel_bench.analysis.statistics.estimators import t_bound
-from accel_bench.documents.base import JsonValue
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Status
+
+SeedVerdict: TypeAlias = TrainingWord | Literal["inconclusive"]
+"""Verdicts on the loss at the end."""
 
 SEED_KEYS = ("train.seed", "data.seed")
 """Swept keys that make repetitions of the same experiment, not others."""
@@ -28,8 +31,42 @@ MINIMUM_SEEDS = 3
 """Fewer seeds get no verdict."""
 
 
-POWER = 0.80
-"""How often a difference that so many seeds can show is shown."""
+class SeedEquivalence(Frozen):
+    """One stack's loss at the end against the baseline's, over seeds; relative differences."""
+
+    stack: str
+    """Name of the stack."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the other swept keys."""
+
+    seeds: int
+    """Seeds with which both completed."""
+
+    lost: int = 0
+    """Seeds with which the baseline trained and the stack did not: one makes it `different`."""
+
+    verdict: SeedVerdict
+    """Verdict on the loss beside the baseline's."""
+
+    difference: float | None = None
+    """Mean relative difference of the loss at the end; 0.01 is 1 % above the baseline."""
+
+    minimum_detectable_difference: float | None = None
+    """Smallest relative difference that so many seeds, with their scatter, show to be beyond the
+    tolerance in 80 % of cases; null with one seed."""
+
+    low: float | None = None
+    """Lower end of its 90 % interval."""
+
+    high: float | None = None
+    """Upper end of its 90 % interval."""
+
+    tolerance: float | None = None
+    """Relative difference that is allowed; null where nothing was compared."""
+
+    tolerance_by: tuple[str, ...] = ()
+    """Plugins that declare it; empty where none does."""
 
 
 def compare_over_seeds(

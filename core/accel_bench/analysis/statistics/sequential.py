@@ -2,12 +2,11 @@
 
 Two errors are kept small. A stack that is as fast as the other is called a regression in at most
 0.5 % of cases, and one that is slower by the floor or more is let pass in at most 5 % of cases.
-Both hold however often the rounds are looked at: look number k may spend only 1 / (k (k + 1)) of
-each error, and these fractions sum to less than 1 over any number of looks (alpha spending with
-Bonferroni's inequality, which assumes nothing of how looks depend on one another). A look is a
-session that added rounds, so that resuming is no free one. The sizes of the looks are fixed
-beforehand, never chosen by results. What no statistic can mend is to start from nothing again and
-again until the answer pleases.
+Both hold however often the rounds are looked at, by the fractions of `statistics.verdict` (alpha
+spending with Bonferroni's inequality, which assumes nothing of how looks depend on one another). A
+look is a session that added rounds, so that resuming is no free one. The sizes of the looks are
+fixed beforehand, never chosen by results. What no statistic can mend is to start from nothing again
+and again until the answer pleases.
 """
 
 from __future__ import annotations

@@ -10,17 +10,63 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
+from typing import Literal, TypeAlias
 
-from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.checks.offered_load import load_obstacle
-from accel_bench.analysis.compare import unpaired_ratio
-from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.aggregate import ExperimentRuns, obstacle
+from accel_bench.analysis.metrics.offered_load import load_obstacle
+from accel_bench.analysis.statistics.estimators import Interval, log_interval, unpaired_ratio
+from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.analysis.statistics.verdict import RoundKey, paired_logs
-from accel_bench.analysis.tables.point_schema import PointFigure
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Result
+from accel_bench.scenario.uses import TOKENS
 
-SEEDS = frozenset({"train.seed", "data.seed"})
-"""Swept keys of which one value is as good as another."""
+Better: TypeAlias = Literal["higher", "lower", "neither"]
+"""The better one of two values of a figure."""
+
+
+class PointFigure(Frozen):
+    """A stack at one sweep point against itself at another: an estimate, not a verdict."""
+
+    stack: str
+    """Name of the stack."""
+
+    sweep: dict[str, JsonValue]
+    """Values of the swept keys."""
+
+    tag: str = ""
+    """Name of the sweep point."""
+
+    reference: dict[str, JsonValue]
+    """Values of the swept keys at the point that it is compared with."""
+
+    world_size: int
+    """Number of ranks."""
+
+    counts: str = TOKENS
+    """What is counted as tokens: calls, where an operation is called on its own."""
+
+    tokens_per_second: Interval | None = None
+    """Real tokens per second, global."""
+
+    tokens_per_second_per_device: Interval | None = None
+    """The same divided by the number of ranks."""
+
+    ratio: Interval | None = None
+    """Global speed over that of the reference, with a 95 % interval; where requests arrive at a
+    rate, the reference's latency of the median request over this one's."""
+
+    ratio_per_device: Interval | None = None
+    """Speed per device over that of the reference."""
+
+    paired: bool = False
+    """True if the ratio is of pairs within rounds; else it is Welch's of unpaired runs."""
+
+    rounds: int = 0
+    """Pairs, or unpaired runs of this point."""
+
+    reason: str = ""
+    """Why there is no ratio, where there is none."""
 
 
 def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple[PointFigure, ...]:
@@ -31,7 +77,7 @@ def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple
     """
     experiments = [row.planned.experiment for row in rows]
     points = dict.fromkeys(experiment.point for experiment in experiments)
-    if len(points) < 2 or SEEDS.issuperset(experiments[0].sweep):
+    if len(points) < 2 or set(SEED_KEYS).issuperset(experiments[0].sweep):
         return ()
     named = [experiment.point for experiment in experiments if experiment.tag == reference]
     point = named[0] if reference and named else next(iter(points))
@@ -53,7 +99,8 @@ def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
     size = here.scenario.world_size
     speed = row.tokens_per_second
     paired = shares_rounds(row, base)
-    reason = _obstacle(row, base)
+    reason = obstacle(row, base, "the reference point")
+    reason = reason or load_obstacle(base.load, row.load, any_rate=True)
     ratio = None
     if not reason:
         ratio = ratio_of(base.compared_seconds, row.compared_seconds, paired)
@@ -123,14 +170,3 @@ def _overlap(*runs: Result) -> bool:
     first, second = sorted(runs, key=lambda run: run.started_at)
     began, next_began = (datetime.fromisoformat(run.started_at) for run in (first, second))
     return began < next_began < began + timedelta(seconds=first.seconds)
-
-
-def _obstacle(row: ExperimentRuns, base: ExperimentRuns) -> str:
-    """Return why a point is not compared; empty when it is."""
-    if not row.usable:
-        return row.how_it_ended
-    if row is base:
-        return "this is the reference point"
-    if not base.usable:
-        return f"the reference point {base.how_it_ended}"
-    return load_obstacle(base.load, row.load, any_rate=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accel_bench.analysis.schema import LadderFigure, LadderStep, MemoryChange, Summary
+from accel_bench.analysis.ladder import LadderFigure, LadderStep, MemoryChange
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.wording import point_name, ratio_interval, ratio_texts
 from accel_bench.report.table import Column, Table, interval_paths, paths, reader
 from accel_bench.report.views.training import loss_verdict, verdict_column

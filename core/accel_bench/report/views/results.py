@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import yaml
 
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.metrics.memory import stages_of
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.schema import PlannedSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, flat_run, names_of
 from accel_bench.documents.spool import Spool

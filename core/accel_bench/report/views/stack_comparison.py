@@ -9,16 +9,18 @@ from textwrap import shorten
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.conclusion import conclusion
+from accel_bench.analysis.ladder import LadderStep
 from accel_bench.analysis.metrics.named import MetricFigure, labels
-from accel_bench.analysis.schema import ExperimentSummary, LadderStep, SeedEquivalence, Summary
+from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.sections import GROUP, KIND, call_section
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.seeds import SeedEquivalence
 from accel_bench.analysis.statistics.verdict import (
     ONE_SIDED_ALPHA,
     PRACTICAL_FLOOR,
     fraction_of_look,
 )
-from accel_bench.analysis.tables.point_schema import PointFigure
+from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.analysis.wording import (
     count,
     flops,

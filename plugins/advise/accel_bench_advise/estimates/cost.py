@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 
 from accel_bench.analysis.metrics.cost import (
+    HourlyRate,
     instances_needed,
     table_tariff,
     usd_per_million_tokens,
 )
-from accel_bench.analysis.metrics.rate import HourlyRate
 from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.catalog.prices import Price, PriceEntry

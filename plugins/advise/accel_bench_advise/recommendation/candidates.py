@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
+from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
-from accel_bench.analysis.checks.offered_load import NO_LATENCY, rate_obstacle, saturation
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.facts import DeviceKind, devices_of
-from accel_bench.analysis.schema import ExperimentSummary, PlannedSummary
+from accel_bench.analysis.metrics.offered_load import NO_LATENCY, rate_obstacle, saturation
+from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.summary import summarize
 from accel_bench.analysis.tables.experiment_keys import tell_apart

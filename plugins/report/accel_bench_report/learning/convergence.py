@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median, stdev
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
-from accel_bench.analysis.learning.curves import Reached, reached_after
-from accel_bench.analysis.metrics.cost import machines_paid
-from accel_bench.analysis.metrics.rate import HourlyRate
+from accel_bench.analysis.learning.curves import Reached
+from accel_bench.analysis.metrics.cost import HourlyRate, machines_paid
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.result import Evaluation, Result
 from accel_bench_report.learning.bootstrap import bootstrap_ends
+from accel_bench_report.learning.curve_points import reached_after
 from accel_bench_report.learning.groups import LearningGroup, lasts, learning_groups
 from accel_bench_report.learning.growth import memory_growth
 from accel_bench_report.learning.rates import best_learning_rates

@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.learning.curves import (
-    Reached,
-    learning_curve,
-    reached_after,
-    validation_curve,
-)
+from accel_bench.analysis.learning.curves import Reached, validation_curve
 from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result, Status
+from accel_bench_report.learning.curve_points import learning_curve, reached_after
 from accel_bench_report.learning.schema import LossKind
 
 

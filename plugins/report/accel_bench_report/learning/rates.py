@@ -13,10 +13,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from accel_bench.analysis.learning.curves import Reached, points_around, reached_after
+from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.documents.canonical import canonical_json
 from accel_bench_report.learning.bootstrap import bootstrap_ends, resamples
+from accel_bench_report.learning.curve_points import points_around, reached_after
 from accel_bench_report.learning.groups import LearningGroup
 from accel_bench_report.learning.schema import BestLearningRate, RateLearning
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from accel_bench.analysis.learning.curves import Amounts, amounts_to
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import RoundKey, Verdict, compare_logs
 from accel_bench_report.learning.bootstrap import bootstrap_ends
+from accel_bench_report.learning.curve_points import Amounts, amounts_to
 from accel_bench_report.learning.groups import LearningGroup
 from accel_bench_report.learning.schema import LossRace, ToLoss
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.steps import Step
-from accel_bench.analysis.tables.overview import OverviewRow, level_steps
 from accel_bench.analysis.wording import group_label, label, rate, rate_unit, too_wide
 from accel_bench.report.views.stack_comparison import speed_unit
 from accel_bench.result import EARLIEST
@@ -28,6 +27,7 @@ from accel_bench_report.page.plots import (
 from accel_bench_report.page.scenario import ScenarioPage
 from accel_bench_report.page.sweeps import named_for_plots, sweep_plots
 from accel_bench_report.sweep import scaling_of
+from accel_bench_report.tables.overview import OverviewRow, level_steps
 
 if TYPE_CHECKING:
     from accel_bench_report.page.model import RowView

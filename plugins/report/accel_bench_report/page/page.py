@@ -10,7 +10,6 @@ from datetime import datetime, timezone
 
 from accel_bench.analysis.conclusion import conclusions
 from accel_bench.analysis.repeated import command_for_stack
-from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
     WITHIN,
     count,
@@ -57,6 +56,7 @@ from accel_bench_report.page.tables import (
     row_facts,
     row_origin,
 )
+from accel_bench_report.tables.overview import OverviewRow
 
 GOOD_WORDS = frozenset(("faster", "equivalent"))
 

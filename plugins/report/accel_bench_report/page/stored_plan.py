@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment

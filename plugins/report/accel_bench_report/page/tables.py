@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from accel_bench.analysis.reproduction import repetition_badge, repetition_text
-from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
     count,
     mebibytes,
@@ -22,7 +20,9 @@ from accel_bench.report.table import EMPTY, Column, Table, listed
 from accel_bench.scenario.uses import CALLS
 from accel_bench_report.page.configuration import configuration
 from accel_bench_report.page.model import clipped
+from accel_bench_report.page.repetitions import repetition_badge, repetition_text
 from accel_bench_report.page.scenario import PageRow, ScenarioPage
+from accel_bench_report.tables.overview import OverviewRow
 
 MOST_ROWS = 500
 """Rows of the overview that are shown."""

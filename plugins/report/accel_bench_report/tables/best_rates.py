@@ -12,9 +12,10 @@ from statistics import fmean
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.analysis.statistics.seeds import SEED_KEYS, loss_at_end
-from accel_bench.analysis.tables.experiment_keys import Keys, differing, rest_of
+from accel_bench.analysis.tables.experiment_keys import Keys, differing
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
+from accel_bench_report.tables.chosen_keys import rest_of
 from accel_bench_report.tables.group_schema import BestRate, RateLoss
 from accel_bench_report.tables.pivot import cell_word
 

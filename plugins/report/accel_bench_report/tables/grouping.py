@@ -15,20 +15,17 @@ from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.seeds import loss_at_end
-from accel_bench.analysis.tables.experiment_keys import (
-    VERSIONS,
-    Keys,
-    changes_task,
-    common_baseline,
-    find_key,
-    keys_of,
-    place,
-    rest_of,
-    same_versions,
-)
+from accel_bench.analysis.tables.experiment_keys import Keys, changes_task, keys_of, place
 from accel_bench.analysis.tables.points import against
 from accel_bench.documents.canonical import canonical_json
 from accel_bench_report.tables.best_rates import best_rates
+from accel_bench_report.tables.chosen_keys import (
+    VERSIONS,
+    common_baseline,
+    find_key,
+    rest_of,
+    same_versions,
+)
 from accel_bench_report.tables.group_schema import Group, GroupedSummary, KeySummary
 from accel_bench_report.tables.pivot import MEASURED, NO_BASELINES, STACK, cell_word
 

@@ -12,18 +12,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
-from accel_bench.analysis.metrics.cost import cost_notes
-from accel_bench.analysis.metrics.rate import Terms
+from accel_bench.analysis.metrics.cost import Terms, cost_notes
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.experiment_keys import (
     Keys,
-    common_baseline,
     differing,
-    find_key,
     keys_of,
     place,
     telling_apart,
-    usual_keys,
 )
 from accel_bench.analysis.tables.figures import (
     TIMES_AS_FAST,
@@ -31,13 +27,13 @@ from accel_bench.analysis.tables.figures import (
     find_figures,
     stated_figure,
 )
-from accel_bench.analysis.tables.point_schema import PointFigure
-from accel_bench.analysis.tables.points import against
+from accel_bench.analysis.tables.points import PointFigure, against
 from accel_bench.analysis.wording import grouped_by_reason, plain_value, rate_unit, settings
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
+from accel_bench_report.tables.chosen_keys import common_baseline, find_key, usual_keys
 from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
 
 MEASURED = "measured"

@@ -7,9 +7,9 @@ from itertools import groupby
 
 from pydantic import Field
 
-from accel_bench.analysis.metrics.rate import Terms
+from accel_bench.analysis.metrics.cost import Terms
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.tables.point_schema import Better
+from accel_bench.analysis.tables.points import Better
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION

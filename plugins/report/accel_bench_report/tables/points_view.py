@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.tables.point_schema import PointFigure
+from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,

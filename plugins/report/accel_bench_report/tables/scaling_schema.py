@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.tables.point_schema import PointFigure
+from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.scenario.uses import TOKENS
 

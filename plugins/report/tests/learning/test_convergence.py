@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 from accel_bench_report.learning.convergence import convergence
+from accel_bench_report.learning.curve_points import Amounts
 from accel_bench_report.learning.schema import ConvergenceDocument, ExperimentLearning
 from accel_bench_report.learning.to_loss import race
 from analysis_factory import make_experiment
 from learning_factory import diverged, learned, learned_at, seeded
 
-from accel_bench.analysis.learning.curves import Amounts
-from accel_bench.analysis.metrics.rate import HourlyRate
+from accel_bench.analysis.metrics.cost import HourlyRate
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
 

@@ -8,10 +8,10 @@ from typing import Any
 from accel_bench_report.page.page import Page, page
 from accel_bench_report.page.scenario import ScenarioPage, scenario_page
 from accel_bench_report.page.stored_plan import StoredPlan
+from accel_bench_report.tables.overview import overview
 from analysis_factory import STEADY, make_experiment, make_result, make_rounds, scaled
 
-from accel_bench.analysis.schema import PlannedSummary
-from accel_bench.analysis.tables.overview import overview
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.machine.info import Machine
 from accel_bench.machine.process_memory import Stage
 from accel_bench.result import Metric, PhaseSplit, Provenance, Result, Status

@@ -10,7 +10,7 @@ from accel_bench_report.page.stored_plan import StoredPlan
 from analysis_factory import make_experiment, make_rounds
 from learning_factory import learned
 
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.result import Result
 
 LORA, FAST = make_experiment("lora"), make_experiment("fast")

@@ -8,8 +8,7 @@ from accel_bench_report.page.stored_plan import StoredPlan, stored_plan
 from accel_bench_report.page.waterfall import waterfall
 from analysis_factory import STEADY, make_experiment, make_rounds, scaled
 
-from accel_bench.analysis.aggregate import BY_THE_USER
-from accel_bench.analysis.schema import PlannedSummary
+from accel_bench.analysis.aggregate import BY_THE_USER, PlannedSummary
 from accel_bench.result import RankResult, Result
 
 from .page_factory import dressed, scenario_of_endings

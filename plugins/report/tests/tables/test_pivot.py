@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from accel_bench_report.tables.chosen_keys import find_key
 from accel_bench_report.tables.pivot import Layout, pivot, pivot_experiments
 from accel_bench_report.tables.pivot_schema import Pivot
 from analysis_factory import STEADY, make_rank, make_result, scaled
@@ -16,9 +17,7 @@ from pivot_factory import BATCH, LENGTH, campaigns, point, rounds
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.facts import device_models
-from accel_bench.analysis.metrics.cost import usd_per_million_tokens
-from accel_bench.analysis.metrics.rate import HourlyRate, Terms
-from accel_bench.analysis.tables.experiment_keys import find_key
+from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
 from accel_bench.analysis.tables.figures import FIGURES
 from accel_bench.errors import StoreError
 from accel_bench.machine.info import Machine

@@ -6,7 +6,8 @@ from accel_bench_report.sweep import NAME
 from accel_bench_report.tables.points_view import point_tables
 from analysis_factory import STEADY, make_experiment, make_ranks, make_result, make_rounds, scaled
 
-from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.aggregate import PlannedSummary
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import summarize
 from accel_bench.report.formats import render
 from accel_bench.result import Node, Result, Status

@@ -9,45 +9,8 @@ from statistics import median
 from typing import NamedTuple
 
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, Step, find_steps
-from accel_bench.result import Status
 from accel_bench.scenario.uses import TOKENS
-
-
-class RunLine(NamedTuple):
-    """What the store's columns tell of a run; null for what they do not."""
-
-    command: str
-    run_id: str
-    session: str
-    experiment_id: str
-    scenario: str
-    stack: str
-    sweep: str
-    tag: str | None
-    round: int
-    attempt: int
-    status: str
-    started_at: str
-    tokens_per_second: float | None
-    peak_memory_bytes: int | None
-    host: str | None
-    device: str | None
-    origin: str = "measured"
-    """`measured`, `exported` or `imported`."""
-
-    series: str = ""
-    """What runs of the same work on the same kind of device share; empty where it is not known."""
-
-    counts: str = TOKENS
-    """What is counted as tokens."""
-
-    at_a_rate: bool = False
-    """True if requests arrive at a rate, so that the speed is that of busy time."""
-
-    @property
-    def completed(self) -> bool:
-        """True if its figures may be used."""
-        return self.status in (Status.OK.value, Status.DEGRADED.value)
+from accel_bench.store.commands import RunLine
 
 
 class SessionSpeed(NamedTuple):

@@ -9,11 +9,11 @@ import pytest
 from analysis_factory import make_failures, make_rank
 from serving_factory import serving
 
-from accel_bench.analysis.checks.offered_load import OTHER_LOAD
+from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.metrics.offered_load import is_saturated, largest_metric
-from accel_bench.analysis.schema import PlannedSummary, Summary
+from accel_bench.analysis.metrics.offered_load import OTHER_LOAD, is_saturated, largest_metric
+from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.summary import judge_row, summarize
 from accel_bench.report.formats import render

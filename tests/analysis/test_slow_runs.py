@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from accel_bench.analysis.statistics.slow_runs import slow_runs
 from accel_bench.analysis.statistics.verdict import compare
+from accel_bench.analysis.summary import slow_runs
 
 STEADY = (1.0, 1.002, 0.998, 1.001, 0.999)
 
