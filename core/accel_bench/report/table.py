@@ -154,9 +154,9 @@ def paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
 
 def number_column(
     path: str,
-    title: str,
-    unit: str,
-    form: Callable[[Any], str | tuple[str, ...]],
+    title: str = "",
+    unit: str = "",
+    form: Callable[[Any], str | tuple[str, ...]] = text_of,
     rank: int = 0,
 ) -> Column:
     """Return a column of numbers that are read at a dotted path of attributes."""
@@ -172,9 +172,13 @@ def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
     return [replace(column, unit=rate_unit(known, column.unit)) for column in columns]
 
 
-def interval_paths(path: str, key: str) -> list[Column]:
-    """Return three columns for the interval at `path`."""
-    return paths(path, "median low high", f"{key}_{{}}")
+def interval_paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
+    """Return three columns for each interval in `names`, as `paths` reads them."""
+    return [
+        column
+        for name in names.split()
+        for column in paths(f"{prefix}.{name}", "median low high", f"{key.format(name)}_{{}}")
+    ]
 
 
 def reader(path: str) -> Callable[[Any], Any]:

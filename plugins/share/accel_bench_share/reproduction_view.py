@@ -27,6 +27,7 @@ from accel_bench.report.table import (
     Table,
     interval_paths,
     listed,
+    number_column,
     paths,
     reader,
 )
@@ -106,7 +107,7 @@ COLUMNS = (
     Column("claim", lambda row: None if row.is_baseline else row.claim),
     Column("ratio there", _ratio("ratio_there"), form=ratio_interval, kind="number"),
     Column("ratio here", _ratio("ratio_here"), form=ratio_interval, kind="number"),
-    Column("here / there", reader("change"), form=ratio_interval, kind="number"),
+    number_column("change", "here / there", "", ratio_interval),
     Column("status", reader("status_here"), kind="word"),
     Column("verdict", lambda row: "baseline" if row.is_baseline else row.verdict, kind="word"),
 )
@@ -114,9 +115,9 @@ COLUMNS = (
 
 ABSOLUTE = (
     COLUMNS[0],
-    Column("tokens/s there", reader("tokens_per_second_there"), form=rate_interval, kind="number"),
-    Column("tokens/s here", reader("tokens_per_second_here"), form=rate_interval, kind="number"),
-    Column("here / there", reader("speed_change"), form=ratio_interval, kind="number"),
+    number_column("tokens_per_second_there", "tokens/s there", "", rate_interval),
+    number_column("tokens_per_second_here", "tokens/s here", "", rate_interval),
+    number_column("speed_change", "here / there", "", ratio_interval),
     Column("loss there", reader("last_loss_there"), form=partial(significant, digits=4)),
     Column("loss here", reader("last_loss_here"), form=partial(significant, digits=4)),
 )
@@ -130,16 +131,11 @@ class FlatRow(NamedTuple):
     row: StackReproduction
 
 
-INTERVALS = (
-    *("ratio_there", "ratio_here", "change"),
-    *("tokens_per_second_there", "tokens_per_second_here", "speed_change"),
-)
-"""Figures with three columns."""
-
 FLAT = (
     *paths("found", "schema_version bundle sha256 scenario same_device"),
     *paths("row", "stack sweep tag is_baseline claim status_here verdict reason"),
-    *(column for name in INTERVALS for column in interval_paths(f"row.{name}", name)),
+    *interval_paths("row", "ratio_there ratio_here change"),
+    *interval_paths("row", "tokens_per_second_there tokens_per_second_here speed_change"),
     *paths("row", "last_loss_there last_loss_here"),
 )
 """Columns of the CSV."""

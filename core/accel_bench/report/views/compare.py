@@ -35,6 +35,7 @@ from accel_bench.report.table import (
     Table,
     interval_paths,
     listed,
+    number_column,
     one_or_list,
     paths,
     reader,
@@ -186,7 +187,7 @@ def _side_columns(name: str) -> list[Column]:
     """Return the CSV's columns for one of the two; they begin with its name."""
     return [
         *paths(name, "experiment_id stack sweep tag sessions status runs", f"{name}_{{}}"),
-        *interval_paths(f"{name}.tokens_per_second", f"{name}_tokens_per_second"),
+        *interval_paths(name, "tokens_per_second", f"{name}_{{}}"),
         *paths(f"{name}.step_seconds", "p50 p90 p95 p99 spread", f"{name}_step_seconds_{{}}"),
         *paths(name, "peak_memory_bytes peak_memory_kind", f"{name}_{{}}"),
         *paths(f"{name}.loss", "last", f"{name}_loss_{{}}"),
@@ -199,11 +200,10 @@ POINTS = (
     Column("point", lambda one: point_name(one.a), kind="name"),
     Column("A", partial(_speed_of, "a"), unit="tokens/s", kind="number"),
     Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
-    Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,
-           kind="number"),
+    number_column("ratio", "times as fast", "[95 % interval]", ratio_interval),
     Column("loss", reader("loss_word"), kind="word"),
     Column("verdict", reader("verdict"), kind="word"),
-)  # fmt: skip
+)
 """Columns of the table over sweep points."""
 
 FACTS = (
@@ -227,7 +227,7 @@ FLAT = (
     *paths("", "schema_version comparable paired rounds looks verdict verdict_reason"),
     *paths("", "minimum_detectable_effect rounds_needed"),
     *training_paths(""),
-    *interval_paths("ratio", "ratio"),
+    *interval_paths("", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),
     Column("declared", lambda one: _flat_differences(one.declared)),

@@ -3,7 +3,7 @@ does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import label, rate, size
 from accel_bench.report.table import Column, Table, reader
-from accel_bench.report.views.training import TrainingVerdict, verdict_parts
+from accel_bench.report.views.training import verdict_column
 
 NEW_TOKENS = "new tokens/s"
 """Unit of the speed: tokens that were generated, in the time of prompts and answers."""
@@ -63,17 +63,15 @@ def generates(summary: Summary) -> bool:
     return any(row.mode == "inference" for row in summary.experiments)
 
 
-def inference_columns(baseline: str) -> list[Column]:
-    """Return the columns in the place of those of losses and updates."""
+def inference_columns(compared: Callable[[Any], Any]) -> list[Column]:
+    """Return the columns in the place of those of losses and updates.
+
+    `compared` returns a row that is compared with the baseline, else null.
+    """
     return [
         _latency("first token", FIRST_TOKEN),
         replace(_latency("token gap", BETWEEN_TOKENS), rank=1),
-        Column(
-            "output",
-            partial(_output, baseline),
-            form=verdict_parts,
-            kind="word",
-        ),
+        verdict_column("output", compared),
     ]
 
 
@@ -137,11 +135,6 @@ def _metric(name: str, row: ExperimentSummary) -> float | None:
     return _known(row).get(name)
 
 
-def output_verdict(row: Any) -> TrainingVerdict:
-    """Return the verdict on what was generated, of what has the fields of `OutputComparison`."""
-    return TrainingVerdict(row.output_word, row.output_difference, row.output_tolerance)
-
-
 def _latency(title: str, names: Sequence[str]) -> Column:
     return Column(
         title,
@@ -157,7 +150,3 @@ def _metrics(names: Sequence[str], row: ExperimentSummary) -> list[float] | None
     known = _known(row)
     found = [known[name] for name in names if name in known]
     return found if len(found) == len(names) else None
-
-
-def _output(baseline: str, row: ExperimentSummary) -> TrainingVerdict | None:
-    return None if row.stack == baseline or row.ratio is None else output_verdict(row)

@@ -139,7 +139,7 @@ def _scenario(
     columns = [
         _with_kind(column, one)
         for column in stack_columns(one.summary)
-        if column.key in SHOWN_COLUMNS
+        if column.header in SHOWN_COLUMNS
     ]
     key = _unused(slug(one.summary.scenario), used)
     groups = list(_groups(one, numbers, key, used, columns))
@@ -181,7 +181,7 @@ def _answers(one: ScenarioPage) -> list[str]:
 def _with_kind(column: Column, one: ScenarioPage) -> Column:
     """Return the column; that of memory names what is counted, where rows agree on it."""
     kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
-    if column.key != "memory" or len(kinds) != 1:
+    if column.header != "memory" or len(kinds) != 1:
         return column
     return replace(column, unit=memory_unit(kinds.pop()))
 
