@@ -34,10 +34,10 @@ from accel_bench.report.views.stack_comparison import (
 )
 from accel_bench.result import Status
 from accel_bench_report.learning.view import learning_tables
-from accel_bench_report.page.bars import memory_views, waterfalls
 from accel_bench_report.page.both_modes import both_modes_tables
 from accel_bench_report.page.configuration import configuration
 from accel_bench_report.page.figures import figures_of, history_of, memory_unit
+from accel_bench_report.page.memory_parts import memory_views
 from accel_bench_report.page.model import (
     TOKENS,
     Group,
@@ -58,6 +58,7 @@ from accel_bench_report.page.tables import (
     row_facts,
     row_origin,
 )
+from accel_bench_report.page.waterfall import waterfalls
 
 GOOD_WORDS = frozenset(("faster", "equivalent"))
 
