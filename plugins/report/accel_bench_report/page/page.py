@@ -35,7 +35,6 @@ from accel_bench.report.views.stack_comparison import (
 from accel_bench.result import Status
 from accel_bench_report.learning.view import learning_tables
 from accel_bench_report.page.both_modes import both_modes_tables
-from accel_bench_report.page.configuration import configuration
 from accel_bench_report.page.figures import figures_of, history_of, memory_unit
 from accel_bench_report.page.memory_parts import memory_views
 from accel_bench_report.page.model import (
@@ -51,6 +50,7 @@ from accel_bench_report.page.plot_svg import COLOURS
 from accel_bench_report.page.plots import MISSING, plots_available
 from accel_bench_report.page.scenario import PageRow, ScenarioPage, count_endings, status_word
 from accel_bench_report.page.tables import (
+    configuration,
     differences_table,
     environments_table,
     machine_table,
