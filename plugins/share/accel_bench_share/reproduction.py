@@ -20,23 +20,21 @@ from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,
     label,
-    plain_value,
     rate_interval,
     ratio_interval,
     significant,
 )
 from accel_bench.report.table import (
-    EMPTY,
     Column,
     Report,
     Section,
     Table,
     interval_paths,
-    listed,
     number_column,
     paths,
     reader,
 )
+from accel_bench.report.views.compare import differences_table
 from accel_bench.result import Result, Status
 
 
@@ -113,9 +111,9 @@ def differences_section(differences: Sequence[Difference]) -> Section:
     """Return what differs here from where a bundle comes from."""
     if not differences:
         return Section(answer="versions and hardware are the bundle's.")
-    rows = [(one.key, _value(one.a), _value(one.b)) for one in differences]
     answer = f"{count(len(differences), 'fact')} of versions and hardware differ here."
-    return Section(answer=answer, tables=[listed(("differs", "bundle", "here"), rows)])
+    table = differences_table(("differs", "bundle", "here"), differences)
+    return Section(answer=answer, tables=[table])
 
 
 def reproduction_report(found: Reproduction) -> Report:
@@ -158,10 +156,6 @@ def _notes(found: Reproduction) -> list[str]:
         else f"absolute speeds are not compared: the devices differ ({devices})"
     )
     return [*grouped_by_reason(reasons), compared]
-
-
-def _value(value: object) -> str:
-    return EMPTY if value is None else plain_value(value)  # type: ignore[arg-type]
 
 
 SAID: Mapping[ReproductionVerdict, str] = {

@@ -130,8 +130,7 @@ def _section(one: ExperimentComparison) -> Section:
         ("differs, and is not declared", one.differing),
     ):
         if differences:
-            values = [(d.key, _value(d.a), _value(d.b)) for d in differences]
-            tables.append(listed((title, "A", "B"), values))
+            tables.append(differences_table((title, "A", "B"), differences))
     reasons = (f"{side.stack}: {reason}" for side in (one.a, one.b) for reason in side.reasons)
     comparable = "yes" if one.comparable else "no: more differs than the stacks declare"
     return Section(
@@ -175,12 +174,19 @@ def _step(step: StepSeconds) -> str:
     return "/".join(map(milliseconds, (step.p50, step.p95, step.p99)))
 
 
-def _value(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return the value of a setting, or a dash where there is none."""
     return EMPTY if value is None else plain_value(value)
 
 
+def differences_table(headers: Sequence[str], differences: Sequence[Difference]) -> Table:
+    """Return a table of what differs between two sides, with the value of each."""
+    rows = [(one.key, setting_text(one.a), setting_text(one.b)) for one in differences]
+    return listed(headers, rows)
+
+
 def _flat_differences(differences: Sequence[Difference]) -> list[str]:
-    return [f"{d.key}: {_value(d.a)} | {_value(d.b)}" for d in differences]
+    return [f"{d.key}: {setting_text(d.a)} | {setting_text(d.b)}" for d in differences]
 
 
 def _side_columns(name: str) -> list[Column]:

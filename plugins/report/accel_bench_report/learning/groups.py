@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -101,7 +101,9 @@ def learning_groups(rows: Sequence[ExperimentRuns]) -> list[LearningGroup]:
     for row in tell_apart(rows):
         experiment = row.planned.experiment
         names = [experiment.scenario.name, experiment.stack.name]
-        groups.setdefault(canonical_json([*names, _without_seeds(row)]), []).append(row)
+        groups.setdefault(canonical_json([*names, identity_without(row, SEED_KEYS)]), []).append(
+            row
+        )
     found = [_group(rows) for rows in groups.values()]
     return [one for one in found if one.runs or any(seed.diverged for seed in one.seeds)]
 
@@ -120,10 +122,10 @@ def _group(rows: Sequence[ExperimentRuns]) -> LearningGroup:
     )
 
 
-def _without_seeds(row: ExperimentRuns) -> JsonValue:
-    """Return all that makes experiments others, but for their seeds."""
+def identity_without(row: ExperimentRuns, keys: Iterable[str]) -> JsonValue:
+    """Return all that makes experiments others, but for some keys of their work."""
     identity = json.loads(canonical_json(row.planned.experiment.identity))
-    for section, _, key in (name.partition(".") for name in SEED_KEYS):
+    for section, _, key in (name.partition(".") for name in keys):
         identity.get("work", {}).get(section, {}).pop(key, None)
     found: JsonValue = identity
     return found

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from accel_bench.analysis.reproduction import repetition_badge, repetition_text
 from accel_bench.analysis.tables.overview import OverviewRow
 from accel_bench.analysis.wording import (
     count,
     mebibytes,
-    plain_value,
     rate,
     rate_unit,
     size,
@@ -20,6 +18,7 @@ from accel_bench.analysis.wording import (
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.machine.info import Machine
 from accel_bench.report.table import EMPTY, Column, Table, listed
+from accel_bench.report.views.compare import setting_text
 from accel_bench.scenario.uses import CALLS
 from accel_bench_report.page.model import clipped
 from accel_bench_report.page.scenario import PageRow, ScenarioPage
@@ -174,14 +173,10 @@ def differences_table(row: PageRow) -> Table | None:
     if not found:
         return None
     rows = [
-        (one.key, clipped(_value(one.a), 160), clipped(_value(one.b), 160), how)
+        (one.key, clipped(setting_text(one.a), 160), clipped(setting_text(one.b), 160), how)
         for one, how in found
     ]
     return listed(("differs from the baseline", "baseline", "this stack", ""), rows)
-
-
-def _value(value: Any) -> str:
-    return EMPTY if value is None else plain_value(value)
 
 
 def machine_table(machines: Sequence[Machine]) -> Table:
