@@ -164,12 +164,19 @@ def number_column(
 
 
 def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
-    """Return columns whose units are those of what was counted."""
+    """Return columns whose units, and titles that are units, are those of what was counted."""
     # The program's help has tables, and no results: it imports what they are made of in vain.
     from accel_bench.analysis.wording import rate_unit
 
     known = set(counts)
-    return [replace(column, unit=rate_unit(known, column.unit)) for column in columns]
+    return [
+        replace(
+            column,
+            title=rate_unit(known, column.header) if "/" in column.header else column.title,
+            unit=rate_unit(known, column.unit),
+        )
+        for column in columns
+    ]
 
 
 def interval_paths(prefix: str, names: str, key: str = "{}") -> list[Column]:

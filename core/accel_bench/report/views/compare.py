@@ -21,7 +21,6 @@ from accel_bench.analysis.wording import (
     plain_value,
     point_name,
     rate_interval,
-    rate_unit,
     ratio_interval,
     ratio_texts,
     significant,
@@ -33,6 +32,7 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
+    in_units,
     interval_paths,
     listed,
     number_column,
@@ -46,10 +46,6 @@ from accel_bench.scenario.uses import CALLS
 
 OF_TRAINING = ("samples/s", "steps/s", "last loss", "mean loss")
 """Rows that only repeat the speed, or are empty, where calls of an operation were counted."""
-
-TOKENS_A_SECOND = rate_unit([])
-"""Unit of the speeds unless calls were counted."""
-
 
 DIFFERENT = ("different", WITHIN)
 """Beginnings of the words for another training."""
@@ -68,18 +64,9 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
     """Yield one table over all sweep points, where there are several."""
     if len(comparisons) > 1:
         names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
-        tables = [Table([_counted(column, comparisons) for column in POINTS], comparisons)]
+        counts = [side.counts for one in comparisons for side in (one.a, one.b)]
+        tables = [Table(in_units(POINTS, counts), comparisons)]
         yield Section(title=f"{names} at {len(comparisons)} sweep points", tables=tables)
-
-
-def _counted(column: Column, comparisons: Sequence[ExperimentComparison]) -> Column:
-    """Return a column of speeds with the unit of what was counted."""
-    unit = rate_unit(side.counts for one in comparisons for side in (one.a, one.b))
-    return replace(
-        column,
-        title=column.header.replace(TOKENS_A_SECOND, unit),
-        unit=column.unit.replace(TOKENS_A_SECOND, unit),
-    )
 
 
 def _speed_of(side: str, one: ExperimentComparison) -> str:
@@ -120,7 +107,7 @@ def _answer(one: ExperimentComparison) -> str:
 
 
 def _section(one: ExperimentComparison) -> Section:
-    shown = [_counted(fact, [one]) for fact in _facts(one)]
+    shown = in_units(_facts(one), (one.a.counts, one.b.counts))
     facts = [(fact.header, fact.text(one.a), fact.text(one.b)) for fact in shown]
     names = labels((*one.a.metrics, *one.b.metrics))
     facts += [(names[a.key], _metric(a), _metric(b, a)) for a, b in _shared_metrics(one)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import label, rate, size
-from accel_bench.report.table import Column, Table, reader
+from accel_bench.report.table import Column, Table, number_column, reader
 from accel_bench.report.views.training import verdict_column
 
 NEW_TOKENS = "new tokens/s"
@@ -55,7 +55,9 @@ class LatencyRow(NamedTuple):
 
     latency: str
     stack: str
-    percentiles: tuple[float | None, ...]
+    p50: float | None
+    p90: float | None
+    p99: float | None
 
 
 def generates(summary: Summary) -> bool:
@@ -91,7 +93,7 @@ def request_tables(summary: Summary) -> list[Table]:
     if not rows:
         return []
     latencies = [
-        LatencyRow(title, label(row), values)
+        LatencyRow(title, label(row), *values)
         for name, title in LATENCIES.items()
         for row in rows
         if any(values := tuple(_known(row).get(f"{name}_p{one}") for one in PERCENTILES))
@@ -106,23 +108,10 @@ def request_tables(summary: Summary) -> list[Table]:
     return [Table(LATENCY_COLUMNS, latencies), Table([stack, *rates], rows)]
 
 
-def _percentile(place: int, row: LatencyRow) -> float | None:
-    return row.percentiles[place]
-
-
 LATENCY_COLUMNS = (
     Column("latency", reader("latency")),
     Column("stack", reader("stack"), kind="name"),
-    *(
-        Column(
-            f"p{percent}",
-            partial(_percentile, place),
-            unit="ms",
-            form=rate,
-            kind="number",
-        )
-        for place, percent in enumerate(PERCENTILES)
-    ),
+    *(number_column(f"p{percent}", "", "ms", rate) for percent in PERCENTILES),
 )
 """Columns of latencies."""
 

@@ -41,13 +41,6 @@ class CurveRow(NamedTuple):
     point: CurvePoint
 
 
-class RateRow(NamedTuple):
-    """One learning rate, with what it is compared in."""
-
-    best: BestLearningRate
-    rate: RateLearning
-
-
 def convergence_report(document: ConvergenceDocument, curves: bool = False) -> Report:
     """Return a section with a table for each question; programs get the document."""
     tables = [*learning_tables(document)]
@@ -75,8 +68,7 @@ def learning_tables(document: ConvergenceDocument) -> Iterator[Table]:
         title = f"{kind} of {document.loss:g} reached after (medians, 95 % bootstrap intervals)"
         yield Table(_priced(document, TO_LOSS), rows, title)
     for best in document.learning_rates:
-        found = [RateRow(best, one) for one in best.rates]
-        yield Table(RATES, found, rate_title(best), [rate_sentence(best)])
+        yield Table(RATES, best.rates, rate_title(best), [rate_sentence(best)])
     if any(row.stability.seeds > 1 for row in rows):
         yield Table(STABILITY, rows, "loss at the end over seeds")
     tested = [row for row in rows if row.memory_growth.verdict != "not tested"]
@@ -186,13 +178,11 @@ def loss_text(value: float) -> str:
 def _loss_at(place: int) -> Callable[[ExperimentLearning], Interval | None]:
     """Return a reader of the loss at one end of the curve."""
 
-    def read(row: ExperimentLearning) -> Interval | None:
-        point = row.curve[place] if row.curve else None
-        if point is None or point.loss is None:
-            return None
-        return Interval(median=point.loss, low=point.low, high=point.high)
+    return lambda row: _loss_of(row.curve[place]) if row.curve else None
 
-    return read
+
+def _loss_of(one: CurvePoint | RateLearning) -> Interval | None:
+    return None if one.loss is None else Interval(median=one.loss, low=one.low, high=one.high)
 
 
 def _at_end(name: str) -> Callable[[ExperimentLearning], Any]:
@@ -205,11 +195,6 @@ def _seeds(row: ExperimentLearning) -> str:
 
 def _times(found: Any) -> str:
     return f"{found.reached} of {found.runs}"
-
-
-def _ends_of_rate(row: RateRow) -> Interval | None:
-    one = row.rate
-    return one.loss if one.loss is None else Interval(median=one.loss, low=one.low, high=one.high)
 
 
 def _whole(value: float) -> str:
@@ -250,11 +235,11 @@ TO_LOSS = (
 )
 
 RATES = (
-    number_column("rate.learning_rate", "learning rate", "", "{:g}".format),
-    Column("loss", _ends_of_rate, unit="mean [95 %]", form=_interval(loss_text), kind="number"),
-    number_column("rate.seeds", "seeds"),
-    number_column("rate.diverged", "diverged", "seeds"),
-    number_column("rate.confidence", "lowest", "of resamples", "{:.0%}".format),
+    number_column("learning_rate", "learning rate", "", "{:g}".format),
+    Column("loss", _loss_of, unit="mean [95 %]", form=_interval(loss_text), kind="number"),
+    number_column("seeds"),
+    number_column("diverged", unit="seeds"),
+    number_column("confidence", "lowest", "of resamples", "{:.0%}".format),
 )
 
 STABILITY = (

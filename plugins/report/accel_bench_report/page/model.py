@@ -118,7 +118,6 @@ class ScenarioView:
     machine: Table
     notes: Sequence[str]
     tokens: str = f"{TOKENS:,.0f}"
-    price: str = ""
     excluded: str = EXCLUDED
     legend: str = (
         "The fastest stands first; whether it is faster, the verdict says. Intervals are 95 % over "
