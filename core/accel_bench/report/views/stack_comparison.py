@@ -38,6 +38,7 @@ from accel_bench.analysis.wording import (
     size,
     training_word,
 )
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import AccelBenchError
 from accel_bench.plugins.doors import find_entry
 from accel_bench.report.table import (
@@ -219,7 +220,7 @@ def speed_unit(summary: Summary) -> str:
 
 
 class MetricRow(NamedTuple):
-    """A metric of one row, and that of the baseline at the same sweep point."""
+    """A metric of one row, and that of the baseline at the same sweep point; None for its own."""
 
     name: str
     stack: str
@@ -231,12 +232,20 @@ def _metric_tables(summary: Summary) -> list[Table]:
     """Return the table of the metrics that the scenario names, where it names any."""
     own = SHOWN if generates(summary) else frozenset()
     names = labels(one for row in summary.experiments for one in row.metrics if one.name not in own)
+    bases = {
+        (canonical_json(row.sweep), metric.key): metric
+        for row in summary.experiments
+        if row.stack == summary.baseline
+        for metric in row.metrics
+    }
     rows = [
         MetricRow(
             name,
             label(row),
             metric,
-            _metric_of_baseline(summary, row, metric),
+            None
+            if row.stack == summary.baseline
+            else bases.get((canonical_json(row.sweep), metric.key)),
         )
         for key, name in names.items()
         for row in summary.experiments
@@ -245,22 +254,6 @@ def _metric_tables(summary: Summary) -> list[Table]:
     ]
     notes = [(row.stack, f"{row.name}: {row.metric.reason}") for row in rows if row.metric.reason]
     return [Table(METRICS, rows, notes=grouped_by_reason(notes))] if rows else []
-
-
-def _metric_of_baseline(
-    summary: Summary, row: ExperimentSummary, metric: MetricFigure
-) -> MetricFigure | None:
-    """Return the same metric of the baseline; None for the baseline itself."""
-    return next(
-        (
-            one
-            for other in summary.experiments
-            if other.stack == summary.baseline != row.stack and other.sweep == row.sweep
-            for one in other.metrics
-            if one.key == metric.key
-        ),
-        None,
-    )
 
 
 METRICS = (

@@ -60,16 +60,14 @@ from accel_bench_report.page.tables import (
 )
 from accel_bench_report.page.waterfall import waterfalls
 
-GOOD_WORDS = frozenset(("faster", "equivalent"))
-
-WARN_WORDS = frozenset(
-    ("inconclusive", "cannot tell", "degraded", "not tested", "not comparable", WITHIN)
-)
-
-PLAIN_WORDS = frozenset(("baseline", "same", EMPTY))
-
-QUIET_WORDS = frozenset(("skipped",))
-"""Words of verdicts by their colour; all others are bad."""
+TONES = {
+    **dict.fromkeys(("baseline", "same", EMPTY), ""),
+    **dict.fromkeys(("faster", "equivalent"), "good"),
+    **dict.fromkeys(("inconclusive", "cannot tell", "degraded", "not tested"), "warn"),
+    **dict.fromkeys(("not comparable", WITHIN), "warn"),
+    "skipped": "quiet",
+}
+"""Colours of the words of verdicts; all others are bad."""
 
 ENDED = re.compile(r" (ended as \w+|was skipped|were skipped)$")
 
@@ -274,7 +272,7 @@ def _row(
         origin=origin,
         origin_title=title,
         configuration=configuration(row, base) if summary.status.completed else (),
-        reason=clipped(_last_line(reason)),
+        reason=clipped(" ".join(reason.split())),
         command=again if FOLDER in command and again else command,
         shared_command=again or command,
         log=last.log_tail if last and failed else "",
@@ -285,16 +283,8 @@ def _row(
 
 def _cell(column: Column, row: PageRow) -> tuple[Column, tuple[str, ...], str]:
     parts = column.parts(row.summary)
-    if column.key not in ("loss", "update", "output", "verdict"):
-        return column, parts, ""
-    if parts[0] in PLAIN_WORDS:
-        return column, parts, ""
-    kinds = {"good": GOOD_WORDS, "warn": WARN_WORDS, "quiet": QUIET_WORDS}
-    return column, parts, next((kind for kind in kinds if parts[0] in kinds[kind]), "bad")
-
-
-def _last_line(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
+    judges = column.key in ("loss", "update", "output", "verdict")
+    return column, parts, TONES.get(parts[0], "bad") if judges else ""
 
 
 def _jobs(rows: Sequence[RowView]) -> Iterator[Job]:
@@ -302,7 +292,6 @@ def _jobs(rows: Sequence[RowView]) -> Iterator[Job]:
         speed = row.row.summary.tokens_per_second
         if speed is None or row.why:
             continue
-        ends = [EMPTY if end is None else end for end in (speed.low, speed.high)]
-        low, high = ("" if end == EMPTY else end for end in ends)
+        low, high = ("" if end is None else end for end in (speed.low, speed.high))
         taken = duration(TOKENS / speed.median)
         yield Job(row, speed.median, low, high, rate_interval(speed), taken)
