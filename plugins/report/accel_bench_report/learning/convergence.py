@@ -148,17 +148,9 @@ def _baseline_of(
     group: LearningGroup, groups: Sequence[LearningGroup], baselines: Mapping[str, str]
 ) -> LearningGroup | None:
     """Return the group of the baseline at the same point, in one of the same sessions."""
-    sessions = {session for one in group.seeds for session, _ in one.row.counted}
-    names = {baselines.get(session) for session in sessions}
+    names = {baselines.get(session) for session in group.sessions}
     alike = (one for one in groups if one.point == group.point and one.stack in names)
-    return next(
-        (
-            one
-            for one in alike
-            if sessions & {session for seed in one.seeds for session, _ in seed.row.counted}
-        ),
-        None,
-    )
+    return next((one for one in alike if group.sessions & one.sessions), None)
 
 
 def _usd_per_hour(

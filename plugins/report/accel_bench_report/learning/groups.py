@@ -80,6 +80,11 @@ class LearningGroup:
         return [one.row.completed[key] for one in self.seeds for key in one.curves]
 
     @cached_property
+    def sessions(self) -> set[str]:
+        """Sessions of its runs."""
+        return {session for one in self.seeds for session, _ in one.row.counted}
+
+    @cached_property
     def clusters(self) -> list[list[list[Reached]]]:
         """Curves by seed, of the seeds that have any."""
         return [list(one.curves.values()) for one in self.seeds if one.curves]
