@@ -35,8 +35,8 @@ def test_null_is_a_dash_whatever_the_form() -> None:
 def test_a_path_reads_attributes_and_ends_at_null() -> None:
     row = SimpleNamespace(loss=SimpleNamespace(first=2.0), speed=None)
     assert [column.cell(row) for column in paths("loss", "first")] == [2.0]
-    assert [column.cell(row) for column in interval_paths("speed", "speed")] == [None] * 3
-    assert [column.key for column in interval_paths("speed", "x")] == [
+    assert [column.cell(row) for column in interval_paths("", "speed")] == [None] * 3
+    assert [column.key for column in interval_paths("", "speed", "x")] == [
         "x_median",
         "x_low",
         "x_high",

@@ -154,9 +154,9 @@ def paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
 
 def number_column(
     path: str,
-    title: str,
-    unit: str,
-    form: Callable[[Any], str | tuple[str, ...]],
+    title: str = "",
+    unit: str = "",
+    form: Callable[[Any], str | tuple[str, ...]] = text_of,
     rank: int = 0,
 ) -> Column:
     """Return a column of numbers that are read at a dotted path of attributes."""
@@ -164,17 +164,28 @@ def number_column(
 
 
 def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
-    """Return columns whose units are those of what was counted."""
+    """Return columns whose units, and titles that are units, are those of what was counted."""
     # The program's help has tables, and no results: it imports what they are made of in vain.
     from accel_bench.analysis.wording import rate_unit
 
     known = set(counts)
-    return [replace(column, unit=rate_unit(known, column.unit)) for column in columns]
+    return [
+        replace(
+            column,
+            title=rate_unit(known, column.header) if "/" in column.header else column.title,
+            unit=rate_unit(known, column.unit),
+        )
+        for column in columns
+    ]
 
 
-def interval_paths(path: str, key: str) -> list[Column]:
-    """Return three columns for the interval at `path`."""
-    return paths(path, "median low high", f"{key}_{{}}")
+def interval_paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
+    """Return three columns for each interval in `names`, as `paths` reads them."""
+    return [
+        column
+        for name in names.split()
+        for column in paths(f"{prefix}.{name}", "median low high", f"{key.format(name)}_{{}}")
+    ]
 
 
 def reader(path: str) -> Callable[[Any], Any]:

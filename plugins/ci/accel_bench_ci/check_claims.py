@@ -101,7 +101,7 @@ COLUMNS = (
 
 FLAT = (
     *paths("", "text verdict reason rounds"),
-    *interval_paths("value", "value"),
+    *interval_paths("", "value"),
     *paths("claim", "stack baseline metric at_least at_most between where"),
     *paths("", "evidence"),
 )

@@ -25,12 +25,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench.report.views.training import (
-    loss_verdict,
-    training_paths,
-    update_verdict,
-    verdict_column,
-)
+from accel_bench.report.views.training import training_paths, verdict_column
 from accel_bench_ci.verdict import GatePoint, GateReport
 
 FAILURES: Mapping[str, str] = {
@@ -50,8 +45,8 @@ COLUMNS = (
            kind="number"),
     Column("rounds", reader("rounds"), kind="number"),
     Column("missing", reader("more_rounds"), kind="number"),
-    verdict_column("loss", loss_verdict),
-    verdict_column("update", update_verdict),
+    verdict_column("loss"),
+    verdict_column("update"),
 )  # fmt: skip
 """Columns for people; the outcome stands in JUnit's element."""
 
@@ -69,9 +64,9 @@ FLAT = (
     *paths("point", "slower_by_at_most rounds_needed more_rounds"),
     *training_paths("point"),
     *paths("point", "status against_status seconds"),
-    *interval_paths("point.ratio", "ratio"),
+    *interval_paths("point", "ratio"),
     *paths("point", "confirmed confirmation_rounds error_rate"),
-    *interval_paths("point.confirmation_ratio", "confirmation_ratio"),
+    *interval_paths("point", "confirmation_ratio"),
     *paths("point", "reasons"),
 )
 """Columns of the CSV."""

@@ -106,7 +106,7 @@ POINTS = (
 FLAT = (
     *paths("history", "scenario stack sweep tag experiment_id devices figure unit better"),
     *paths("point", "session started_at runs statuses"),
-    *interval_paths("point.value", "value"),
+    *interval_paths("point", "value"),
     *paths("step", "relative_change change p_value before after", "step_{}"),
     *paths("point", "run_ids values versions"),
 )

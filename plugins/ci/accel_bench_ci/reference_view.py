@@ -166,7 +166,7 @@ FLAT = (
     *paths("row", "key state reference_status current_status imported"),
     *paths("figure", "name unit better reference current verdict outlier"),
     *paths("figure", "reason", "figure_{}"),
-    *interval_paths("figure.ratio", "ratio"),
+    *interval_paths("figure", "ratio"),
     *paths("row", "reasons reference_runs current_runs"),
     Column("differing", lambda line: [one.key for one in line.row.differing]),
 )

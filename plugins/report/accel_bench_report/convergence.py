@@ -32,10 +32,11 @@ def convergence(options: ConvergenceOptions) -> None:
     training loss. Seeds and rounds give the intervals. Also the best learning rate of those that
     were tried, how alike seeds end, and whether memory grows with the steps.
     """
+    from accel_bench.analysis.aggregate import collect_experiments
     from accel_bench.cli.output import print_report
     from accel_bench.cli.rates import hourly_rate, warn_if_stale
     from accel_bench.errors import AccelBenchError
-    from accel_bench_report.learning.convergence import convergence as converge
+    from accel_bench_report.learning.convergence import converge
     from accel_bench_report.learning.view import convergence_report
 
     if options.tokens is not None:
@@ -44,6 +45,7 @@ def convergence(options: ConvergenceOptions) -> None:
         )
     rate = hourly_rate(options)
     results, baselines = options.read_with_baselines()
-    document = converge(results, baselines, options.loss, rate, options.instances)
+    experiments = collect_experiments(results)
+    document = converge(experiments, baselines, options.loss, rate, options.instances)
     print_report(convergence_report(document, options.curves), options.output)
     warn_if_stale(rate)

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
+from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
+from accel_bench.cli.output import print_report
+from accel_bench.cli.request import Command, plan_request, run_plans
+from accel_bench.errors import ScenarioError
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.groups import activate_present, with_groups
+from accel_bench.planning.plan import Plan, make_plan
+from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
+from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.plugins.loading import restored_environment
+from accel_bench.plugins.manager import try_in_copy
+from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.scenario.batches import KEYS
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.find import find_drafts
+from accel_bench.scenario.sweep import Point
+from accel_bench_report.sweep import NAME, Sweep, scaling_of
+from accel_bench_report.tables.scaling import BATCH, SIZES, project
+from accel_bench_report.tables.scaling_view import scaling_report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +62,124 @@ def scaling(options: ScalingOptions) -> int:
     the scenario sweeps `resources.devices` or `resources.nodes` itself. All numbers of devices are
     measured in each round, so that they are pairs. With --resume what is stored is shown again.
     """
-    from accel_bench_report.scaling_request import run_scaling
+    parse_counts(options.project, "--project")
+    machine = read_machine()
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        drafts = find_drafts((options.scenario,))
+        if len(drafts) != 1:
+            raise ScenarioError(f"scaling takes one scenario; {options.scenario!r} holds several")
+        request = scaling_request(drafts[0], machine, options)
+    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
+        if allocation is not None and allocation.exit_code is not None:
+            return allocation.exit_code
+        machine = machine_of(allocation, machine)
+        with redirect_stdout(sys.stderr):
+            plan = make_plan(drafts[0], machine, request)
+        show = partial(_show, options, _projected(options, plan))
+        return run_plans([plan], Command(options, machine, allocation, show, {"interleave": True}))
 
-    return run_scaling(options)
+
+def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence[Summary]) -> None:
+    """Print the scaling, with estimates for these numbers of devices."""
+    done = []
+    for one in summaries:
+        found = tuple(project(scaling, projected) for scaling in scaling_of(one))
+        sections = {**one.sections, NAME: Sweep(scaling=found)}
+        done.append((one.model_copy(update={"sections": sections}), found))
+    print_report(scaling_report(done), options.output)
+
+
+def _projected(options: ScalingOptions, plan: Plan) -> list[int]:
+    """Return the numbers of `--project`, none of which is measured. Raises ScenarioError."""
+    counts = parse_counts(options.project, "--project")
+    largest = max(planned.experiment.scenario.world_size for planned in plan.planned)
+    if counts and min(counts) <= largest:
+        raise ScenarioError(
+            f"--project {options.project}: {min(counts)} is not more than the {largest} devices "
+            "that are measured; name larger numbers"
+        )
+    return counts
+
+
+def parse_counts(text: str | None, where: str) -> list[int]:
+    """Parse `1,2,4`, whole numbers above 0 that grow. Raises ScenarioError."""
+    words = [] if text is None else text.split(",")
+    counts = [int(word) for word in words if word.strip().isdecimal()]
+    if len(counts) < len(words) or 0 in counts or counts != sorted(set(counts)):
+        raise ScenarioError(f"{where} {text}: expected numbers that grow, such as 1,2,4")
+    return counts
+
+
+def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> PlanRequest:
+    """Return the request for all numbers of devices. Raises ScenarioError."""
+    request = plan_request(
+        options,
+        {"measure.rounds": options.rounds},
+        only=tuple(options.only or ()),
+        build_environments=not options.dry_run,
+    )
+    counts = {
+        key: found
+        for key, text in (("devices", options.devices), ("nodes", options.nodes))
+        if (found := parse_counts(text, f"--{key}"))
+    }
+    file = resolve_request(draft, request)
+    axes = {*file.scenario.sweep, *file.scenario.zip}
+    if not counts and not SIZES & axes:
+        raise ScenarioError("name the numbers of devices: --devices 1,2,4, or --nodes 1,2")
+    overrides = [(f"sweep.resources.{key}", found) for key, found in counts.items()]
+    request = replace(request, overrides=(*request.overrides, *overrides))
+    batch: list[tuple[str, Any]] = []
+    if BATCH & axes and options.strong:
+        raise ScenarioError("--strong keeps a batch that the scenario sweeps; leave one of them")
+    if options.strong:
+        batch = _strong(file, draft, machine, request)
+    elif counts and not BATCH & axes:  # Else the file says itself what stays.
+        batch = _overrides(file, _batch(file, machine), "global_batch_size")
+    return replace(request, overrides=(*request.overrides, *batch))
+
+
+@restored_environment()
+def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
+    """Return the points as `with_groups` does, with plugins that are activated for it."""
+
+    def work() -> list[Point]:
+        return [
+            with_groups(file, point, activate_present(file, point.scenario, point.stack))
+            for point in points
+        ]
+
+    try_in_copy((use for point in points for use in point.uses), work)
+    return work()
+
+
+def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
+    """Return the batch sizes that the file has with its own number of devices."""
+    (point,) = _with_groups_of_plugins(file, [next(file.points(machine.device))])
+    return {key: getattr(point.scenario.train, key) for key in KEYS}
+
+
+def _strong(
+    file: ResolvedFile, draft: Draft, machine: Machine, request: PlanRequest
+) -> list[tuple[str, Any]]:
+    """Return overrides that keep the global batch of the file for all points of the request.
+
+    The micro batch is divided by the groups of devices, unless only the accumulation can be.
+    """
+    kept = _batch(file, machine)
+    unset = [(f"train.{key}", None) for key in KEYS if file.is_set(f"train.{key}")]
+    sized = resolve_request(draft, replace(request, overrides=(*request.overrides, *unset)))
+    points = _with_groups_of_plugins(sized, chosen_points(sized, request, machine.device))
+    groups = {point.scenario.data_parallel for point in points}
+
+    def divides(key: str) -> bool:
+        return all(kept["global_batch_size"] % (kept[key] * number) == 0 for number in groups)
+
+    keeps_micro = divides("micro_batch_size") and not divides("gradient_accumulation")
+    return _overrides(file, kept, "gradient_accumulation" if keeps_micro else "micro_batch_size")
+
+
+def _overrides(file: ResolvedFile, kept: Mapping[str, int], left_out: str) -> list[tuple[str, Any]]:
+    """Return overrides that keep two of the batch sizes and take the third back."""
+    taken_back = [(f"train.{left_out}", None)] if file.is_set(f"train.{left_out}") else []
+    return [*((f"train.{key}", kept[key]) for key in KEYS if key != left_out), *taken_back]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_report.scaling import ScalingOptions
-from accel_bench_report.scaling_request import scaling_request
+from accel_bench_report.scaling import ScalingOptions, scaling_request
 from cli.program import call, write_nulls
 
 from accel_bench.errors import ScenarioError

@@ -297,9 +297,9 @@ def _reason(point: FitPoint) -> str:
 
 FLAT = (
     *paths("", "value outcome status reason run_id stored"),
-    *interval_paths("tokens_per_second", "tokens_per_second"),
+    *interval_paths("", "tokens_per_second"),
     *paths("", "offered_rate saturated"),
-    *interval_paths("request_seconds", "request_seconds"),
+    *interval_paths("", "request_seconds"),
     *paths("", "peak_memory_bytes seconds"),
 )
 """Columns of the CSV."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import gzip
 import hashlib
+import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,8 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.files import write_atomically
 from accel_bench.documents.program import __version__
 from accel_bench.documents.validate import validate
-from accel_bench.errors import BundleError
+from accel_bench.errors import BundleError, StoreError
+from accel_bench.machine.caches import cache_folder
 from accel_bench.plugins.doors import find_entries
 from accel_bench.report.formats import render, render_json
 from accel_bench.result import Result
@@ -45,10 +49,15 @@ from accel_bench_share.bundle_file import (
     read_bundle,
 )
 from accel_bench_share.facts import facts, plugins_of
-from accel_bench_share.measurer import pseudonym
 
 PAGES = "accel_bench.pages"
 """Group of the entry point that makes the page of a session."""
+
+MEASURER = "measurer"
+"""File in the folder of caches: random digits of this user, which leave it in no other form."""
+
+DIGITS = 16
+"""Hex digits of a pseudonym."""
 
 
 @dataclass(frozen=True)
@@ -217,3 +226,27 @@ def _manifest(content: Content, members: Mapping[str, bytes]) -> Manifest:
         sha256="",
     )
     return unsigned.model_copy(update={"sha256": checksum_of(unsigned)})
+
+
+def pseudonym(salt: str) -> str:
+    """Return digits that are the same for this user on this machine, and another salt's are others.
+
+    Nobody can compute them from names alone. Empty where no folder of caches can be kept.
+    """
+    try:
+        own = _own_digits()
+        parts = (own, socket.gethostname(), getpass.getuser(), salt)
+    except (StoreError, OSError, KeyError, ValueError):
+        return ""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGITS]
+
+
+def _own_digits() -> str:
+    """Return this user's random digits, which are drawn at the first call."""
+    path = cache_folder() / MEASURER
+    try:
+        with path.open("x", encoding="utf8") as handle:
+            handle.write(secrets.token_hex(32))
+    except FileExistsError:
+        pass
+    return path.read_text(encoding="utf8")

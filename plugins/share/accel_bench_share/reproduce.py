@@ -29,8 +29,12 @@ from accel_bench.store.database import Store
 from accel_bench_share.asked import draft_of, evaluated, repeats, request_of
 from accel_bench_share.bundle_file import Bundle, read_bundle
 from accel_bench_share.facts import differences, facts, plugins_of
-from accel_bench_share.reproduction import Reproduction, judge_bundle
-from accel_bench_share.reproduction_view import differences_section, reproduction_report
+from accel_bench_share.reproduction import (
+    Reproduction,
+    differences_section,
+    judge_bundle,
+    reproduction_report,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

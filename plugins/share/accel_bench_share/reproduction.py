@@ -1,8 +1,11 @@
-"""The document of `accel-bench reproduce`: a bundle's runs beside those of their repetition."""
+"""A bundle's runs beside those of their repetition: the document, and what `reproduce` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.facts import device_models
@@ -12,6 +15,26 @@ from accel_bench.analysis.reproduction import (
     reproduce_stacks,
 )
 from accel_bench.analysis.schema import Document, Summary
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import (
+    count,
+    grouped_by_reason,
+    label,
+    rate_interval,
+    ratio_interval,
+    significant,
+)
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    number_column,
+    paths,
+    reader,
+)
+from accel_bench.report.views.compare import differences_table
 from accel_bench.result import Result, Status
 from accel_bench_share.facts import differing
 
@@ -83,3 +106,106 @@ def _overall(verdicts: Sequence[ReproductionVerdict]) -> ReproductionVerdict:
     if "not reproduced" in verdicts:
         return "not reproduced"
     return "reproduced" if verdicts and {*verdicts} == {"reproduced"} else "cannot tell"
+
+
+def differences_section(differences: Sequence[Difference]) -> Section:
+    """Return what differs here from where a bundle comes from."""
+    if not differences:
+        return Section(answer="versions and hardware are the bundle's.")
+    answer = f"{count(len(differences), 'fact')} of versions and hardware differ here."
+    table = differences_table(("differs", "bundle", "here"), differences)
+    return Section(answer=answer, tables=[table])
+
+
+def reproduction_report(found: Reproduction) -> Report:
+    """Return the verdicts, a row for each stack."""
+    return Report(
+        sections=[
+            Section(
+                title=f"{found.scenario}, repeated from {found.bundle}",
+                answer=_answer(found),
+                tables=[
+                    Table(COLUMNS, found.stacks),
+                    Table(ABSOLUTE, found.stacks, title="absolute speeds and losses"),
+                ],
+                notes=_notes(found),
+            )
+        ],
+        document=found,
+        flat=Table(FLAT, [FlatRow(found, row) for row in found.stacks]),
+    )
+
+
+def _answer(found: Reproduction) -> str:
+    counts = Counter(row.verdict for row in found.stacks if row.verdict is not None)
+    if not counts:
+        return "cannot tell: the bundle has nothing but its baseline, and so no ratio."
+    parts = [
+        f"{count(counts[word], 'stack')} {said}" for word, said in SAID.items() if counts[word]
+    ]
+    return ", ".join(parts) + "."
+
+
+def _notes(found: Reproduction) -> list[str]:
+    reasons = [(label(row), row.reason) for row in found.stacks if row.reason]
+    devices = " and ".join(
+        ", ".join(one) or "-" for one in (found.devices_there, found.devices_here)
+    )
+    compared = (
+        "absolute speeds are history, without a verdict: both are of one device model"
+        if found.same_device
+        else f"absolute speeds are not compared: the devices differ ({devices})"
+    )
+    return [*grouped_by_reason(reasons), compared]
+
+
+SAID: Mapping[ReproductionVerdict, str] = {
+    "reproduced": "reproduced",
+    "not reproduced": "not reproduced",
+    "cannot tell": "left open",
+}
+"""How verdicts stand in a sentence."""
+
+
+def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
+    """Return a function that reads a ratio; the baseline has none."""
+    return lambda row: None if row.is_baseline else getattr(row, name)
+
+
+COLUMNS = (
+    Column("stack", label, kind="name"),
+    Column("claim", lambda row: None if row.is_baseline else row.claim),
+    Column("ratio there", _ratio("ratio_there"), form=ratio_interval, kind="number"),
+    Column("ratio here", _ratio("ratio_here"), form=ratio_interval, kind="number"),
+    number_column("change", "here / there", "", ratio_interval),
+    Column("status", reader("status_here"), kind="word"),
+    Column("verdict", lambda row: "baseline" if row.is_baseline else row.verdict, kind="word"),
+)
+"""Columns for people."""
+
+ABSOLUTE = (
+    COLUMNS[0],
+    number_column("tokens_per_second_there", "tokens/s there", "", rate_interval),
+    number_column("tokens_per_second_here", "tokens/s here", "", rate_interval),
+    number_column("speed_change", "here / there", "", ratio_interval),
+    Column("loss there", reader("last_loss_there"), form=partial(significant, digits=4)),
+    Column("loss here", reader("last_loss_here"), form=partial(significant, digits=4)),
+)
+"""The same of what depends on the machine."""
+
+
+class FlatRow(NamedTuple):
+    """Sources of one line of the CSV."""
+
+    found: Reproduction
+    row: StackReproduction
+
+
+FLAT = (
+    *paths("found", "schema_version bundle sha256 scenario same_device"),
+    *paths("row", "stack sweep tag is_baseline claim status_here verdict reason"),
+    *interval_paths("row", "ratio_there ratio_here change"),
+    *interval_paths("row", "tokens_per_second_there tokens_per_second_here speed_change"),
+    *paths("row", "last_loss_there last_loss_here"),
+)
+"""Columns of the CSV."""

@@ -38,7 +38,6 @@ class Verified(NamedTuple):
 
     path: Path
     manifest: Manifest
-    identity: str
     shown: ShownBundle
 
 
@@ -57,9 +56,9 @@ def write_site(folder: Path, output: Path) -> Site:
         name = path.relative_to(folder).as_posix()
         try:
             one = _verified(path, output)
-            if same := found.get(one.identity):
+            if same := found.get(one.shown.identity):
                 raise BundleError(f"the same runs as {same.path.relative_to(folder).as_posix()}")
-            found[one.identity] = one
+            found[one.shown.identity] = one
         except AccelBenchError as error:
             refused.append((name, str(error).removeprefix(f"{path}: ").removeprefix("refused, ")))
     if not found and not refused:
@@ -104,7 +103,7 @@ def _verified(path: Path, page: Path) -> Verified:
         versions=_versions(bundle.results),
         repeats=made.repeats[:12],
     )
-    return Verified(path, made, bundle.identity, shown)
+    return Verified(path, made, shown)
 
 
 def _with_repetitions(
@@ -129,14 +128,14 @@ def _with_repetitions(
         for row in rows:
             if row.verdict is not None:
                 by = newest.setdefault(point_key(row), {})
-                by[who or other.identity] = f"{row.verdict}{place}"
+                by[who or other.shown.identity] = f"{row.verdict}{place}"
     verdicts = {point: Counter(by.values()) for point, by in newest.items()}
     return replace(one.shown, repeats=repeats, repetitions=verdicts)
 
 
 def _repetitions(one: Verified, bundles: Iterable[Verified]) -> Iterator[Verified]:
     """Yield the bundles that repeat one, the oldest first, each session once."""
-    others = [other for other in bundles if other.manifest.repeats == one.identity]
+    others = [other for other in bundles if other.manifest.repeats == one.shown.identity]
     seen = {*one.manifest.sessions}
     for other in sorted(others, key=lambda two: (two.manifest.started_at, two.shown.file)):
         if seen.isdisjoint(other.manifest.sessions):  # a copy with other texts is none

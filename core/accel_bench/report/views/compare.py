@@ -21,7 +21,6 @@ from accel_bench.analysis.wording import (
     plain_value,
     point_name,
     rate_interval,
-    rate_unit,
     ratio_interval,
     ratio_texts,
     significant,
@@ -33,8 +32,10 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
+    in_units,
     interval_paths,
     listed,
+    number_column,
     one_or_list,
     paths,
     reader,
@@ -45,10 +46,6 @@ from accel_bench.scenario.uses import CALLS
 
 OF_TRAINING = ("samples/s", "steps/s", "last loss", "mean loss")
 """Rows that only repeat the speed, or are empty, where calls of an operation were counted."""
-
-TOKENS_A_SECOND = rate_unit([])
-"""Unit of the speeds unless calls were counted."""
-
 
 DIFFERENT = ("different", WITHIN)
 """Beginnings of the words for another training."""
@@ -67,18 +64,9 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
     """Yield one table over all sweep points, where there are several."""
     if len(comparisons) > 1:
         names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
-        tables = [Table([_counted(column, comparisons) for column in POINTS], comparisons)]
+        counts = [side.counts for one in comparisons for side in (one.a, one.b)]
+        tables = [Table(in_units(POINTS, counts), comparisons)]
         yield Section(title=f"{names} at {len(comparisons)} sweep points", tables=tables)
-
-
-def _counted(column: Column, comparisons: Sequence[ExperimentComparison]) -> Column:
-    """Return a column of speeds with the unit of what was counted."""
-    unit = rate_unit(side.counts for one in comparisons for side in (one.a, one.b))
-    return replace(
-        column,
-        title=column.header.replace(TOKENS_A_SECOND, unit),
-        unit=column.unit.replace(TOKENS_A_SECOND, unit),
-    )
 
 
 def _speed_of(side: str, one: ExperimentComparison) -> str:
@@ -119,7 +107,7 @@ def _answer(one: ExperimentComparison) -> str:
 
 
 def _section(one: ExperimentComparison) -> Section:
-    shown = [_counted(fact, [one]) for fact in _facts(one)]
+    shown = in_units(_facts(one), (one.a.counts, one.b.counts))
     facts = [(fact.header, fact.text(one.a), fact.text(one.b)) for fact in shown]
     names = labels((*one.a.metrics, *one.b.metrics))
     facts += [(names[a.key], _metric(a), _metric(b, a)) for a, b in _shared_metrics(one)]
@@ -129,8 +117,7 @@ def _section(one: ExperimentComparison) -> Section:
         ("differs, and is not declared", one.differing),
     ):
         if differences:
-            values = [(d.key, _value(d.a), _value(d.b)) for d in differences]
-            tables.append(listed((title, "A", "B"), values))
+            tables.append(differences_table((title, "A", "B"), differences))
     reasons = (f"{side.stack}: {reason}" for side in (one.a, one.b) for reason in side.reasons)
     comparable = "yes" if one.comparable else "no: more differs than the stacks declare"
     return Section(
@@ -174,19 +161,26 @@ def _step(step: StepSeconds) -> str:
     return "/".join(map(milliseconds, (step.p50, step.p95, step.p99)))
 
 
-def _value(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return the value of a setting, or a dash where there is none."""
     return EMPTY if value is None else plain_value(value)
 
 
+def differences_table(headers: Sequence[str], differences: Sequence[Difference]) -> Table:
+    """Return a table of what differs between two sides, with the value of each."""
+    rows = [(one.key, setting_text(one.a), setting_text(one.b)) for one in differences]
+    return listed(headers, rows)
+
+
 def _flat_differences(differences: Sequence[Difference]) -> list[str]:
-    return [f"{d.key}: {_value(d.a)} | {_value(d.b)}" for d in differences]
+    return [f"{d.key}: {setting_text(d.a)} | {setting_text(d.b)}" for d in differences]
 
 
 def _side_columns(name: str) -> list[Column]:
     """Return the CSV's columns for one of the two; they begin with its name."""
     return [
         *paths(name, "experiment_id stack sweep tag sessions status runs", f"{name}_{{}}"),
-        *interval_paths(f"{name}.tokens_per_second", f"{name}_tokens_per_second"),
+        *interval_paths(name, "tokens_per_second", f"{name}_{{}}"),
         *paths(f"{name}.step_seconds", "p50 p90 p95 p99 spread", f"{name}_step_seconds_{{}}"),
         *paths(name, "peak_memory_bytes peak_memory_kind", f"{name}_{{}}"),
         *paths(f"{name}.loss", "last", f"{name}_loss_{{}}"),
@@ -199,11 +193,10 @@ POINTS = (
     Column("point", lambda one: point_name(one.a), kind="name"),
     Column("A", partial(_speed_of, "a"), unit="tokens/s", kind="number"),
     Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
-    Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,
-           kind="number"),
+    number_column("ratio", "times as fast", "[95 % interval]", ratio_interval),
     Column("loss", reader("loss_word"), kind="word"),
     Column("verdict", reader("verdict"), kind="word"),
-)  # fmt: skip
+)
 """Columns of the table over sweep points."""
 
 FACTS = (
@@ -227,7 +220,7 @@ FLAT = (
     *paths("", "schema_version comparable paired rounds looks verdict verdict_reason"),
     *paths("", "minimum_detectable_effect rounds_needed"),
     *training_paths(""),
-    *interval_paths("ratio", "ratio"),
+    *interval_paths("", "ratio"),
     *_side_columns("a"),
     *_side_columns("b"),
     Column("declared", lambda one: _flat_differences(one.declared)),

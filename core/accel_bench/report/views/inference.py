@@ -3,15 +3,15 @@ does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import label, rate, size
-from accel_bench.report.table import Column, Table, reader
-from accel_bench.report.views.training import TrainingVerdict, verdict_parts
+from accel_bench.report.table import Column, Table, number_column, reader
+from accel_bench.report.views.training import verdict_column
 
 NEW_TOKENS = "new tokens/s"
 """Unit of the speed: tokens that were generated, in the time of prompts and answers."""
@@ -55,7 +55,9 @@ class LatencyRow(NamedTuple):
 
     latency: str
     stack: str
-    percentiles: tuple[float | None, ...]
+    p50: float | None
+    p90: float | None
+    p99: float | None
 
 
 def generates(summary: Summary) -> bool:
@@ -63,17 +65,15 @@ def generates(summary: Summary) -> bool:
     return any(row.mode == "inference" for row in summary.experiments)
 
 
-def inference_columns(baseline: str) -> list[Column]:
-    """Return the columns in the place of those of losses and updates."""
+def inference_columns(compared: Callable[[Any], Any]) -> list[Column]:
+    """Return the columns in the place of those of losses and updates.
+
+    `compared` returns a row that is compared with the baseline, else null.
+    """
     return [
         _latency("first token", FIRST_TOKEN),
         replace(_latency("token gap", BETWEEN_TOKENS), rank=1),
-        Column(
-            "output",
-            partial(_output, baseline),
-            form=verdict_parts,
-            kind="word",
-        ),
+        verdict_column("output", compared),
     ]
 
 
@@ -93,7 +93,7 @@ def request_tables(summary: Summary) -> list[Table]:
     if not rows:
         return []
     latencies = [
-        LatencyRow(title, label(row), values)
+        LatencyRow(title, label(row), *values)
         for name, title in LATENCIES.items()
         for row in rows
         if any(values := tuple(_known(row).get(f"{name}_p{one}") for one in PERCENTILES))
@@ -108,23 +108,10 @@ def request_tables(summary: Summary) -> list[Table]:
     return [Table(LATENCY_COLUMNS, latencies), Table([stack, *rates], rows)]
 
 
-def _percentile(place: int, row: LatencyRow) -> float | None:
-    return row.percentiles[place]
-
-
 LATENCY_COLUMNS = (
     Column("latency", reader("latency")),
     Column("stack", reader("stack"), kind="name"),
-    *(
-        Column(
-            f"p{percent}",
-            partial(_percentile, place),
-            unit="ms",
-            form=rate,
-            kind="number",
-        )
-        for place, percent in enumerate(PERCENTILES)
-    ),
+    *(number_column(f"p{percent}", "", "ms", rate) for percent in PERCENTILES),
 )
 """Columns of latencies."""
 
@@ -135,11 +122,6 @@ def _known(row: ExperimentSummary) -> dict[str, float]:
 
 def _metric(name: str, row: ExperimentSummary) -> float | None:
     return _known(row).get(name)
-
-
-def output_verdict(row: Any) -> TrainingVerdict:
-    """Return the verdict on what was generated, of what has the fields of `OutputComparison`."""
-    return TrainingVerdict(row.output_word, row.output_difference, row.output_tolerance)
 
 
 def _latency(title: str, names: Sequence[str]) -> Column:
@@ -157,7 +139,3 @@ def _metrics(names: Sequence[str], row: ExperimentSummary) -> list[float] | None
     known = _known(row)
     found = [known[name] for name in names if name in known]
     return found if len(found) == len(names) else None
-
-
-def _output(baseline: str, row: ExperimentSummary) -> TrainingVerdict | None:
-    return None if row.stack == baseline or row.ratio is None else output_verdict(row)

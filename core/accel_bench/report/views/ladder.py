@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from accel_bench.analysis.ladder import LadderFigure, LadderStep, MemoryChange
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.wording import point_name, ratio_interval, ratio_texts
-from accel_bench.report.table import Column, Table, interval_paths, paths, reader
-from accel_bench.report.views.training import loss_verdict, verdict_column
+from accel_bench.report.table import Column, Table, interval_paths, number_column, paths, reader
+from accel_bench.report.views.training import verdict_column
 
 MEANING = (
     "adds, loss: against the rung before; left out: everything without the item against "
@@ -31,7 +31,7 @@ def ladder_columns(side: str) -> list[Column]:
     figure, key = f"step.{side}", f"ladder_{side}"
     return [
         *paths(figure, "stack against rounds", f"{key}_{{}}"),
-        *interval_paths(f"{figure}.ratio", f"{key}_ratio"),
+        *interval_paths(figure, "ratio", f"{key}_{{}}"),
         Column(f"{key}_memory_bytes", reader(f"{figure}.memory.bytes")),
         *paths(f"{figure}.memory", "low high", f"{key}_memory_bytes_{{}}"),
         *paths(figure, "loss_verdict loss_difference loss_tolerance", f"{key}_{{}}"),
@@ -69,12 +69,11 @@ def _step_notes(step: LadderStep) -> Iterator[str]:
 
 COLUMNS = (
     Column("rung", lambda step: step.adds.stack or f"{step.number}+{step.item}", kind="name"),
-    Column("as fast", reader("ratio"), unit="as base", kind="number",
-           form=lambda speed_up: ratio_texts(speed_up)[0]),
-    Column("adds", reader("adds.ratio"), unit="times", form=ratio_interval, kind="number"),
-    Column("adds", reader("adds.memory"), unit="MiB", form=memory_change, kind="number"),
-    verdict_column("loss", lambda step: loss_verdict(step.adds) if step.adds.ratio else None),
-    Column("left out", reader("left_out.ratio"), unit="times", form=ratio_interval, kind="number"),
-    Column("left out", reader("left_out.memory"), unit="MiB", form=memory_change, kind="number"),
-)  # fmt: skip
+    number_column("ratio", "as fast", "as base", lambda speed_up: ratio_texts(speed_up)[0]),
+    number_column("adds.ratio", "adds", "times", ratio_interval),
+    number_column("adds.memory", "adds", "MiB", memory_change),
+    verdict_column("loss", lambda step: step.adds if step.adds.ratio else None),
+    number_column("left_out.ratio", "left out", "times", ratio_interval),
+    number_column("left_out.memory", "left out", "MiB", memory_change),
+)
 """Columns for people."""

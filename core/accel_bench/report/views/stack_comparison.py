@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import shorten
@@ -40,6 +40,7 @@ from accel_bench.analysis.wording import (
     size,
     training_word,
 )
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import AccelBenchError
 from accel_bench.plugins.doors import find_entry
 from accel_bench.report.table import (
@@ -49,6 +50,7 @@ from accel_bench.report.table import (
     Table,
     interval_paths,
     keyed,
+    number_column,
     one_or_list,
     paths,
     reader,
@@ -62,14 +64,7 @@ from accel_bench.report.views.inference import (
     request_tables,
 )
 from accel_bench.report.views.ladder import ladder_columns, ladder_tables
-from accel_bench.report.views.training import (
-    TrainingVerdict,
-    loss_verdict,
-    training_paths,
-    update_cost_text,
-    update_verdict,
-    verdict_column,
-)
+from accel_bench.report.views.training import training_paths, update_cost_text, verdict_column
 from accel_bench.scenario.tags import is_chosen
 
 WIDTH = 80
@@ -105,9 +100,9 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
     """Return the answer, the tables and the notes of one scenario."""
     answer = conclusion(summary)
     names, figures = _columns(summary)
-    tables = [[*names, *(column for column in figures if wide or column.key not in MORE)]]
+    tables = [[*names, *(column for column in figures if wide or column.header not in MORE)]]
     if verbose and not wide:
-        tables.append([*names, *(column for column in figures if column.key in MORE)])
+        tables.append([*names, *(column for column in figures if column.header in MORE)])
     return Section(
         title=summary.scenario,
         answer=answer,
@@ -198,24 +193,25 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
         cell = partial(_swept, key)
         names.append(Column(key, cell, title=title, form=plain_value, kind="name"))
     base = summary.baseline
+
+    def compared(row: ExperimentSummary) -> ExperimentSummary | None:
+        return None if row.stack == base or row.ratio is None else row
+
+    training = (
+        number_column("loss.last", "last loss", "", partial(significant, digits=4)),
+        verdict_column("loss", compared),
+        verdict_column("update", compared),
+    )
     return names, [
-        _figure("speed", reader("tokens_per_second"), speed_unit(summary), rate_interval),
-        _figure("times as fast", partial(_speed_up, base), "[95 % interval]", ratio_interval),
-        _figure("step", reader("step_seconds"), "ms p50/p95", _step),
-        _figure("memory", reader("peak_memory_bytes"), "MiB", mebibytes),
-        *(inference_columns(base) if generates(summary) else _training_columns(base)),
+        number_column("tokens_per_second", "speed", speed_unit(summary), rate_interval),
+        Column("times as fast", lambda row: compared(row) and row.ratio, unit="[95 % interval]",
+               form=ratio_interval, kind="number"),
+        number_column("step_seconds", "step", "ms p50/p95", _step),
+        number_column("peak_memory_bytes", "memory", "MiB", mebibytes),
+        *(inference_columns(compared) if generates(summary) else training),
         Column("verdict", partial(_verdict, base), kind="word"),
         Column("status", reader("status"), kind="word"),
-    ]
-
-
-def _training_columns(baseline: str) -> list[Column]:
-    """Return the columns that say whether the same was trained."""
-    return [
-        _figure("last loss", reader("loss.last"), "", partial(significant, digits=4)),
-        verdict_column("loss", partial(_loss_verdict, baseline)),
-        verdict_column("update", partial(_update_verdict, baseline)),
-    ]
+    ]  # fmt: skip
 
 
 def speed_unit(summary: Summary) -> str:
@@ -226,7 +222,7 @@ def speed_unit(summary: Summary) -> str:
 
 
 class MetricRow(NamedTuple):
-    """A metric of one row, and that of the baseline at the same sweep point."""
+    """A metric of one row, and that of the baseline at the same sweep point; None for its own."""
 
     name: str
     stack: str
@@ -238,12 +234,20 @@ def _metric_tables(summary: Summary) -> list[Table]:
     """Return the table of the metrics that the scenario names, where it names any."""
     own = SHOWN if generates(summary) else frozenset()
     names = labels(one for row in summary.experiments for one in row.metrics if one.name not in own)
+    bases = {
+        (canonical_json(row.sweep), metric.key): metric
+        for row in summary.experiments
+        if row.stack == summary.baseline
+        for metric in row.metrics
+    }
     rows = [
         MetricRow(
             name,
             label(row),
             metric,
-            _metric_of_baseline(summary, row, metric),
+            None
+            if row.stack == summary.baseline
+            else bases.get((canonical_json(row.sweep), metric.key)),
         )
         for key, name in names.items()
         for row in summary.experiments
@@ -254,55 +258,21 @@ def _metric_tables(summary: Summary) -> list[Table]:
     return [Table(METRICS, rows, notes=grouped_by_reason(notes))] if rows else []
 
 
-def _metric_of_baseline(
-    summary: Summary, row: ExperimentSummary, metric: MetricFigure
-) -> MetricFigure | None:
-    """Return the same metric of the baseline; None for the baseline itself."""
-    return next(
-        (
-            one
-            for other in summary.experiments
-            if other.stack == summary.baseline != row.stack and other.sweep == row.sweep
-            for one in other.metrics
-            if one.key == metric.key
-        ),
-        None,
-    )
-
-
 METRICS = (
     Column("metric", reader("name")),
     Column("stack", reader("stack"), kind="name"),
-    Column("value", reader("metric.value"), form=partial(significant, digits=4), kind="number"),
+    number_column("metric.value", "value", "", partial(significant, digits=4)),
     Column("against the baseline", lambda row: row.metric.against(row.base) or None),
 )
 """Columns of the metrics that the scenario names."""
-
-
-def _figure(title: str, cell: Callable[[Any], Any], unit: str, form: Any) -> Column:
-    return Column(title, cell, unit=unit, form=form, kind="number")
 
 
 def _swept(key: str, row: ExperimentSummary) -> Any:
     return row.sweep.get(key)
 
 
-def _speed_up(baseline: str, row: ExperimentSummary) -> Any:
-    return None if row.stack == baseline else row.ratio
-
-
 def _step(step: Any) -> str:
     return f"{milliseconds(step.p50)}/{milliseconds(step.p95)}"
-
-
-def _loss_verdict(baseline: str, row: ExperimentSummary) -> TrainingVerdict | None:
-    if row.stack == baseline or row.ratio is None:
-        return None
-    return loss_verdict(row)
-
-
-def _update_verdict(baseline: str, row: ExperimentSummary) -> TrainingVerdict | None:
-    return None if row.stack == baseline or row.ratio is None else update_verdict(row)
 
 
 def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
@@ -485,22 +455,17 @@ def _plugins(flat: FlatRow) -> list[str]:
 
 POINT_FLAT = (
     *paths("point", "reference world_size paired rounds reason", "point_{}"),
-    *interval_paths("point.ratio", "point_ratio"),
-    *interval_paths("point.ratio_per_device", "point_ratio_per_device"),
+    *interval_paths("point", "ratio ratio_per_device", "point_{}"),
 )
 """Columns of the CSV of a row's sweep point."""
 
 FLAT = (
     *paths("summary", "schema_version scenario baseline"),
     *paths("row", "experiment_id stack sweep tag status reasons runs"),
-    *interval_paths("row.tokens_per_second", "tokens_per_second"),
+    *interval_paths("row", "tokens_per_second"),
     *paths("row", "tokens_per_second_per_device"),
-    *(
-        column
-        for name in ("tokens_per_hour", "samples_per_second", "steps_per_second")
-        for column in interval_paths(f"row.rates.{name}", name)
-    ),
-    *interval_paths("row.ratio", "ratio"),
+    *interval_paths("row.rates", "tokens_per_hour samples_per_second steps_per_second"),
+    *interval_paths("row", "ratio"),
     *paths("row", "ratio_reason rounds looks verdict verdict_reason dropped"),
     *paths("row", "minimum_detectable_effect rounds_needed"),
     *paths("row.step_seconds", "p50 p90 p95 p99 spread", "step_seconds_{}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.training_verdict import TrainingComparison
@@ -21,25 +22,28 @@ class TrainingVerdict(NamedTuple):
     """True if sketches estimate the difference."""
 
 
-def loss_verdict(row: Any) -> TrainingVerdict:
-    """Return the verdict on the loss of what has the fields of `LossComparison`."""
-    return TrainingVerdict(row.loss_word, row.loss_difference, row.loss_tolerance)
-
-
-def update_verdict(row: Any) -> TrainingVerdict:
-    """Return the verdict on the update of what has the fields of `TrainingComparison`."""
-    estimated = not row.update_exact
-    return TrainingVerdict(row.update_word, row.update_difference, row.update_tolerance, estimated)
-
-
 def training_paths(prefix: str) -> list[Column]:
     """Return a column for each field of the `TrainingComparison` at `prefix`."""
     return paths(prefix, " ".join(TrainingComparison.model_fields))
 
 
-def verdict_column(title: str, cell: Any) -> Column:
-    """Return a column of such verdicts; `cell` reads one from a row, or null."""
-    return Column(title, cell, form=verdict_parts, kind="word")
+def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) -> Column:
+    """Return a column of the verdicts on the `loss`, the `update` or the `output`.
+
+    `compared` reads from a row what has their fields of a `TrainingComparison`, or null.
+    """
+
+    def cell(row: Any) -> TrainingVerdict | None:
+        found = compared(row)
+        if found is None:
+            return None
+        estimated = what == "update" and not found.update_exact
+        word, apart, allowed = (
+            getattr(found, f"{what}_{name}") for name in ("word", "difference", "tolerance")
+        )
+        return TrainingVerdict(word, apart, allowed, estimated)
+
+    return Column(what, cell, form=verdict_parts, kind="word")
 
 
 def verdict_parts(verdict: TrainingVerdict) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median, stdev
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
+from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.metrics.cost import HourlyRate, machines_paid
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
@@ -33,20 +33,6 @@ MINIMUM_SEEDS = 3
 """Seeds from which a spread is given."""
 
 
-def convergence(
-    results: Sequence[Result],
-    baselines: Mapping[str, str],
-    loss: float | None = None,
-    tariff: HourlyRate | None = None,
-    instances: int | None = None,
-) -> ConvergenceDocument:
-    """Return how the experiments among results learned.
-
-    `baselines` are the stacks with which those of a session are compared, by session.
-    """
-    return converge(collect_experiments(results), baselines, loss, tariff, instances)
-
-
 def converge(
     experiments: Sequence[ExperimentRuns],
     baselines: Mapping[str, str],
@@ -54,7 +40,10 @@ def converge(
     tariff: HourlyRate | None = None,
     instances: int | None = None,
 ) -> ConvergenceDocument:
-    """Return how experiments learned, as `convergence` does."""
+    """Return how experiments learned.
+
+    `baselines` are the stacks with which those of a session are compared, by session.
+    """
     groups = learning_groups(experiments)
     usd = [_usd_per_hour(group, tariff, instances) for group in groups]
     reached: Sequence[ToLoss | None] = [None] * len(groups)
@@ -159,17 +148,9 @@ def _baseline_of(
     group: LearningGroup, groups: Sequence[LearningGroup], baselines: Mapping[str, str]
 ) -> LearningGroup | None:
     """Return the group of the baseline at the same point, in one of the same sessions."""
-    sessions = {session for one in group.seeds for session, _ in one.row.counted}
-    names = {baselines.get(session) for session in sessions}
+    names = {baselines.get(session) for session in group.sessions}
     alike = (one for one in groups if one.point == group.point and one.stack in names)
-    return next(
-        (
-            one
-            for one in alike
-            if sessions & {session for seed in one.seeds for session, _ in seed.row.counted}
-        ),
-        None,
-    )
+    return next((one for one in alike if group.sessions & one.sessions), None)
 
 
 def _usd_per_hour(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,6 +76,11 @@ class LearningGroup:
         return [one.row.completed[key] for one in self.seeds for key in one.curves]
 
     @cached_property
+    def sessions(self) -> set[str]:
+        """Sessions of its runs."""
+        return {session for one in self.seeds for session, _ in one.row.counted}
+
+    @cached_property
     def clusters(self) -> list[list[list[Reached]]]:
         """Curves by seed, of the seeds that have any."""
         return [list(one.curves.values()) for one in self.seeds if one.curves]
@@ -97,7 +102,9 @@ def learning_groups(rows: Sequence[ExperimentRuns]) -> list[LearningGroup]:
     for row in tell_apart(rows):
         experiment = row.planned.experiment
         names = [experiment.scenario.name, experiment.stack.name]
-        groups.setdefault(canonical_json([*names, _without_seeds(row)]), []).append(row)
+        groups.setdefault(canonical_json([*names, identity_without(row, SEED_KEYS)]), []).append(
+            row
+        )
     found = [_group(rows) for rows in groups.values()]
     return [one for one in found if one.runs or any(seed.diverged for seed in one.seeds)]
 
@@ -116,10 +123,10 @@ def _group(rows: Sequence[ExperimentRuns]) -> LearningGroup:
     )
 
 
-def _without_seeds(row: ExperimentRuns) -> JsonValue:
-    """Return all that makes experiments others, but for their seeds."""
+def identity_without(row: ExperimentRuns, keys: Iterable[str]) -> JsonValue:
+    """Return all that makes experiments others, but for some keys of their work."""
     identity = json.loads(canonical_json(row.planned.experiment.identity))
-    for section, _, key in (name.partition(".") for name in SEED_KEYS):
+    for section, _, key in (name.partition(".") for name in keys):
         identity.get("work", {}).get(section, {}).pop(key, None)
     found: JsonValue = identity
     return found

@@ -9,16 +9,16 @@ its differences from all others, paired by seed, say so too: of few seeds the bo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.statistics.estimators import t_bound
+from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.documents.canonical import canonical_json
 from accel_bench_report.learning.bootstrap import bootstrap_ends, resamples
 from accel_bench_report.learning.curve_points import points_around, reached_after
-from accel_bench_report.learning.groups import LearningGroup
+from accel_bench_report.learning.groups import LearningGroup, identity_without
 from accel_bench_report.learning.schema import BestLearningRate, RateLearning
 
 RATE = "train.learning_rate"
@@ -38,7 +38,8 @@ def best_learning_rates(groups: Sequence[LearningGroup]) -> tuple[BestLearningRa
     sets: dict[str, list[LearningGroup]] = {}
     for group in groups:
         others = {key: value for key, value in group.sweep.items() if key != RATE}
-        key = canonical_json([group.scenario, group.stack, others, _without_rate(group)])
+        rest = identity_without(group.seeds[0].row, (RATE, *SEED_KEYS))
+        key = canonical_json([group.scenario, group.stack, others, rest])
         sets.setdefault(key, []).append(group)
     return tuple(_best(found) for found in sets.values() if len({*map(rate_of, found)}) > 1)
 
@@ -46,15 +47,6 @@ def best_learning_rates(groups: Sequence[LearningGroup]) -> tuple[BestLearningRa
 def rate_of(group: LearningGroup) -> float:
     """Return the learning rate of a group."""
     return group.seeds[0].row.planned.experiment.scenario.train.learning_rate
-
-
-def _without_rate(group: LearningGroup) -> str:
-    """Return all else that makes its experiments others, seeds left out."""
-    identity = json.loads(canonical_json(group.seeds[0].row.planned.experiment.identity))
-    work = identity.get("work", {})
-    for section, key in (("train", "learning_rate"), ("train", "seed"), ("data", "seed")):
-        work.get(section, {}).pop(key, None)
-    return canonical_json(identity)
 
 
 def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:

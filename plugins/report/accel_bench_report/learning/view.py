@@ -14,6 +14,7 @@ from accel_bench.report.table import (
     Section,
     Table,
     interval_paths,
+    number_column,
     paths,
     reader,
 )
@@ -40,13 +41,6 @@ class CurveRow(NamedTuple):
     point: CurvePoint
 
 
-class RateRow(NamedTuple):
-    """One learning rate, with what it is compared in."""
-
-    best: BestLearningRate
-    rate: RateLearning
-
-
 def convergence_report(document: ConvergenceDocument, curves: bool = False) -> Report:
     """Return a section with a table for each question; programs get the document."""
     tables = [*learning_tables(document)]
@@ -69,14 +63,12 @@ def learning_tables(document: ConvergenceDocument) -> Iterator[Table]:
         return
     kinds = {row.loss_kind for row in rows}
     kind = f"{kinds.pop()} loss" if len(kinds) == 1 else "loss"
-    priced = document.tariff is not None
-    yield Table(_with(ENDS, usd=priced), rows, f"{kind} before and after training")
+    yield Table(_priced(document, ENDS), rows, f"{kind} before and after training")
     if document.loss is not None:
         title = f"{kind} of {document.loss:g} reached after (medians, 95 % bootstrap intervals)"
-        yield Table(_with(TO_LOSS, to_usd=priced), rows, title)
+        yield Table(_priced(document, TO_LOSS), rows, title)
     for best in document.learning_rates:
-        found = [RateRow(best, one) for one in best.rates]
-        yield Table(RATES, found, rate_title(best), [rate_sentence(best)])
+        yield Table(RATES, best.rates, rate_title(best), [rate_sentence(best)])
     if any(row.stability.seeds > 1 for row in rows):
         yield Table(STABILITY, rows, "loss at the end over seeds")
     tested = [row for row in rows if row.memory_growth.verdict != "not tested"]
@@ -90,18 +82,17 @@ def learning_tables(document: ConvergenceDocument) -> Iterator[Table]:
 def curve_tables(document: ConvergenceDocument) -> Iterator[Table]:
     """Yield a table of each experiment's curve."""
     for row in document.experiments:
-        columns = _with(CURVE, usd=document.tariff is not None)
-        yield Table(columns, row.curve, f"{_name(row)}: {row.loss_kind} loss")
+        yield Table(_priced(document, CURVE), row.curve, f"{label(row)}: {row.loss_kind} loss")
 
 
 def answer(document: ConvergenceDocument) -> str:
     """Return what was reached first, the best rates and what grows, in sentences."""
     parts = [*_reached(document), *map(rate_sentence, document.learning_rates)]
     grows = [row for row in document.experiments if row.memory_growth.verdict == "grows"]
-    parts += [f"memory of {_name(row)} grows by {_slope(row)} bytes a step" for row in grows]
+    parts += [f"memory of {label(row)} grows by {_slope(row)} bytes a step" for row in grows]
     diverged = [row for row in document.experiments if row.stability.diverged]
     parts += [
-        f"{_name(row)} diverged with {one.diverged} of {count(one.seeds, 'seed')}"
+        f"{label(row)} diverged with {one.diverged} of {count(one.seeds, 'seed')}"
         for row in diverged
         for one in [row.stability]
     ]
@@ -138,12 +129,12 @@ def _reached(document: ConvergenceDocument) -> Iterator[str]:
         if found is None or found.verdict == "baseline":
             continue
         if found.verdict == "not reached":
-            yield f"{_name(row)} did not reach a loss of {found.loss:g}"
+            yield f"{label(row)} did not reach a loss of {found.loss:g}"
         elif found.verdict == "could not tell":
-            yield f"could not tell whether {_name(row)} reaches {found.loss:g} sooner"
+            yield f"could not tell whether {label(row)} reaches {found.loss:g} sooner"
         else:
             times = f", {_interval(ratio_text)(found.ratio)} times as soon" if found.ratio else ""
-            yield f"{_name(row)} reaches {found.loss:g} {found.verdict} than the baseline{times}"
+            yield f"{label(row)} reaches {found.loss:g} {found.verdict} than the baseline{times}"
 
 
 def _notes(document: ConvergenceDocument) -> Iterator[str]:
@@ -155,10 +146,6 @@ def _notes(document: ConvergenceDocument) -> Iterator[str]:
             "training loss, smoothed over 5 steps: data.held_out holds samples out to evaluate on"
         )
     yield from dict.fromkeys(note for row in document.experiments for note in row.notes)
-
-
-def _name(row: ExperimentLearning) -> str:
-    return label(row)
 
 
 def _slope(row: ExperimentLearning) -> str:
@@ -191,13 +178,11 @@ def loss_text(value: float) -> str:
 def _loss_at(place: int) -> Callable[[ExperimentLearning], Interval | None]:
     """Return a reader of the loss at one end of the curve."""
 
-    def read(row: ExperimentLearning) -> Interval | None:
-        point = row.curve[place] if row.curve else None
-        if point is None or point.loss is None:
-            return None
-        return Interval(median=point.loss, low=point.low, high=point.high)
+    return lambda row: _loss_of(row.curve[place]) if row.curve else None
 
-    return read
+
+def _loss_of(one: CurvePoint | RateLearning) -> Interval | None:
+    return None if one.loss is None else Interval(median=one.loss, low=one.low, high=one.high)
 
 
 def _at_end(name: str) -> Callable[[ExperimentLearning], Any]:
@@ -212,11 +197,6 @@ def _times(found: Any) -> str:
     return f"{found.reached} of {found.runs}"
 
 
-def _ends_of_rate(row: RateRow) -> Interval | None:
-    one = row.rate
-    return one.loss if one.loss is None else Interval(median=one.loss, low=one.low, high=one.high)
-
-
 def _whole(value: float) -> str:
     return f"{value:,.0f}"
 
@@ -225,12 +205,12 @@ def _seconds(value: float) -> str:
     return significant(value, 3) if value < 100 else f"{value:,.0f}"
 
 
-def _with(columns: Sequence[Column], **shown: bool) -> list[Column]:
-    """Return the columns without those that are not shown."""
-    return [column for column in columns if shown.get(column.key, True)]
+def _priced(document: ConvergenceDocument, columns: Sequence[Column]) -> list[Column]:
+    """Return the columns, without that of costs where there is no price."""
+    return [one for one in columns if document.tariff is not None or one.header != "cost"]
 
 
-NAME = Column("stack", _name, kind="name")
+NAME = Column("stack", label, kind="name")
 
 ENDS = (
     NAME,
@@ -240,85 +220,82 @@ ENDS = (
     Column("steps", _at_end("steps"), form=_whole, kind="number"),
     Column("tokens", _at_end("tokens"), form=_whole, kind="number"),
     Column("seconds", _at_end("seconds"), unit="s", form=_seconds, kind="number"),
-    Column("usd", _at_end("usd"), "cost", "USD", usd, "number"),
+    Column("cost", _at_end("usd"), unit="USD", form=usd, kind="number"),
 )
 
 TO_LOSS = (
     NAME,
-    Column("reached", reader("to_loss"), unit="runs", form=_times, kind="number"),
-    Column("to_steps", reader("to_loss.steps"), "steps", form=_interval(_whole), kind="number"),
-    Column("to_tokens", reader("to_loss.tokens"), "tokens", form=_interval(_whole), kind="number"),
-    Column("to_seconds", reader("to_loss.seconds"), "time", "s", _interval(_seconds), "number"),
-    Column("to_usd", reader("to_loss.usd"), "cost", "USD", _interval(usd), "number"),
-    Column("ratio", reader("to_loss.ratio"), "times as soon", form=_interval(ratio_text),
-           kind="number"),
+    number_column("to_loss", "reached", "runs", _times),
+    number_column("to_loss.steps", "steps", "", _interval(_whole)),
+    number_column("to_loss.tokens", "tokens", "", _interval(_whole)),
+    number_column("to_loss.seconds", "time", "s", _interval(_seconds)),
+    number_column("to_loss.usd", "cost", "USD", _interval(usd)),
+    number_column("to_loss.ratio", "times as soon", "", _interval(ratio_text)),
     Column("verdict", reader("to_loss.verdict"), kind="word"),
-)  # fmt: skip
+)
 
 RATES = (
-    Column("learning_rate", reader("rate.learning_rate"), "learning rate", form="{:g}".format,
-           kind="number"),
-    Column("loss", _ends_of_rate, unit="mean [95 %]", form=_interval(loss_text), kind="number"),
-    Column("seeds", reader("rate.seeds"), kind="number"),
-    Column("diverged", reader("rate.diverged"), unit="seeds", kind="number"),
-    Column("confidence", reader("rate.confidence"), "lowest", "of resamples", "{:.0%}".format,
-           "number"),
-)  # fmt: skip
+    number_column("learning_rate", "learning rate", "", "{:g}".format),
+    Column("loss", _loss_of, unit="mean [95 %]", form=_interval(loss_text), kind="number"),
+    number_column("seeds"),
+    number_column("diverged", unit="seeds"),
+    number_column("confidence", "lowest", "of resamples", "{:.0%}".format),
+)
 
 STABILITY = (
     NAME,
-    Column("seeds", reader("stability.seeds"), kind="number"),
-    Column("diverged", reader("stability.diverged"), unit="seeds", kind="number"),
-    Column("mean", reader("stability.mean"), form=loss_text, kind="number"),
-    Column("deviation", reader("stability.standard_deviation"), "standard deviation",
-           "[95 %]", _interval("{:.2g}".format), "number"),
-    Column("lowest", reader("stability.lowest"), form=loss_text, kind="number"),
-    Column("highest", reader("stability.highest"), form=loss_text, kind="number"),
-)  # fmt: skip
+    number_column("stability.seeds", "seeds"),
+    number_column("stability.diverged", "diverged", "seeds"),
+    number_column("stability.mean", "mean", "", loss_text),
+    number_column(
+        "stability.standard_deviation", "standard deviation", "[95 %]", _interval("{:.2g}".format)
+    ),
+    number_column("stability.lowest", "lowest", "", loss_text),
+    number_column("stability.highest", "highest", "", loss_text),
+)
 
 GROWTH = (
     NAME,
     Column("kind", reader("memory_growth.kind"), "memory", kind="word"),
-    Column("slope", reader("memory_growth.bytes_per_step"), "growth", "bytes/step [95 %]",
-           _interval(_whole), "number"),
-    Column("steps", reader("memory_growth.steps"), kind="number"),
+    number_column(
+        "memory_growth.bytes_per_step", "growth", "bytes/step [95 %]", _interval(_whole)
+    ),
+    number_column("memory_growth.steps", "steps"),
     Column("growing", lambda row: f"{row.memory_growth.growing} of {row.memory_growth.runs}",
-           "growing", "runs", kind="number"),
+           unit="runs", kind="number"),
     Column("verdict", reader("memory_growth.verdict"), kind="word"),
 )  # fmt: skip
 
 EVALUATION = (
     NAME,
-    Column("samples", reader("evaluation.samples"), form=_whole, kind="number"),
-    Column("first", reader("evaluation.first_samples_per_second"), "before training",
-           "samples/s", _interval(rate), "number"),
-    Column("samples_rate", reader("evaluation.samples_per_second"), "after", "samples/s",
-           _interval(rate), "number"),
-    Column("tokens_rate", reader("evaluation.tokens_per_second"), "", "tokens/s",
-           _interval(rate), "number"),
-)  # fmt: skip
+    number_column("evaluation.samples", "samples", "", _whole),
+    *(
+        number_column(f"evaluation.{name}_per_second", title, unit, _interval(rate))
+        for name, title, unit in (
+            ("first_samples", "before training", "samples/s"),
+            ("samples", "after", "samples/s"),
+            ("tokens", "tokens_rate", "tokens/s"),
+        )
+    ),
+)
 
 CURVE = (
-    Column("steps", reader("steps"), form=_whole, kind="number"),
-    Column("tokens", reader("tokens"), form=_whole, kind="number"),
-    Column("seconds", reader("seconds"), unit="s", form=_seconds, kind="number"),
-    Column("usd", reader("usd"), "cost", "USD", usd, "number"),
-    Column("loss", reader("loss"), form=loss_text, kind="number"),
-    Column("low", reader("low"), form=loss_text, kind="number"),
-    Column("high", reader("high"), form=loss_text, kind="number"),
+    number_column("steps", form=_whole),
+    number_column("tokens", form=_whole),
+    number_column("seconds", "", "s", _seconds),
+    number_column("usd", "cost", "USD", usd),
+    *(number_column(name, form=loss_text) for name in ("loss", "low", "high")),
 )
 
 FLAT = (
     *paths("row", "scenario stack sweep tag experiments runs loss_kind"),
     *paths("point", "steps tokens seconds usd loss low high"),
     *paths("row.to_loss", "loss reached verdict", "to_loss_{}"),
-    *(column for name in ("steps", "tokens", "seconds", "usd", "ratio")
-      for column in interval_paths(f"row.to_loss.{name}", f"to_loss_{name}")),
+    *interval_paths("row.to_loss", "steps tokens seconds usd ratio", "to_loss_{}"),
     *paths("row.stability", "seeds diverged mean lowest highest"),
-    *interval_paths("row.stability.standard_deviation", "standard_deviation"),
+    *interval_paths("row.stability", "standard_deviation"),
     *paths("row.memory_growth", "verdict kind", "memory_growth_{}"),
-    *interval_paths("row.memory_growth.bytes_per_step", "memory_growth_bytes_per_step"),
-    *interval_paths("row.evaluation.samples_per_second", "evaluation_samples_per_second"),
-    *interval_paths("row.evaluation.tokens_per_second", "evaluation_tokens_per_second"),
-)  # fmt: skip
+    *interval_paths("row.memory_growth", "bytes_per_step", "memory_growth_{}"),
+    *interval_paths("row.evaluation", "samples_per_second tokens_per_second", "evaluation_{}"),
+)
 """Columns of the CSV: a row for each point of each curve."""

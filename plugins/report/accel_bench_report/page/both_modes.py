@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from accel_bench.analysis.facts import devices_of
@@ -16,7 +17,7 @@ from accel_bench.analysis.wording import (
     ratio_interval,
     with_spread,
 )
-from accel_bench.report.table import Column, Table, reader
+from accel_bench.report.table import Column, Table, number_column, reader
 from accel_bench_report.page.scenario import ScenarioPage
 
 MEANING = (
@@ -85,20 +86,15 @@ def _first_token(row: BothModes) -> str | None:
 
 COLUMNS = (
     Column("stack", reader("stack"), kind="name"),
-    Column("training", reader("training.tokens_per_second"), "", "tokens/s", rate_interval,
-           kind="number"),
-    Column("times as fast", reader("training.ratio"), "", "training", ratio_interval,
-           kind="number"),
-    Column("memory", reader("training.peak_memory_bytes"), "", "training, MiB", mebibytes,
-           kind="number"),
-    Column("inference", reader("inference.tokens_per_second"), "", "new tokens/s", rate_interval,
-           kind="number"),
-    Column("median request", reader("inference.request_seconds"), "", "ms",
-           lambda value: with_spread(value, milliseconds), kind="number"),
-    Column("inference times as fast", reader("inference.ratio"), "times as fast", "inference",
-           ratio_interval, kind="number"),
+    number_column("training.tokens_per_second", "training", "tokens/s", rate_interval),
+    number_column("training.ratio", "times as fast", "training", ratio_interval),
+    number_column("training.peak_memory_bytes", "memory", "training, MiB", mebibytes),
+    number_column("inference.tokens_per_second", "inference", "new tokens/s", rate_interval),
+    number_column(
+        "inference.request_seconds", "median request", "ms", partial(with_spread, form=milliseconds)
+    ),
+    number_column("inference.ratio", "times as fast", "inference", ratio_interval),
     Column("first token", _first_token, "", "ms p50/p99", kind="number"),
-    Column("inference memory", reader("inference.peak_memory_bytes"), "memory", "inference, MiB",
-           mebibytes, kind="number"),
-)  # fmt: skip
+    number_column("inference.peak_memory_bytes", "memory", "inference, MiB", mebibytes),
+)
 """Columns of the table."""

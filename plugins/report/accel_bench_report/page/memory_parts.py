@@ -1,11 +1,17 @@
-"""Memory at the peak by kind, with what is left of the device: of measured figures alone."""
+"""Memory at the peak by kind, with what is left of the device, as bars."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from accel_bench.analysis.metrics.memory import MemoryFigure, MemoryFigures
+from accel_bench.analysis.wording import percent, size
 from accel_bench.result import Result
+from accel_bench_report.page.waterfall import MOST_ROWS, share_of
+
+if TYPE_CHECKING:
+    from accel_bench_report.page.model import RowView
 
 IMPORTS = "process and imports"
 """Part of a host's memory that is there before any work."""
@@ -105,3 +111,59 @@ def _device(run: Result, figure: MemoryFigure | None) -> tuple[str, int | None]:
     gpus = run.machine.gpus if run.machine else ()
     found = next((gpu for gpu in gpus if device and gpu.uuid == device.uuid), None)
     return device.name if device else "GPU", found.memory_bytes if found else None
+
+
+class PartView(NamedTuple):
+    """One kind of memory."""
+
+    name: str
+    size: str
+    width: str
+    shade: int
+
+
+class MemoryView(NamedTuple):
+    """Memory of one row at its peak."""
+
+    row: RowView
+    text: str
+    parts: Sequence[PartView]
+    """Kinds beside what the imports took."""
+
+
+def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
+    """Return the memory of each completed row on one scale, and what the bars leave out.
+
+    A bar begins after the imports, which take as much with every stack, and more than small models.
+    """
+    found = [(row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked]
+    shown = [(row, memory) for row, memory in found[:MOST_ROWS] if memory]
+    most = max((_drawn(memory) for _, memory in shown), default=0)
+    note = f"The longest bar is {size(most)}." if any(one.capacity for _, one in shown) else ""
+    if any(memory.imports for _, memory in shown):
+        note = f"A bar begins after the imports. {note}".rstrip()
+    return [_memory_view(row, memory, most) for row, memory in shown], note
+
+
+def _drawn(memory: MemoryAtPeak) -> int:
+    return memory.peak - memory.imports
+
+
+def _memory_view(row: RowView, memory: MemoryAtPeak, most: int) -> MemoryView:
+    whole = ", the whole process" if memory.place == "host" else ""
+    imports = f", {size(memory.imports)} of it imports" if memory.imports else ""
+    left = ""
+    if memory.headroom is not None and memory.capacity:
+        share = percent(memory.headroom / memory.capacity)
+        left = f", {size(memory.headroom)} ({share}) of the {memory.place}'s left"
+    drawn = [part for part in memory.parts if part.name != IMPORTS]
+    parts = [
+        PartView(
+            part.name,
+            size(part.bytes),
+            share_of(part.bytes, most),
+            round(30 + 70 * (number + 1) / len(drawn)),
+        )
+        for number, part in enumerate(drawn)
+    ]
+    return MemoryView(row, f"{size(memory.peak)} at the peak{whole}{imports}{left}", parts)

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from accel_bench.analysis.metrics.cost import EXCLUDED
 from accel_bench.documents.program import __version__
 from accel_bench.report.table import Column, Table
-from accel_bench_report.page.bars import MemoryView, WaterfallView
+from accel_bench_report.page.memory_parts import MemoryView
 from accel_bench_report.page.plot_svg import COLOURS
 from accel_bench_report.page.plots import Plot
 from accel_bench_report.page.scenario import PageRow
+from accel_bench_report.page.waterfall import WaterfallView
 
 TOKENS = 1e9
 """Tokens to train on, until a reader writes another number."""
@@ -117,7 +118,6 @@ class ScenarioView:
     machine: Table
     notes: Sequence[str]
     tokens: str = f"{TOKENS:,.0f}"
-    price: str = ""
     excluded: str = EXCLUDED
     legend: str = (
         "The fastest stands first; whether it is faster, the verdict says. Intervals are 95 % over "

@@ -32,10 +32,9 @@ from accel_bench.report.views.stack_comparison import (
 )
 from accel_bench.result import EARLIEST, Status
 from accel_bench_report.learning.view import learning_tables
-from accel_bench_report.page.bars import memory_views, waterfalls
 from accel_bench_report.page.both_modes import both_modes_tables
-from accel_bench_report.page.configuration import configuration
 from accel_bench_report.page.figures import figures_of, history_of, memory_unit
+from accel_bench_report.page.memory_parts import memory_views
 from accel_bench_report.page.model import (
     TOKENS,
     Group,
@@ -49,6 +48,7 @@ from accel_bench_report.page.plot_svg import COLOURS
 from accel_bench_report.page.plots import MISSING, plots_available
 from accel_bench_report.page.scenario import PageRow, ScenarioPage, count_endings, status_word
 from accel_bench_report.page.tables import (
+    configuration,
     differences_table,
     environments_table,
     machine_table,
@@ -56,18 +56,17 @@ from accel_bench_report.page.tables import (
     row_facts,
     row_origin,
 )
+from accel_bench_report.page.waterfall import waterfalls
 from accel_bench_report.tables.overview import OverviewRow
 
-GOOD_WORDS = frozenset(("faster", "equivalent"))
-
-WARN_WORDS = frozenset(
-    ("inconclusive", "cannot tell", "degraded", "not tested", "not comparable", WITHIN)
-)
-
-PLAIN_WORDS = frozenset(("baseline", "same", EMPTY))
-
-QUIET_WORDS = frozenset(("skipped",))
-"""Words of verdicts by their colour; all others are bad."""
+TONES = {
+    **dict.fromkeys(("baseline", "same", EMPTY), ""),
+    **dict.fromkeys(("faster", "equivalent"), "good"),
+    **dict.fromkeys(("inconclusive", "cannot tell", "degraded", "not tested"), "warn"),
+    **dict.fromkeys(("not comparable", WITHIN), "warn"),
+    "skipped": "quiet",
+}
+"""Colours of the words of verdicts; all others are bad."""
 
 ENDED = re.compile(r" (ended as \w+|was skipped|were skipped)$")
 
@@ -138,7 +137,7 @@ def _scenario(
     columns = [
         _with_kind(column, one)
         for column in stack_columns(one.summary)
-        if column.key in SHOWN_COLUMNS
+        if column.header in SHOWN_COLUMNS
     ]
     key = _unused(slug(one.summary.scenario), used)
     groups = list(_groups(one, numbers, key, used, columns))
@@ -180,7 +179,7 @@ def _answers(one: ScenarioPage) -> list[str]:
 def _with_kind(column: Column, one: ScenarioPage) -> Column:
     """Return the column; that of memory names what is counted, where rows agree on it."""
     kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
-    if column.key != "memory" or len(kinds) != 1:
+    if column.header != "memory" or len(kinds) != 1:
         return column
     return replace(column, unit=memory_unit(kinds.pop()))
 
@@ -272,7 +271,7 @@ def _row(
         origin=origin,
         origin_title=title,
         configuration=configuration(row, base) if summary.status.completed else (),
-        reason=clipped(_last_line(reason)),
+        reason=clipped(" ".join(reason.split())),
         command=again if FOLDER in command and again else command,
         shared_command=again or command,
         log=last.log_tail if last and failed else "",
@@ -283,16 +282,8 @@ def _row(
 
 def _cell(column: Column, row: PageRow) -> tuple[Column, tuple[str, ...], str]:
     parts = column.parts(row.summary)
-    if column.key not in ("loss", "update", "output", "verdict"):
-        return column, parts, ""
-    if parts[0] in PLAIN_WORDS:
-        return column, parts, ""
-    kinds = {"good": GOOD_WORDS, "warn": WARN_WORDS, "quiet": QUIET_WORDS}
-    return column, parts, next((kind for kind in kinds if parts[0] in kinds[kind]), "bad")
-
-
-def _last_line(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
+    judges = column.key in ("loss", "update", "output", "verdict")
+    return column, parts, TONES.get(parts[0], "bad") if judges else ""
 
 
 def _jobs(rows: Sequence[RowView]) -> Iterator[Job]:
@@ -300,7 +291,6 @@ def _jobs(rows: Sequence[RowView]) -> Iterator[Job]:
         speed = row.row.summary.tokens_per_second
         if speed is None or row.why:
             continue
-        ends = [EMPTY if end is None else end for end in (speed.low, speed.high)]
-        low, high = ("" if end == EMPTY else end for end in ends)
+        low, high = ("" if end is None else end for end in (speed.low, speed.high))
         taken = duration(TOKENS / speed.median)
         yield Job(row, speed.median, low, high, rate_interval(speed), taken)

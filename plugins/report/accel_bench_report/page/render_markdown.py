@@ -106,13 +106,12 @@ def _changed(row: RowView) -> str:
 
 def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
     of = f" of {part.name}" if named else ""
-    for fall in part.waterfalls:
-        rows = [(bar.name, bar.value) for bar in fall.bars]
-        if fall.compile:
-            rows.append(
-                (f"compiling, {fall.compile_text} spread over {part.tokens} tokens", fall.added)
-            )
-        title = f"Where the time goes: {fall.row.name}, {fall.unit}"
+    for one in part.waterfalls:
+        rows = [(bar.name, bar.value) for bar in one.bars]
+        if one.fall.compile_seconds:
+            spread = f"spread over {part.tokens} tokens"
+            rows.append((f"compiling, {one.fall.compile_text} {spread}", one.added))
+        title = f"Where the time goes: {one.row.name}, for {one.fall.unit}"
         yield _folded(title, _table(listed(("part", "milliseconds"), rows)))
     if part.memories:
         sizes = [

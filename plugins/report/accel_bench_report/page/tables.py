@@ -1,24 +1,23 @@
-"""Tables and facts of a page: machines, the overview, where a row comes from."""
+"""Tables and facts of a page: machines, the overview, where a row comes from, what it ran as."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from accel_bench.analysis.wording import (
     count,
     mebibytes,
-    plain_value,
     rate,
     rate_unit,
     size,
     time_text,
 )
+from accel_bench.effective import EffectiveConfiguration
 from accel_bench.machine.info import Machine
 from accel_bench.report.table import EMPTY, Column, Table, listed
+from accel_bench.report.views.compare import setting_text
 from accel_bench.scenario.uses import CALLS
-from accel_bench_report.page.configuration import configuration
 from accel_bench_report.page.model import clipped
 from accel_bench_report.page.repetitions import repetition_badge, repetition_text
 from accel_bench_report.page.scenario import PageRow, ScenarioPage
@@ -106,20 +105,78 @@ def _start(seconds: Mapping[str, float | None]) -> str:
     return ", ".join(f"{names[key]} {value:.2g} s" for key, value in seconds.items() if value)
 
 
+def configuration(row: PageRow, base: PageRow | None) -> list[tuple[str, bool]]:
+    """Return what was in effect, each with whether it differs from the baseline."""
+    own = _in_effect(row)
+    other = _in_effect(base) if base and base is not row and base.runs.last else own
+    return [(text, other.get(key) != text) for key, text in own.items() if text]
+
+
+def _in_effect(row: PageRow) -> dict[str, str]:
+    effective, run = row.summary.effective, row.runs.last
+    train = run.experiment.scenario.train if run else None
+    batch = ""
+    if train and run:
+        length = run.experiment.scenario.data.sequence_length
+        times = f" x {train.gradient_accumulation}" if train.gradient_accumulation > 1 else ""
+        batch = f"batch {train.micro_batch_size}{times}, up to {length} tokens"
+    ranks = effective.world_size or 1
+    return {
+        "dtype": effective.matmul_dtype or next(iter(effective.trained_dtypes), ""),
+        "weights": _weights(effective),
+        "batch": batch,
+        "attention": _attention(effective),
+        "padding": "without padding" if effective.padding_free else "",
+        "checkpointing": _checkpointing(effective),
+        "compilation": _compilation(effective),
+        "strategy": f"{effective.strategy} on {ranks} ranks" if ranks > 1 else "",
+        "optimizer": effective.optimizer or "",
+        "device": effective.device or "",
+        "threads": count(effective.threads, "thread") if effective.threads else "",
+    }
+
+
+def _attention(effective: EffectiveConfiguration) -> str:
+    """Return the attention that ran; the setting alone where no plugin may have replaced it."""
+    if not effective.padding_free:
+        return f"attention {effective.attention}" if effective.attention else ""
+    # Sequences in one row need other kernels than those that the setting names.
+    kernels = ", ".join(effective.attention_kernels or ())
+    return f"attention by {kernels}" if kernels else ""
+
+
+def _weights(effective: EffectiveConfiguration) -> str:
+    """Return what frozen weights are stored in, where there are any."""
+    name = next(iter(effective.weight_dtypes), "")
+    return f"frozen {name}" if name else ""
+
+
+def _checkpointing(effective: EffectiveConfiguration) -> str:
+    blocks = effective.checkpointed_blocks
+    if blocks and blocks.checkpointed:
+        policy = f" ({blocks.policy})" if blocks.policy else ""
+        return f"{blocks.checkpointed} of {blocks.blocks} blocks checkpointed{policy}"
+    return "checkpointed" if effective.gradient_checkpointing else ""
+
+
+def _compilation(effective: EffectiveConfiguration) -> str:
+    compiled = effective.compilation
+    if not compiled or not compiled.graphs:
+        return "eager"
+    breaks = f", {count(compiled.graph_breaks, 'break')}" if compiled.graph_breaks else ""
+    return f"compiled, {count(compiled.graphs, 'graph')}{breaks}"
+
+
 def differences_table(row: PageRow) -> Table | None:
     found = [(one, "declared") for one in row.declared]
     found += [(one, "NOT DECLARED") for one in row.differing]
     if not found:
         return None
     rows = [
-        (one.key, clipped(_value(one.a), 160), clipped(_value(one.b), 160), how)
+        (one.key, clipped(setting_text(one.a), 160), clipped(setting_text(one.b), 160), how)
         for one, how in found
     ]
     return listed(("differs from the baseline", "baseline", "this stack", ""), rows)
-
-
-def _value(value: Any) -> str:
-    return EMPTY if value is None else plain_value(value)
 
 
 def machine_table(machines: Sequence[Machine]) -> Table:

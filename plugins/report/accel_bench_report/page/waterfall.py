@@ -1,18 +1,28 @@
-"""From the step of one stack to that of another: what each part of a step adds or saves."""
+"""Where the time goes: from the step of one stack to that of another, part by part, as bars."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from accel_bench.analysis.metrics.breakdown import Phases
 from accel_bench.analysis.metrics.throughput import unit_of
 from accel_bench.analysis.schema import ExperimentSummary
+from accel_bench.analysis.wording import milliseconds
+
+if TYPE_CHECKING:
+    from accel_bench_report.page.model import RowView
 
 PHASES = ("data", "forward", "backward", "optimizer")
 """Parts of a step that engines mark, in their order."""
 
 IDLE = "idle and other"
 """What no mark covers: waiting, and the host's own work between the parts."""
+
+
+MOST_ROWS = 12
+"""Rows that have bars; the table has all."""
 
 
 class Bar(NamedTuple):
@@ -48,6 +58,11 @@ class Waterfall(NamedTuple):
 
     compile_seconds: float
     """What B spends in the compiler once, more than A; below 0 it saves that."""
+
+    @property
+    def compile_text(self) -> str:
+        """These seconds as people read them."""
+        return f"{self.compile_seconds:.3g} s"
 
 
 def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
@@ -87,3 +102,79 @@ def _parts(phases: Phases, total: float) -> dict[str, float]:
 
 def _compiling(row: ExperimentSummary) -> float:
     return (row.start_up.compile_seconds if row.start_up else None) or 0.0
+
+
+class BarView(NamedTuple):
+    """One bar of a waterfall; its place in percent of the track."""
+
+    name: str
+    left: str
+    width: str
+    value: str
+    kind: str = ""
+    colour: int | None = None
+
+    @property
+    def total(self) -> bool:
+        """True if it is a whole step, not a part of one."""
+        return self.colour is not None
+
+
+class WaterfallView(NamedTuple):
+    """From the baseline's time to a row's."""
+
+    row: RowView
+    fall: Waterfall
+    bars: Sequence[BarView]
+
+    added: str
+    """Time in the compiler, more than the baseline's, spread over the tokens of a job."""
+
+    both: str
+
+
+def waterfalls(rows: Sequence[RowView], baseline: str, tokens: float) -> list[WaterfallView]:
+    """Return a waterfall for each ranked row that has one; compiling is spread over `tokens`."""
+    found = [(row, fall) for row in rows if (fall := row.row.waterfall)]
+    return [_view(row, fall, baseline, tokens) for row, fall in found[:MOST_ROWS]]
+
+
+def _view(row: RowView, fall: Waterfall, baseline: str, tokens: float) -> WaterfallView:
+    added = 1000 * fall.compile_seconds * fall.tokens / tokens
+    bars = list(_bars(row, fall, baseline))
+    return WaterfallView(row, fall, bars, _added(added), f"{_ms(fall.b + added)} ms")
+
+
+def _bars(row: RowView, fall: Waterfall, baseline: str) -> Iterator[BarView]:
+    heights = list(accumulate((bar.change for bar in fall.bars), initial=fall.a))
+    most = max(*heights, fall.b)
+    yield BarView(baseline, "0", share_of(fall.a, most), f"{_ms(fall.a)} ms", colour=0)
+    for bar, ends in zip(fall.bars, pairwise(heights), strict=True):
+        low, high = sorted(ends)
+        kind = "less" if bar.change <= 0 else "worse"
+        width = share_of(high - low, most)
+        yield BarView(bar.name, share_of(low, most), width, _added(bar.change), kind)
+    yield BarView(row.stack, "0", share_of(fall.b, most), f"{_ms(fall.b)} ms", colour=row.colour)
+
+
+def _added(value: float) -> str:
+    """Return milliseconds that something adds or saves, with their sign."""
+    sign = "" if abs(value) < 0.01 else "-" if value < 0 else "+"
+    return f"{sign}{_ms(abs(value))} ms"
+
+
+def _ms(value: float) -> str:
+    return (
+        "0"
+        if value == 0
+        else "<0.01"
+        if value < 0.01
+        else f"{value:.2f}"
+        if value < 1
+        else milliseconds(value / 1000)
+    )
+
+
+def share_of(value: float, most: float) -> str:
+    """Return the width of a bar in percent of the longest one."""
+    return f"{max(0.0, 100 * value / most):.2f}" if most else "0"

@@ -22,6 +22,7 @@ from accel_bench.report.table import (
     Section,
     Table,
     interval_paths,
+    number_column,
     paths,
     reader,
 )
@@ -125,11 +126,10 @@ def _tried(row: BestRate) -> str:
 
 COLUMNS = (
     Column("value", reader("value"), form=plain_value, kind="name"),
-    Column("experiments", reader("experiments"), kind="number", rank=3),
+    number_column("experiments", rank=3),
     Column("tokens/s", partial(_range, "slowest", "fastest", rate), kind="number"),
-    Column("times as fast", reader("times_as_fast"), unit="[95 % interval]", form=ratio_interval,
-           kind="number"),
-    Column("pairs", reader("pairs"), kind="number", rank=4),
+    number_column("times_as_fast", "times as fast", "[95 % interval]", ratio_interval),
+    number_column("pairs", rank=4),
     Column("memory", partial(_range, "smallest_peak_bytes", "largest_peak_bytes", mebibytes),
            unit="MiB", kind="number"),
     Column("lowest loss", _lowest, kind="number", rank=2),
@@ -141,9 +141,9 @@ BEST = (
     Column("model", reader("model"), kind="name"),
     Column("device", reader("device"), kind="name", rank=2),
     Column("all else", lambda row: settings(row.others) or EMPTY, kind="name"),
-    Column("best rate", reader("best.learning_rate"), form=plain_value, kind="number"),
+    number_column("best.learning_rate", "best rate", "", plain_value),
     Column("loss", lambda row: _loss(row.best), kind="number"),
-    Column("steps", reader("steps"), kind="number", rank=3),
+    number_column("steps", rank=3),
     Column("others", _tried, rank=1),
 )
 """Columns of the table of learning rates."""
@@ -160,7 +160,7 @@ FLAT = (
     *paths("summary", "key"),
     *paths("group", "value experiments counts slowest fastest", "{}"),
     *paths("group", "smallest_peak_bytes largest_peak_bytes pairs ambiguous"),
-    *interval_paths("group.times_as_fast", "times_as_fast"),
+    *interval_paths("group", "times_as_fast"),
     *paths("group", "lowest_loss of_losses"),
 )
 """Columns of the CSV."""

@@ -15,7 +15,7 @@ from accel_bench.analysis.wording import (
     ratio_interval,
     settings,
 )
-from accel_bench.report.table import Column, Table, in_units, reader
+from accel_bench.report.table import Column, Table, in_units, number_column, reader
 from accel_bench_report.tables.pivot_schema import Pivot
 from accel_bench_report.tables.pivot_view import pivot_tables
 
@@ -46,28 +46,21 @@ def point_figures(made: Pivot) -> list[Table]:
 
 def pairing(rows: Sequence[PointFigure]) -> list[str]:
     """Return which ratios are of pairs, and why others are missing."""
-    notes = [(_name(row), row.reason) for row in rows if row.reason and row.sweep != row.reference]
+    notes = [(label(row), row.reason) for row in rows if row.reason and row.sweep != row.reference]
     for row in rows:
         if row.ratio is not None:
             pairs = f"paired within {count(row.rounds, 'round')}"
             alone = "unpaired: its runs and the reference's are of different times or nodes"
-            notes.append((_name(row), pairs if row.paired else alone))
+            notes.append((label(row), pairs if row.paired else alone))
     return grouped_by_reason(notes)
-
-
-def _name(row: PointFigure) -> str:
-    return label(row)
 
 
 COLUMNS = (
     Column("stack", reader("stack"), kind="name"),
     Column("point", point_name, kind="name"),
-    Column("speed", reader("tokens_per_second"), unit="tokens/s", form=rate_interval,
-           kind="number"),
-    Column("times as fast", reader("ratio"), unit="[95 % interval]", form=ratio_interval,
-           kind="number"),
-    Column("ranks", reader("world_size"), kind="number"),
-    Column("per device", reader("ratio_per_device"), unit="times as fast", form=ratio_interval,
-           kind="number"),
-)  # fmt: skip
+    number_column("tokens_per_second", "speed", "tokens/s", rate_interval),
+    number_column("ratio", "times as fast", "[95 % interval]", ratio_interval),
+    number_column("world_size", "ranks"),
+    number_column("ratio_per_device", "per device", "times as fast", ratio_interval),
+)
 """Columns for people; the last two where points differ in their number of ranks."""

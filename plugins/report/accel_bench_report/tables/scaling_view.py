@@ -15,7 +15,7 @@ from accel_bench.analysis.wording import (
     percent,
     rate,
     rate_interval,
-    ratio_texts,
+    ratio_interval,
 )
 from accel_bench.report.table import (
     Column,
@@ -24,6 +24,7 @@ from accel_bench.report.table import (
     Table,
     in_units,
     interval_paths,
+    number_column,
     one_or_list,
     paths,
     reader,
@@ -121,41 +122,31 @@ def _batch(point: ScalingPoint) -> str:
     return " ".join([*parts, f"= {point.global_batch_size}"])
 
 
-def _percent(interval: Interval) -> tuple[str, ...]:
-    """Return `81.2` and `[78.0, 84.4]`, which may stand below it."""
+def _percent(interval: Interval) -> str:
+    """Return `81.2 [78.0, 84.4]`."""
     ends = [end for end in (interval.low, interval.high) if end is not None]
     first, *others = (f"{100 * value:.3g}" for value in (interval.median, *ends))
-    return (first, f"[{', '.join(others)}]") if others else (first,)
-
-
-def _ratio(interval: Interval) -> tuple[str, ...]:
-    median, *ends = ratio_texts(interval)
-    return (median, f"[{', '.join(ends)}]") if ends else (median,)
+    return f"{first} [{', '.join(others)}]" if others else first
 
 
 COLUMNS = (
     Column("devices", _devices, kind="name"),
     Column("batch", _batch, unit="each = all", kind="number", rank=1),
-    Column("speed", reader("figure.tokens_per_second"), unit="tokens/s", form=rate_interval,
-           kind="number"),
-    Column("per device", reader("figure.tokens_per_second_per_device.median"), form=rate,
-           kind="number", rank=3),
-    Column("speed-up", reader("figure.ratio"), unit="[95 %]", form=_ratio, kind="number"),
-    Column("efficiency", reader("efficiency"), unit="% [95 %]", form=_percent, kind="number"),
-    Column("step", reader("step_seconds.median"), unit="ms", form=milliseconds, kind="number",
-           rank=2),
-    Column("relative", reader("relative_step_seconds"), unit="step", form=_ratio, kind="number",
-           rank=4),
-)  # fmt: skip
+    number_column("figure.tokens_per_second", "speed", "tokens/s", rate_interval),
+    number_column("figure.tokens_per_second_per_device.median", "per device", "", rate, 3),
+    number_column("figure.ratio", "speed-up", "[95 %]", ratio_interval),
+    number_column("efficiency", "efficiency", "% [95 %]", _percent),
+    number_column("step_seconds.median", "step", "ms", milliseconds, 2),
+    number_column("relative_step_seconds", "relative", "step", ratio_interval, 4),
+)
 """Columns for people."""
 
 ESTIMATED = (
     Column("devices", reader("world_size"), kind="name"),
-    Column("speed", reader("tokens_per_second"), unit="estimated tokens/s", form=rate_interval,
-           kind="number"),
-    Column("speed-up", reader("speedup"), unit="estimated", form=_ratio, kind="number"),
-    Column("efficiency", reader("efficiency"), unit="estimated %", form=_percent, kind="number"),
-)  # fmt: skip
+    number_column("tokens_per_second", "speed", "estimated tokens/s", rate_interval),
+    number_column("speedup", "speed-up", "estimated", ratio_interval),
+    number_column("efficiency", "efficiency", "estimated %", _percent),
+)
 """Columns of the estimates."""
 
 
@@ -164,17 +155,12 @@ FLAT = (
     *paths("scaling", "stack kind counts"),
     *paths("point.figure", "sweep tag world_size"),
     *paths("point", "devices nodes micro_batch_size gradient_accumulation global_batch_size"),
-    *interval_paths("point.figure.tokens_per_second", "tokens_per_second"),
-    *interval_paths("point.figure.tokens_per_second_per_device", "tokens_per_second_per_device"),
-    *interval_paths("point.figure.ratio", "speedup"),
-    *interval_paths("point.efficiency", "efficiency"),
-    *interval_paths("point.step_seconds", "step_seconds"),
-    *interval_paths("point.relative_step_seconds", "relative_step_seconds"),
+    *interval_paths("point.figure", "tokens_per_second tokens_per_second_per_device"),
+    *interval_paths("point.figure", "ratio", "speedup"),
+    *interval_paths("point", "efficiency step_seconds relative_step_seconds"),
     *paths("point.figure", "paired rounds reason"),
     *paths("scaling.serial_share", "law share low high", "estimated_serial_{}"),
     *paths("projection", "world_size", "estimated_at_{}"),
-    *interval_paths("projection.tokens_per_second", "estimated_tokens_per_second"),
-    *interval_paths("projection.speedup", "estimated_speedup"),
-    *interval_paths("projection.efficiency", "estimated_efficiency"),
+    *interval_paths("projection", "tokens_per_second speedup efficiency", "estimated_{}"),
 )
 """Columns of the CSV: estimates have rows and columns of their own."""

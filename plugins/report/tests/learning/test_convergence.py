@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from accel_bench_report.learning.convergence import convergence
+from accel_bench_report.learning.convergence import converge
 from accel_bench_report.learning.curve_points import Amounts
 from accel_bench_report.learning.schema import ConvergenceDocument, ExperimentLearning
 from accel_bench_report.learning.to_loss import race
 from analysis_factory import make_experiment
 from learning_factory import diverged, learned, learned_at, seeded
 
+from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.metrics.cost import HourlyRate
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
@@ -24,7 +25,7 @@ LOSSES = (5.0, 4.0, 3.0, 2.0)
 
 
 def document(runs: Sequence[Result], loss: float | None = None) -> ConvergenceDocument:
-    return convergence(runs, BASELINES, loss)
+    return converge(collect_experiments(runs), BASELINES, loss)
 
 
 def row(found: ConvergenceDocument, stack: str) -> ExperimentLearning:
@@ -97,7 +98,8 @@ def test_a_run_that_never_got_there_took_longer_than_those_that_did() -> None:
 
 def test_dollars_are_seconds_times_the_price_of_all_machines() -> None:
     price = HourlyRate(usd_per_hour=36.0, kind="given")
-    found = convergence(rounds(LORA, [0.1] * 2), BASELINES, 3.0, price, instances=2)
+    experiments = collect_experiments(rounds(LORA, [0.1] * 2))
+    found = converge(experiments, BASELINES, 3.0, price, instances=2)
     (one,) = found.experiments
     assert one.usd_per_hour == 72
     assert one.curve[-1].usd == pytest.approx(one.curve[-1].seconds * 72 / 3600)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from accel_bench_report.learning.convergence import convergence
+from accel_bench_report.learning.convergence import converge
 from accel_bench_report.learning.growth import LEAST_BYTES, MINIMUM_STEPS, slope_of
 from accel_bench_report.learning.schema import MemoryGrowth
 from learning_factory import learned
+
+from accel_bench.analysis.aggregate import collect_experiments
 
 MIB = 2**20
 STEPS = 120
@@ -26,7 +28,8 @@ SHAPES: dict[str, Callable[[int], float]] = {
 def growth(shape: Callable[[int], float], steps: int = STEPS, noise: float = 0.0) -> MemoryGrowth:
     generator = Random(0)
     memory = [round(shape(step) + generator.uniform(0, noise)) for step in range(steps)]
-    (row,) = convergence([learned([5.0, 4.0], memory=memory)], {}).experiments
+    experiments = collect_experiments([learned([5.0, 4.0], memory=memory)])
+    (row,) = converge(experiments, {}).experiments
     return row.memory_growth
 
 

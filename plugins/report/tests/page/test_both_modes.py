@@ -48,7 +48,7 @@ def test_a_stack_has_one_row_with_both_of_its_ratios() -> None:
     assert both.inference is not None and both.inference.ratio is not None
     assert round(both.training.ratio.median, 2) == 1.25
     assert round(both.inference.ratio.median, 2) == 2.0
-    cells = {column.key: column.text(both) for column in table.columns}
+    cells = {column.header: column.text(both) for column in table.columns}
     assert cells["stack"] == "x" and cells["median request"].startswith("50")
 
 

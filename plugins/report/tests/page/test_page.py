@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 
 import pytest
 from accel_bench_report.page import plots
-from accel_bench_report.page.configuration import configuration
 from accel_bench_report.page.page import page
 from accel_bench_report.page.plot_svg import tick_text
 from accel_bench_report.page.plots import (
@@ -24,7 +23,7 @@ from accel_bench_report.page.render_html import render_html
 from accel_bench_report.page.render_markdown import render_page_markdown
 from accel_bench_report.page.scenario import scenario_page, with_repetitions
 from accel_bench_report.page.stored_plan import StoredPlan
-from accel_bench_report.page.tables import row_origin
+from accel_bench_report.page.tables import configuration, row_origin
 from accel_bench_report.tables.overview import overview
 from analysis_factory import STEADY, make_experiment, make_rounds
 from repeated_sessions import make_runs
