@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, model_validator
 
-from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
+from accel_bench import Experiment, Plugin, Run, hookimpl
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import text_sources
+from accel_bench.modeling.data.data_plugins import TokenData
 from accel_bench.modeling.data.text_sources import TextFile, content_digest, home_path
 from accel_bench.modeling.data.tokenizer_options import TokenizerOptions, file_of
 from accel_bench_text_tasks.data import row_sources, synthetic_rows
@@ -205,7 +206,7 @@ class Conversations(Plugin[ConversationOptionsT]):
         return loaded.dataset
 
 
-class Instructions(Conversations[InstructionsOptions]):
+class Instructions(Conversations[InstructionsOptions], TokenData[InstructionsOptions]):
     """Prompts with answers, or conversations by a chat template; the loss on the answers."""
 
     Options = InstructionsOptions
@@ -223,19 +224,6 @@ class Instructions(Conversations[InstructionsOptions]):
 
         return token_batches.kept_lengths(self._impl().tokenized(run, self.options.of_model(run)))
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches; samples that are not packed are padded as the options say."""
-        from accel_bench.modeling.data import token_batches
-
-        return token_batches.batches_of(run, self._padding())
-
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the samples that are held out, padded as in training."""
-        from accel_bench.modeling.data import token_batches
-
-        return token_batches.evaluation_batches_of(run, self._padding())
-
-    def _padding(self) -> Padding:
+    def padding(self) -> Padding:
+        """Return `none` for packed samples."""
         return "none" if self.options.packing else self.options.padding
