@@ -175,9 +175,19 @@ ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions
 class Conversations(Plugin[ConversationOptionsT]):
     """Base of data plugins of prompts and answers: they differ in what a sample is."""
 
+    _kind: str
+    """Name of the folder of caches."""
+
     def _impl(self) -> Any:
-        """Return the module that has `tokenized`, of a run, and `load`, of the folder of that."""
+        """Return the module that has `fill`, which writes a folder of the cache, and `load`."""
         raise NotImplementedError
+
+    def _tokenized(self, run: Run) -> tuple[ConversationOptionsT, Path]:
+        """Return the options for the run's model, and the folder of the cache; fill it when new."""
+        from accel_bench_text_tasks.data.conversations_cache_impl import cached
+
+        options = self.options.of_model(run)
+        return options, cached(run, self._kind, options, self._impl().fill)
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of rows, tokenizer and template; None when they cannot be read."""
@@ -194,13 +204,12 @@ class Conversations(Plugin[ConversationOptionsT]):
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
         """Render and tokenize in a process that is not measured."""
-        self._impl().tokenized(run, self.options.of_model(run))
+        self._tokenized(run)
 
     @hookimpl
     def load_data(self, run: Run) -> Any:
         """Map the tokens into memory; tokenize first where that was not prepared."""
-        options = self.options.of_model(run)
-        folder = self._impl().tokenized(run, options)
+        options, folder = self._tokenized(run)
         loaded = self._impl().load(folder, options, run.scenario.data.sequence_length)
         run.on_evidence(loaded.evidence)
         return loaded.dataset
@@ -211,6 +220,7 @@ class Instructions(Conversations[InstructionsOptions], TokenData[InstructionsOpt
 
     Options = InstructionsOptions
     tasks = frozenset({"causal-lm"})
+    _kind = "instructions"
 
     def _impl(self) -> Any:
         from accel_bench_text_tasks.data import instructions_impl
@@ -222,7 +232,7 @@ class Instructions(Conversations[InstructionsOptions], TokenData[InstructionsOpt
         """Return the tokens of each prompt with its answer."""
         from accel_bench.modeling.data import token_batches
 
-        return token_batches.kept_lengths(self._impl().tokenized(run, self.options.of_model(run)))
+        return token_batches.kept_lengths(self._tokenized(run)[1])
 
     def padding(self) -> Padding:
         """Return `none` for packed samples."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -235,7 +235,7 @@ def tokenized(
     settings = replace(settings, ids=special_ids(model_config(run.scenario.model) or {}))
     whole = {
         "form": CACHE_FORM,
-        "settings": settings.key(),
+        "settings": asdict(settings),
         "tokenizers": tokenizers.__version__,
         **key,
     }
@@ -254,14 +254,6 @@ class Settings:
 
     ids: tuple[int, int] = (PAD_ID, END_ID)
     """Ids of padding and of the token behind each text."""
-
-    def key(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "vocab_size": self.vocab_size,
-            "before": list(self.before),
-            "ids": list(self.ids),
-        }
 
 
 def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:

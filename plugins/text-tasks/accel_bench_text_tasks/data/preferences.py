@@ -36,6 +36,7 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
 
     Options = PreferencesOptions
     tasks = frozenset({"dpo"})
+    _kind = "preferences"
 
     def _impl(self) -> Any:
         from accel_bench_text_tasks.data import preferences_impl
@@ -45,8 +46,7 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the tokens of the longer sequence of each pair."""
-        folder = self._impl().tokenized(run, self.options.of_model(run))
-        return self._impl().kept_lengths(folder)
+        return self._impl().kept_lengths(self._tokenized(run)[1])
 
     def padding(self) -> Padding:
         """Return the padding of the options."""

@@ -17,7 +17,6 @@ from accel_bench.modeling.data import batch_plan, token_batches
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
 from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
 from accel_bench_text_tasks.data.conversations_cache_impl import (
-    cached,
     limit_note,
     save,
     within_limit,
@@ -160,15 +159,6 @@ class Loaded(NamedTuple):
             "fingerprint": self.dataset.fingerprint,
             "tokenizer": self.options.tokenizer_name(),
         }
-
-
-def tokenized(run: Run, options: PreferencesOptions) -> Path:
-    """Return the cached folder, as `conversations_cache_impl.cached` says; fill it when it is new.
-
-    Raises ScenarioError when rows, tokenizer or template cannot be used.
-    """
-    seed = run.scenario.data.seed
-    return cached(run, "preferences", options, lambda folder: fill(folder, options, seed))
 
 
 def fill(folder: Path, options: PreferencesOptions, seed: int) -> None:
