@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 from testing.checking import NULL, check, violations
 from testing.faults import source
 
+from accel_bench.machine.scheduling import running_children
 from accel_bench.testing import traces
 
 
@@ -51,16 +51,14 @@ def test_what_a_plugin_ends_and_removes_itself_passes(tmp_path: Path) -> None:
 def test_a_process_that_ends_while_it_is_looked_at_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def ended(path: Path, *_: Any, **__: Any) -> str:
-        if path.name == "children":
-            return f"{os.getpid()} "
-        raise ProcessLookupError(path)
+    def ended(process: psutil.Process) -> str:
+        raise psutil.NoSuchProcess(process.pid)
 
-    with subprocess.Popen(["true"]) as gone:
-        pass
+    monkeypatch.setattr(psutil.Process, "status", ended)
+    with subprocess.Popen(["sleep", "600"]) as gone:
+        assert list(running_children()) == []
+        gone.kill()
     assert traces._command(gone.pid) == str(gone.pid)
-    monkeypatch.setattr(Path, "read_text", ended)
-    assert list(traces._children()) == []
 
 
 def test_the_cache_of_a_run_is_no_file_left_behind_and_not_the_author_s(

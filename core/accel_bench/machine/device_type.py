@@ -104,39 +104,32 @@ class DeviceType:
 
         None where such devices have none: steps are then timed on the host's clock alone.
         """
-        event = getattr(self.module(), "Event", None)
-        return None if event is None else event(enable_timing=True)
+        return self._asked("Event", enable_timing=True)
 
     def memory(self) -> dict[str, int]:
         """Return the readings of the allocator of the current device that it has, of `READINGS`.
 
         Does not synchronise.
         """
-        stats = getattr(self.module(), "memory_stats", None)
-        found = {} if stats is None else stats()
+        found = self._asked("memory_stats") or {}
         return {name: found[key] for name, key in READINGS.items() if key in found}
 
     def reset_peak_memory(self) -> None:
         """Begin new peaks of the allocator of the current device, where it has peaks."""
-        reset = getattr(self.module(), "reset_peak_memory_stats", None)
-        if reset is not None:
-            reset()
+        self._asked("reset_peak_memory_stats")
 
     def empty_cache(self) -> None:
         """Give free memory of the allocator back to the device, where it keeps any."""
-        empty = getattr(self.module(), "empty_cache", None)
-        if empty is not None:
-            empty()
+        self._asked("empty_cache")
 
     def free_memory(self) -> tuple[int, int] | None:
         """Return the free and the total bytes of the current device; None where it says neither."""
-        ask = getattr(self.module(), "mem_get_info", None)
-        return None if ask is None else ask()
+        found: tuple[int, int] | None = self._asked("mem_get_info")
+        return found
 
     def allocation_retries(self) -> int:
         """Return how often the allocator has given its free memory back in order to go on."""
-        stats = getattr(self.module(), "memory_stats", None)
-        return 0 if stats is None else int(stats().get("num_alloc_retries", 0))
+        return int((self._asked("memory_stats") or {}).get("num_alloc_retries", 0))
 
     @contextlib.contextmanager
     def keep_random_state(self, index: int) -> Iterator[None]:
@@ -145,3 +138,8 @@ class DeviceType:
 
         with torch.random.fork_rng(devices=[index], device_type=self.torch_type):
             yield
+
+    def _asked(self, name: str, **arguments: Any) -> Any:
+        """Return what a function of torch's module returns; None where it has none of that name."""
+        function = getattr(self.module(), name, None)
+        return None if function is None else function(**arguments)

@@ -48,54 +48,6 @@ class Stage(Frozen):
     """Largest sum of free pieces of blocks that are in use, which cannot be given back."""
 
 
-class Trace:
-    """Marks the stages of a worker's life with their time and the memory that they needed."""
-
-    def __init__(self) -> None:
-        self.stages: list[Stage] = []
-        self._origin = _process_started()
-        # A process that has just started has the peak of its first stage, whoever can reset it.
-        self._own_peak = True
-
-    def mark(self, name: str, forget: bool = True) -> Stage:
-        """Record that `name` has just been finished, with the peaks since the stage before.
-
-        What comes then has peaks of its own, unless `forget` is false: a plugin may want to read
-        for itself what there was.
-        """
-        stage = Stage(
-            name=name,
-            seconds=self.age(),
-            host_bytes=resident_bytes(),
-            host_peak_bytes=peak_resident_bytes() if self._own_peak else None,
-            **device_bytes(),
-        )
-        self.stages.append(stage)
-        if forget:
-            self.reset_peak_memory()
-        return stage
-
-    def age(self) -> float:
-        """Return the seconds since the process started."""
-        return time.monotonic() - self._origin
-
-    def reset_peak_memory(self) -> None:
-        """Leave out of the next stage's peaks what has been in use and is so no more."""
-        self._own_peak = reset_peak_memory()
-
-    def resident_bytes(self) -> int | None:
-        """Return the resident memory of this process in bytes; None where it cannot be read."""
-        return resident_bytes()
-
-    def peak_resident_bytes(self) -> int | None:
-        """Return the peak resident memory of this process in bytes since it was last reset."""
-        return peak_resident_bytes()
-
-    def find(self, name: str) -> Stage | None:
-        """Return the stage of that name, or None when it was not reached."""
-        return next((stage for stage in self.stages if stage.name == name), None)
-
-
 def resident_bytes() -> int | None:
     """Return the resident memory of this process in bytes; None where it cannot be read."""
     try:
@@ -132,6 +84,49 @@ def reset_peak_memory() -> bool:
     except OSError:
         return False
     return True
+
+
+class Trace:
+    """Marks the stages of a worker's life with their time and the memory that they needed."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self._origin = _process_started()
+        # A process that has just started has the peak of its first stage, whoever can reset it.
+        self._own_peak = True
+
+    def mark(self, name: str, forget: bool = True) -> Stage:
+        """Record that `name` has just been finished, with the peaks since the stage before.
+
+        What comes then has peaks of its own, unless `forget` is false: a plugin may want to read
+        for itself what there was.
+        """
+        stage = Stage(
+            name=name,
+            seconds=self.age(),
+            host_bytes=resident_bytes(),
+            host_peak_bytes=peak_resident_bytes() if self._own_peak else None,
+            **device_bytes(),
+        )
+        self.stages.append(stage)
+        if forget:
+            self.reset_peak_memory()
+        return stage
+
+    def age(self) -> float:
+        """Return the seconds since the process started."""
+        return time.monotonic() - self._origin
+
+    def reset_peak_memory(self) -> None:
+        """Leave out of the next stage's peaks what has been in use and is so no more."""
+        self._own_peak = reset_peak_memory()
+
+    resident_bytes = staticmethod(resident_bytes)
+    peak_resident_bytes = staticmethod(peak_resident_bytes)
+
+    def find(self, name: str) -> Stage | None:
+        """Return the stage of that name, or None when it was not reached."""
+        return next((stage for stage in self.stages if stage.name == name), None)
 
 
 def _process_started() -> float:

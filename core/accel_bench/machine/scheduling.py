@@ -76,7 +76,7 @@ def ended_children() -> Iterator[None]:
         return
     libc, adopted = ctypes.CDLL(None), ctypes.c_int()
     libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopted))
-    before = set(_children())
+    before = set(running_children())
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
@@ -102,7 +102,7 @@ if sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
-def _children() -> Iterator[int]:
+def running_children() -> Iterator[int]:
     """Yield the children of this process, those that have ended left out."""
     import psutil
 
@@ -125,7 +125,7 @@ def _python_helpers() -> set[int]:
 def _end_all_but(kept: set[int]) -> None:
     """Kill all other children, and theirs that are ours then, until there are none."""
     until = time.monotonic() + PATIENCE_SECONDS
-    while (left := {*_children()} - kept) and time.monotonic() < until:
+    while (left := {*running_children()} - kept) and time.monotonic() < until:
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

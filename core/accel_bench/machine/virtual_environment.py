@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import locked
@@ -91,15 +90,11 @@ def installed_from(name: str) -> list[str]:
         return ["-e", url]
     if source := record.get("vcs_info"):
         url = f"{source['vcs']}+{url}@{source['commit_id']}"
-    parts = {"subdirectory": record.get("subdirectory"), **_hashes(record)}
+    # By its hashes an archive that is built again is another one.
+    hashes = record.get("archive_info", {}).get("hashes") or {}
+    parts = {"subdirectory": record.get("subdirectory"), **hashes}
     fragment = "&".join(f"{key}={value}" for key, value in parts.items() if value)
     return [f"{name} @ {url}#{fragment}" if fragment else f"{name} @ {url}"]
-
-
-def _hashes(record: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the hashes of an archive, so that one that is built again is another one."""
-    hashes: Mapping[str, str] = record.get("archive_info", {}).get("hashes") or {}
-    return hashes
 
 
 def _indexes(index: str) -> dict[str, str]:

@@ -94,18 +94,13 @@ def _wrong_division(model: Any, run: Run) -> str:
 
     The model is in evaluation meanwhile, so that running statistics stay as they are.
     """
-    import torch
+    from accel_bench.modeling.evaluating import evaluating
 
-    modes = {module: module.training for module in model.modules()}
-    model.train(False)
-    try:
-        counts = (PROBED_TOKENS, 2 * PROBED_TOKENS)
-        once, twice = (_loss(torch, model, run, count) for count in counts)
-    except Exception:  # It takes other inputs than these: only its own data can try it.
-        return ""
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with evaluating(run):
+        try:
+            once, twice = (_loss(model, run, PROBED_TOKENS * times) for times in (1, 2))
+        except Exception:  # It takes other inputs than these: only its own data can try it.
+            return ""
     if abs(once - 2 * twice) <= CLOSE * abs(once):
         return ""
     return (
@@ -115,14 +110,11 @@ def _wrong_division(model: Any, run: Run) -> str:
     )
 
 
-def _loss(torch: Any, model: Any, run: Run, count: int) -> float:
+def _loss(model: Any, run: Run, count: int) -> float:
     """Return the loss of a sequence of zeros, always with the same random numbers."""
-    from accel_bench.modeling.random_state import keep_random_state
+    import torch
 
-    device = torch.device(str(run.device))
-    ids = torch.zeros((1, PROBED_TOKENS), dtype=torch.long, device=device)
-    eager = torch.compiler.set_stance("force_eager")
-    with keep_random_state(device), torch.no_grad(), eager, run.autocast():
-        torch.manual_seed(0)
-        found: float = model(input_ids=ids, labels=ids, num_items_in_batch=count).loss.item()
+    ids = torch.zeros((1, PROBED_TOKENS), dtype=torch.long, device=str(run.device))
+    torch.manual_seed(0)
+    found: float = model(input_ids=ids, labels=ids, num_items_in_batch=count).loss.item()
     return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from accel_bench import Run
 from accel_bench.modeling.random_state import keep_random_state
+from accel_bench.modeling.sharding import reshard
 
 
 @contextlib.contextmanager
@@ -29,11 +29,4 @@ def evaluating(run: Run) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
-        _divide_again(run.model)
-
-
-def _divide_again(model: Any) -> None:
-    """Reshard the modules of FSDP2: only a backward pass would do so with the outermost one."""
-    for module in model.modules():
-        if hasattr(module, "set_reshard_after_forward"):
-            module.reshard()
+        reshard(run.model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from accel_bench.machine.clock import perf_counter_ns
@@ -162,25 +162,15 @@ def load_of_streams(served: Sequence[Served], offered: float) -> Load:
         return Load(offered, 1 / max(ends[0] - requests[0][0], 1e-9), None, False)
     achieved = (len(ends) - 1) / span
     third = max(1, len(requests) // 3)
-    first, last = requests[:third], requests[-third:]
-    between = _middle(last, _arrival) - _middle(first, _arrival)
-    longer = _middle(last, _latency) - _middle(first, _latency)
+    (arrived, first), (arrived_last, last) = _middles(requests[:third]), _middles(requests[-third:])
+    between, longer = arrived_last - arrived, last - first
     return Load(offered, achieved, None, longer > (1 / KEEPS_UP - 1) * between)
 
 
-def _middle(
-    requests: Sequence[tuple[float, float]], value: Callable[[tuple[float, float]], float]
-) -> float:
-    return statistics.median(map(value, requests))
-
-
-def _arrival(request: tuple[float, float]) -> float:
-    return request[0]
-
-
-def _latency(request: tuple[float, float]) -> float:
-    arrival, ended = request
-    return ended - arrival
+def _middles(requests: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the median arrival of requests, and their median latency."""
+    latencies = [ended - arrival for arrival, ended in requests]
+    return statistics.median(arrival for arrival, _ in requests), statistics.median(latencies)
 
 
 def spread_evenly(parts: Sequence[tuple[float, int]], tokens: int) -> list[tuple[float, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from accel_bench.engine import IGNORED_LABEL
 
-__all__ = ["IGNORED_LABEL", "repeated_rows", "token_loss"]
+__all__ = ["IGNORED_LABEL", "labelled_loss", "repeated_rows", "token_loss"]
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor, supervised_in_step: int) -> Any:
@@ -25,6 +26,12 @@ def token_loss(logits: torch.Tensor, labels: torch.Tensor, supervised_in_step: i
         flat, labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
     )
     return total / supervised_in_step
+
+
+def labelled_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
+    """Return the `token_loss` of a model's logits on the labels, which it is not given itself."""
+    others = {name: value for name, value in inputs.items() if name != "labels"}
+    return token_loss(model(**others).logits, inputs["labels"], supervised_in_step)
 
 
 def repeated_rows(ids: torch.Tensor) -> torch.Tensor:

@@ -71,7 +71,10 @@ def gradient_on_this_rank(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def reshard(model: torch.nn.Module) -> None:
-    """Free weights that FSDP2 has gathered for a forward pass which no backward pass follows."""
+    """Free weights that FSDP2 has gathered for a forward pass which no backward pass follows.
+
+    Only a backward pass would do so with the outermost module.
+    """
     for module in model.modules():
         if hasattr(module, "set_reshard_after_forward"):
             module.reshard()

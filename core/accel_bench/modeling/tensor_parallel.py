@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,15 +47,12 @@ def divide_matrices(model: nn.Module, mesh: DeviceMesh, option: str) -> dict[str
     for name, style in planned.items():
         styles |= (
             _adapted(name, style)
-            if hasattr(_get(model, name), "base_layer")
+            if hasattr(model.get_submodule(name), "base_layer")
             else {name: _style(style)}
         )
     # Every rank has loaded the same weights: there is nothing to send.
     parallelize_module(model, mesh, styles, src_data_rank=None)
-    counts: dict[str, int] = {}
-    for style in planned.values():
-        counts[style] = counts.get(style, 0) + 1
-    return counts
+    return dict(Counter(planned.values()))
 
 
 def _planned(model: Any, option: str) -> Iterator[tuple[str, str]]:
@@ -80,7 +78,8 @@ def _planned(model: Any, option: str) -> Iterator[tuple[str, str]]:
 def _check(model: Any, planned: dict[str, str], size: int, option: str) -> None:
     """Raise ScenarioError for layers that cannot be divided so."""
     for name, style in planned.items():
-        layer = getattr(_get(model, name), "base_layer", _get(model, name))
+        module = model.get_submodule(name)
+        layer = getattr(module, "base_layer", module)
         if type(layer) is not (nn.Embedding if style == EMBEDDING else nn.Linear):
             raise ScenarioError(
                 f"{name} is a {type(layer).__name__}, and torch's tensor parallelism divides plain "
@@ -118,16 +117,9 @@ def _pattern(key: str) -> re.Pattern[str]:
 
 def _tied(model: nn.Module) -> set[int]:
     """Return ids of weights that several modules share."""
-    seen: dict[int, int] = {}
-    for module in model.modules():
-        for weight in module._parameters.values():
-            if weight is not None:
-                seen[id(weight)] = seen.get(id(weight), 0) + 1
+    owned = (weight for module in model.modules() for weight in module._parameters.values())
+    seen = Counter(id(weight) for weight in owned if weight is not None)
     return {weight for weight, count in seen.items() if count > 1}
-
-
-def _get(model: nn.Module, name: str) -> Any:
-    return model.get_submodule(name)
 
 
 def _name(model: Any) -> str:

@@ -53,7 +53,8 @@ SWITCHES = frozenset(
     TRITON_ALWAYS_COMPILE TRITON_F32_DEFAULT TRITON_INTERPRET
     """.split()
 )
-"""Variables that a scenario may set, each read as a number, a word of a list, or on and off.
+"""Variables that a scenario may set without `--allow-env`, each read as a number, a word of a list,
+or on and off.
 
 By group: cuBLAS and TF32; devices and kernel launches; the CPU's instructions and matrix products;
 threads and where they run; allocators; NCCL's algorithms and channels; the compiler's choices;
@@ -102,11 +103,6 @@ ABOUT_WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
 """Variables by which OpenMP's threads spin or sleep while they wait."""
 
 
-def is_allowed(name: str) -> bool:
-    """Return whether a scenario may set this variable without `--allow-env`."""
-    return name in SWITCHES
-
-
 def check_environment(
     environment: Mapping[str, str], where: Callable[[tuple[str, ...]], str], allow_all: bool
 ) -> None:
@@ -115,7 +111,7 @@ def check_environment(
         place = where(("environment", name))
         if not name or "=" in name or "\0" in name or "\0" in environment[name]:
             raise ScenarioError(f"{place}: {name!r} is not the name of an environment variable")
-        if not allow_all and not is_allowed(name):
+        if not allow_all and name not in SWITCHES:
             raise ScenarioError(
                 f"{place}: a scenario may not set {name}; if you trust it, use --allow-env"
             )

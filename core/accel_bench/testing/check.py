@@ -46,34 +46,26 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     `seconds` for one clause violates that clause. Raises AssertionError with all violated clauses.
     """
     __tracebackhide__ = True
-    trials = {
-        "options": options or {},
-        "scenario": scenario or {},
-        "archs": archs,
-        "dtypes": dtypes,
-        "device": device,
-        "other_work": other_work,
-    }
-    report = CheckReport(plugin=name, clauses=tuple(_clauses(name, trials, seconds)))
+    trials = TrialRuns(name, options or {}, scenario or {}, archs, dtypes, device, other_work)
+    report = CheckReport(plugin=name, clauses=tuple(_clauses(trials, seconds)))
     print(report)
     if report.violated:
         raise AssertionError(str(report))
     return report
 
 
-def _clauses(name: str, trials: dict[str, Any], seconds: float) -> Iterator[Clause]:
+def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
     """Yield all clauses; without a class, those that need it are left out."""
-    scenario = trials["scenario"]
     try:
-        plugin = find(name)
+        plugin = find(trials.name)
     except AccelBenchError as error:
         yield violated("entry point", str(error))
         return
-    yield from declared.light_import(plugin, trials["options"], scenario, trials["device"], seconds)
+    yield from declared.light_import(plugin, trials, seconds)
     plugin.unmet()  # Remembered, also by the processes that are forked.
-    _import_libraries(scenario)
-    threads = "threads" in scenario.get("resources", {})
-    yield from try_apart(partial(_steps, TrialRuns(name, **trials)), RUN, seconds, not threads)
+    _import_libraries(trials.scenario)
+    threads = "threads" in trials.scenario.get("resources", {})
+    yield from try_apart(partial(_steps, trials), RUN, seconds, not threads)
 
 
 def _import_libraries(scenario: Mapping[str, Any]) -> None:

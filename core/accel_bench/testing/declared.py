@@ -26,6 +26,7 @@ from accel_bench.runner.outcome import describe_exit
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench.testing.apart import not_ended
 from accel_bench.testing.report import Clause, judged, proven, unproven, violated
+from accel_bench.testing.trial_runs import TrialRuns
 
 HEAVY = (
     "accelerate",
@@ -78,13 +79,7 @@ print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 """What a fresh process does to find what an import, and then a plan, bring along."""
 
 
-def light_import(
-    plugin: Installed,
-    options: Mapping[str, Any],
-    scenario: Mapping[str, Any],
-    device: str,
-    seconds: float,
-) -> Iterator[Clause]:
+def light_import(plugin: Installed, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
     """Import the module and plan with it in a fresh process: nothing heavy, set or printed.
 
     Half of the `seconds` are for the import: to name what is heavy, it must arrive on a busy
@@ -92,7 +87,7 @@ def light_import(
     """
     name, module = "light import", plugin.entry.module
     try:
-        imported, planned = _effects(plugin.name, options, scenario, device, seconds)
+        imported, planned = _effects(trials, seconds)
     except subprocess.TimeoutExpired:
         yield violated(name, not_ended(f"importing {module} and planning with it", seconds))
         return
@@ -207,13 +202,7 @@ def _declared_range(plugin: Installed) -> Clause:
     return proven(name, f"{plugin.distribution} depends on {', '.join(ranges)}")
 
 
-def _effects(
-    name: str,
-    options: Mapping[str, Any],
-    scenario: Mapping[str, Any],
-    device: str,
-    seconds: float,
-) -> tuple[Effects, Effects]:
+def _effects(trials: TrialRuns, seconds: float) -> tuple[Effects, Effects]:
     """Return what importing the plugin adds to a process, and then what planning with it adds.
 
     Raises PluginError when it cannot be imported, and subprocess.TimeoutExpired.
@@ -221,7 +210,9 @@ def _effects(
     # The process imports what this one can, also what a test has put on its path.
     longer = {"ACCEL_BENCH_IMPORT_SECONDS": str(seconds / 2)}
     environment = {**longer, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    trial = json.dumps([name, dict(options), dict(scenario), device], default=str)
+    name = trials.name
+    given = [name, dict(trials.options), dict(trials.scenario), trials.device]
+    trial = json.dumps(given, default=str)
     done = subprocess.run(
         python_command("-c", PROGRAM, name, trial),
         capture_output=True,

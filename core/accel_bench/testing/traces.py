@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -11,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from accel_bench.job import Job
+from accel_bench.machine.scheduling import running_children
 
 LIBRARIES = frozenset(
     {
@@ -60,7 +64,7 @@ class Traces:
     printed: dict[str, str] = field(default_factory=dict)
     """The first text that each module has printed."""
 
-    children: frozenset[int] = field(default_factory=lambda: frozenset(_children()))
+    children: frozenset[int] = field(default_factory=lambda: frozenset(running_children()))
     processes: tuple[str, ...] = ()
     """Commands of the processes that `note_processes` has found."""
 
@@ -91,7 +95,7 @@ class Traces:
 
     def note_processes(self) -> None:
         """Remember which processes still run: the runner ends what hooks of the parent leave."""
-        left = sorted({*_children()} - self.children) if self.started_by else ()
+        left = sorted({*running_children()} - self.children) if self.started_by else ()
         self.processes = tuple(map(_command, left))
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -188,22 +192,8 @@ def _writes(mode: Any, flags: Any) -> bool:
     return isinstance(flags, int) and bool(flags & WRITES)
 
 
-def _children() -> Iterator[int]:
-    """Yield the processes that this one has started and that still run."""
-    for task in Path("/proc/self/task").glob("*/children"):
-        for pid in map(int, _read(task).split()):
-            if _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"]):
-                yield pid
-
-
 def _command(pid: int) -> str:
-    words = _read(Path(f"/proc/{pid}/cmdline")).split("\0")
+    words = []
+    with contextlib.suppress(psutil.Error):
+        words = psutil.Process(pid).cmdline()
     return " ".join(words).strip()[:80] or str(pid)
-
-
-def _read(path: Path) -> str:
-    """Return the text of a file in /proc; empty where its thread or process has just ended."""
-    try:
-        return path.read_text(encoding="utf8", errors="replace")
-    except OSError:
-        return ""

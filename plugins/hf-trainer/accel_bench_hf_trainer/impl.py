@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import numpy
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -35,7 +33,8 @@ class HFTrainerEngine:
 
     def __init__(self, run: Run, options: HFTrainerOptions) -> None:
         check_model(run)
-        with _random_state_kept(run), _processes_as_they_are(run):
+        # Trainer seeds: with that, dropout would not be that of other engines.
+        with keep_random_state(str(run.device)), _processes_as_they_are(run):
             self._trainer = LappedTrainer(run, training_arguments(run, options))
 
     def run(self, stopwatch: Stopwatch) -> None:
@@ -180,16 +179,6 @@ def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments
     # One process that sees several devices would spread every batch over all of them.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
-
-
-@contextlib.contextmanager
-def _random_state_kept(run: Run) -> Iterator[None]:
-    """Undo Trainer's seeding: with it, dropout would not be that of other engines."""
-    python_state, numpy_state = random.getstate(), numpy.random.get_state()
-    with keep_random_state(str(run.device)):
-        yield
-    random.setstate(python_state)
-    numpy.random.set_state(numpy_state)
 
 
 @contextlib.contextmanager

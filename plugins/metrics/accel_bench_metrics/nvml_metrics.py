@@ -118,13 +118,10 @@ def energy_joules(
 
     None when the readings do not cover that time, or when the counter went back.
     """
-    if len(times) < 2 or started < times[0] or ended > times[-1]:
+    values = [value for _, value in _readings(times, millijoules, started, ended)]
+    if not values or any(after < before for before, after in pairwise(values)):
         return None
-    inside = [value for at, value in zip(times, millijoules, strict=True) if started < at < ended]
-    first, last = (_between(times, millijoules, at) for at in (started, ended))
-    if any(b < a for a, b in pairwise([first, *inside, last])):
-        return None
-    return (last - first) / 1000
+    return (values[-1] - values[0]) / 1000
 
 
 def mean_watts(
@@ -134,13 +131,22 @@ def mean_watts(
 
     None when the readings do not cover that time.
     """
-    if len(times) < 2 or ended <= started or started < times[0] or ended > times[-1]:
+    points = _readings(times, watts, started, ended)
+    if not points or ended <= started:
         return None
-    inside = [(at, w) for at, w in zip(times, watts, strict=True) if started < at < ended]
-    ends = [(at, _between(times, watts, at)) for at in (started, ended)]
-    points = [ends[0], *inside, ends[1]]
     joules = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
     return joules / (ended - started)
+
+
+def _readings(
+    times: Sequence[float], values: Sequence[float], started: float, ended: float
+) -> list[tuple[float, float]]:
+    """Return readings with their times, and interpolated ends; empty if they do not cover it."""
+    if len(times) < 2 or started < times[0] or ended > times[-1]:
+        return []
+    inside = [(at, one) for at, one in zip(times, values, strict=True) if started < at < ended]
+    first, last = ((at, _between(times, values, at)) for at in (started, ended))
+    return [first, *inside, last]
 
 
 def _between(times: Sequence[float], values: Sequence[float], at: float) -> float:

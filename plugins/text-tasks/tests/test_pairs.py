@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from accel_bench_text_tasks.data.docstrings import Docstrings, DocstringsOptions
 from accel_bench_text_tasks.data.docstrings_impl import _pairs
-from accel_bench_text_tasks.data.pairs_impl import PairDataset, batches_of, evidence, special_ids
+from accel_bench_text_tasks.data.pairs_impl import PairDataset, evidence, special_ids
+from accel_bench_text_tasks.data.synthetic_pairs import PairOptions, SyntheticPairs
 from accel_bench_text_tasks.tasks.seq2seq_lm import Seq2SeqLM
 from tokenizers import Tokenizer
 
@@ -83,4 +84,4 @@ def test_a_model_that_takes_words_for_its_padding_is_refused(
     config = SimpleNamespace(vocab_size=10, pad_token_id=1, eos_token_id=2)
     run.unwrapped_model = SimpleNamespace(config=config)
     with pytest.raises(ScenarioError, match="the model has pad_token_id 1, eos_token_id 2, but"):
-        batches_of(run, "longest")
+        SyntheticPairs(PairOptions(padding="longest")).build_batches(run)

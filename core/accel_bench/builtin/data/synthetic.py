@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from accel_bench import Batch, Options, Plugin, Run, hookimpl
+from accel_bench import Options, Run, hookimpl
 from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.data_plugins import TokenData
 
 if TYPE_CHECKING:
     from accel_bench.modeling.data.batch_plan import Padding
@@ -71,7 +72,7 @@ class SyntheticOptions(Options):
         return self.maximum_token or self.vocab_size
 
 
-class Synthetic(Plugin[SyntheticOptions]):
+class Synthetic(TokenData[SyntheticOptions]):
     """Seeded made-up tokens, of one length or of log-normal ones; nothing is read or downloaded."""
 
     Options = SyntheticOptions
@@ -102,19 +103,6 @@ class Synthetic(Plugin[SyntheticOptions]):
         run.on_evidence(lambda: synthetic_impl.evidence(made, self.options))
         return made
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches; samples of several lengths are padded as the options say."""
-        from accel_bench.modeling.data import token_batches
-
-        return token_batches.batches_of(run, self._padding())
-
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the samples that are held out, padded as in training."""
-        from accel_bench.modeling.data import token_batches
-
-        return token_batches.evaluation_batches_of(run, self._padding())
-
-    def _padding(self) -> Padding:
+    def padding(self) -> Padding:
+        """Return `none` for samples of one length."""
         return "none" if self.options.lengths is None else self.options.padding

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
+from accel_bench import Experiment, Run, hookimpl
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import text_sources
+from accel_bench.modeling.data.data_plugins import TokenData
 from accel_bench.modeling.data.text_sources import home_path
 from accel_bench.modeling.data.tokenizer_options import TokenizerOptions
 
@@ -62,7 +63,7 @@ class TextOptions(TokenizerOptions):
         return text_sources.path_files(home_path(self.path), self.limit_bytes)
 
 
-class Text(Plugin[TextOptions]):
+class Text(TokenData[TextOptions]):
     """Real text: the standard library's sources, or files of yours; packed or padded."""
 
     Options = TextOptions
@@ -110,21 +111,8 @@ class Text(Plugin[TextOptions]):
         run.on_evidence(lambda: text_impl.evidence(folder, dataset, options))
         return dataset
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches; samples that are not packed are padded as the options say."""
-        from accel_bench.modeling.data import token_batches
-
-        return token_batches.batches_of(run, self._padding())
-
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the samples that are held out, padded as in training."""
-        from accel_bench.modeling.data import token_batches
-
-        return token_batches.evaluation_batches_of(run, self._padding())
-
-    def _padding(self) -> Padding:
+    def padding(self) -> Padding:
+        """Return `none` for packed samples."""
         return "none" if self.options.packing else self.options.padding
 
 

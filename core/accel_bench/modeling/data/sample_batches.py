@@ -56,7 +56,7 @@ def micro_batches(
     do not fill one step.
     """
     training = training_samples(samples, plan, "samples", more_samples)
-    return _collated(endless(training, plan, order), plan, collate)
+    return collated(endless(training, plan, order), plan, collate)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def batch_of(
     return Batch(pinned(tensors, plan), samples, tokens, supervised)
 
 
-def _collated(steps: Iterator[Integers], plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
+def collated(steps: Iterator[Integers], plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
+    """Yield this rank's micro-batches of the samples of each step."""
     first = 0
     for samples in steps:
         step, first = Step(samples, first), first + len(samples)

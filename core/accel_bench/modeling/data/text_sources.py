@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,18 +87,26 @@ def content_digest(files: list[TextFile]) -> str:
     return digest.hexdigest()
 
 
-def unusable(path: Path) -> str | None:
-    """Return why nothing can be read from `path`, in a sentence; None when it looks fine."""
+def unusable(
+    path: Path,
+    find: Callable[[Path], list[TextFile]] = lambda path: path_files(path, 1 << 62),
+    known: str = ", ".join(SUFFIXES),
+    tables: str = ".parquet",
+) -> str | None:
+    """Return why nothing can be read from `path`, in a sentence; None when it looks fine.
+
+    `find` returns the files that are read, `known` says which those are, and `tables` what messages
+    call those for which pyarrow is needed.
+    """
     if not path.exists():
         return f"data.path {str(path)!r} does not exist"
-    files = path_files(path, limit_bytes=1 << 62)
+    files = find(path)
     if not files:
-        known = ", ".join(SUFFIXES)
         return f"data.path {str(path)!r} holds nothing that can be read; known are {known}"
     if hidden := next((file for file in files if not os.access(file.path, os.R_OK)), None):
         return f"data.path: {str(hidden.path)!r} may not be read by this user"
-    if any(file.path.suffix == ".parquet" for file in files) and find_spec("pyarrow") is None:
-        return "reading .parquet needs pyarrow: pip install 'accel-bench[parquet]'"
+    if any(file.path.suffix in WHOLE for file in files) and find_spec("pyarrow") is None:
+        return f"reading {tables} needs pyarrow: pip install 'accel-bench[parquet]'"
     return None
 
 
@@ -224,27 +232,33 @@ def decode(file: TextFile) -> str:
         ) from error
 
 
-def _json_documents(file: TextFile, field: str) -> Iterator[str]:
-    """Yield one document from each line; one that the limit cut in two is dropped."""
+def json_rows(file: TextFile, example: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield place and keys of each line of JSON; one that the limit cut in two is left out.
+
+    Raises ScenarioError for a line that is no object; `example` says what one looks like.
+    """
     lines = decode(file).split("\n")
     if file.cut:
         lines.pop()
     for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield _json_document(line, field, f"{file.path}:{number}")
+        if not line.strip():
+            continue
+        where = f"{file.path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ScenarioError(f"{where}: not a JSON object: {error}") from error
+        if not isinstance(row, dict):
+            raise ScenarioError(f"{where}: not a JSON object{example}")
+        yield where, row
 
 
-def _json_document(line: str, field: str, where: str) -> str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"{where}: not a JSON object: {error}") from error
-    if not isinstance(row, dict):
-        raise ScenarioError(f'{where}: not a JSON object; a line looks like {{"{field}": "..."}}')
-    if field not in row:
-        known = ", ".join(sorted(row)[:20]) or "none"
-        raise ScenarioError(f"{where}: no key {field!r}; keys: {known}; set data.field")
-    return checked_text(row[field], field, where)
+def _json_documents(file: TextFile, field: str) -> Iterator[str]:
+    for where, row in json_rows(file, f'; a line looks like {{"{field}": "..."}}'):
+        if field not in row:
+            known = ", ".join(sorted(row)[:20]) or "none"
+            raise ScenarioError(f"{where}: no key {field!r}; keys: {known}; set data.field")
+        yield checked_text(row[field], field, where)
 
 
 def checked_text(value: Any, field: str, where: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field
 
-from accel_bench import Batch, Experiment, Run, hookimpl, model_config
+from accel_bench import Experiment, hookimpl, model_config
 from accel_bench_media.data.images import (
     ImageOptions,
     Pictures,
@@ -42,24 +42,7 @@ class Captions(Pictures[CaptionOptions]):
         if isinstance(vision, dict):
             yield from fitting_problems(self.options, vision.get("image_size"))
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches: images with captions, or with questions and answers as the task
-        says."""
+    def _impl(self) -> Any:
         from accel_bench_media.data import captions_impl
 
-        return captions_impl.batches_of(run, self.options)
-
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the images with texts that are held out."""
-        from accel_bench_media.data import captions_impl
-
-        return captions_impl.evaluation_batches_of(run, self.options)
-
-    @hookimpl
-    def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
-        """Return images, each with the longest text."""
-        from accel_bench_media.data import captions_impl
-
-        return captions_impl.simulated_batch(run, self.options, micro_batch_size)
+        return captions_impl

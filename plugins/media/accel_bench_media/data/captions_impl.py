@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,8 @@ import torch
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
-from accel_bench.modeling.data.sample_batches import (
-    Collate,
-    SampleEvaluation,
-    Step,
-    batch_of,
-    micro_batches,
-)
-from accel_bench.modeling.data.token_batches import IGNORED_LABEL, evaluation_plan, plan_of
+from accel_bench.modeling.data.sample_batches import Collate, Step, batch_of
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL
 from accel_bench_media.data.captions import CaptionOptions
 from accel_bench_media.data.images import fitting_problems
 from accel_bench_media.data.images_impl import ImageDataset, black, made_up_names
@@ -81,19 +75,6 @@ class Collator:
         return batch_of(tensors, self.plan, counts, in_step)
 
 
-def batches_of(run: Run, options: CaptionOptions) -> Iterator[Batch]:
-    """Yield micro-batches as the run's task needs them. Raises ScenarioError where they cannot."""
-    plan = plan_of(run, "none")
-    collate = _collate_of(run, options, plan)
-    return micro_batches(len(run.dataset), plan, collate, more_samples="raise data.samples")
-
-
-def evaluation_batches_of(run: Run, options: CaptionOptions) -> SampleEvaluation:
-    """Return the batches of held-out images with texts that the run's rank evaluates."""
-    plan, samples = evaluation_plan(run, "none")
-    return SampleEvaluation(samples, plan, _collate_of(run, options, plan))
-
-
 def simulated_batch(run: Run, options: CaptionOptions, images: int) -> Batch:
     """Return a micro-batch of black images with texts of zeros."""
     names = options.names() or made_up_names(options.classes, run.scenario.data.seed)
@@ -109,7 +90,8 @@ def simulated_batch(run: Run, options: CaptionOptions, images: int) -> Batch:
     return Batch(tensors, images, TokenCounts(processed, processed, supervised), supervised)
 
 
-def _collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
+def collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
+    """Return what makes batches for the run's task. Raises ScenarioError where it cannot."""
     texts = _texts(run, options, run.dataset.names)
     dtype = getattr(torch, run.scenario.model.dtype)
     collator = Collator(run.dataset, plan, *texts, dtype)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl, model_config
+from accel_bench import Experiment, Options, Run, hookimpl, model_config
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.text_sources import home_path
+from accel_bench_media.data.media_data import MediaData
 
 if TYPE_CHECKING:
     from accel_bench_media.data.images_impl import ImageDataset
@@ -84,7 +85,7 @@ class ImageOptions(Options):
 ImageOptionsT = TypeVar("ImageOptionsT", bound=ImageOptions)
 
 
-class Pictures(Plugin[ImageOptionsT]):
+class Pictures(MediaData[ImageOptionsT]):
     """Base of data plugins of images that are drawn, or made up."""
 
     def fingerprint(self, experiment: Experiment) -> str | None:
@@ -123,33 +124,10 @@ class Images(Pictures[ImageOptions]):
         yield from fitting_problems(self.options, config.get("image_size"))
         yield from label_problems(self.options, config.get("num_labels"))
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches of `pixel_values` and `labels`; what is counted are images."""
+    def _impl(self) -> Any:
         from accel_bench_media.data import images_impl
 
-        config = getattr(run.unwrapped_model, "config", None)
-        size, labels = getattr(config, "image_size", None), getattr(config, "num_labels", None)
-        for problem in (
-            *fitting_problems(self.options, size),
-            *label_problems(self.options, labels),
-        ):
-            raise ScenarioError(problem)
-        return images_impl.batches_of(run)
-
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the images that are held out."""
-        from accel_bench_media.data import images_impl
-
-        return images_impl.evaluation_batches_of(run)
-
-    @hookimpl
-    def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
-        """Return images, with a label each."""
-        from accel_bench_media.data import images_impl
-
-        return images_impl.simulated_batch(run, self.options, micro_batch_size)
+        return images_impl
 
 
 def drawing_problems(options: ImageOptions) -> Iterator[str]:

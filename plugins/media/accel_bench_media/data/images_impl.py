@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,16 +13,10 @@ import numpy.typing as npt
 import torch
 
 from accel_bench import Batch, Run, TokenCounts
+from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
-from accel_bench.modeling.data.sample_batches import (
-    Collate,
-    SampleEvaluation,
-    Step,
-    batch_of,
-    micro_batches,
-)
-from accel_bench.modeling.data.token_batches import evaluation_plan, plan_of
-from accel_bench_media.data.images import ImageOptions
+from accel_bench.modeling.data.sample_batches import Collate, Step, batch_of
+from accel_bench_media.data.images import ImageOptions, fitting_problems, label_problems
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -139,19 +132,6 @@ def _fill(options: ImageOptions, seed: int, folder: Path) -> None:
     np.save(folder / "pixels.npy", np.stack(images)[:, None], allow_pickle=False)
 
 
-def batches_of(run: Run) -> Iterator[Batch]:
-    """Yield micro-batches of images in the dtype of the model's weights, with their labels."""
-    plan = plan_of(run, "none")
-    collate = _collate_of(run, plan)
-    return micro_batches(len(run.dataset), plan, collate, more_samples="raise data.samples")
-
-
-def evaluation_batches_of(run: Run) -> SampleEvaluation:
-    """Return the batches of held-out images that the run's rank evaluates."""
-    plan, samples = evaluation_plan(run, "none")
-    return SampleEvaluation(samples, plan, _collate_of(run, plan))
-
-
 def simulated_batch(run: Run, options: ImageOptions, images: int) -> Batch:
     """Return a micro-batch of black images."""
     labels = torch.zeros(images, dtype=torch.long)
@@ -166,7 +146,15 @@ def black(run: Run, options: ImageOptions, shape: tuple[int, ...]) -> torch.Tens
     return torch.zeros((*shape, CHANNELS, size, size), dtype=dtype)
 
 
-def _collate_of(run: Run, plan: BatchPlan) -> Collate:
+def collate_of(run: Run, options: ImageOptions, plan: BatchPlan) -> Collate:
+    """Return what makes batches of images in the dtype of the model's weights, with their labels.
+
+    Raises ScenarioError for images that do not fit the model.
+    """
+    config = getattr(run.unwrapped_model, "config", None)
+    size, labels = (getattr(config, key, None) for key in ("image_size", "num_labels"))
+    for problem in (*fitting_problems(options, size), *label_problems(options, labels)):
+        raise ScenarioError(problem)
     return partial(_collate, run.dataset, plan, getattr(torch, run.scenario.model.dtype))
 
 

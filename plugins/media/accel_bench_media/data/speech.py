@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from accel_bench import Batch, Experiment, Options, Plugin, Run, hookimpl
+from accel_bench import Experiment, Options, Run, hookimpl
 from accel_bench.modeling.data import text_sources
+from accel_bench_media.data.media_data import MediaData
 
 if TYPE_CHECKING:
+    from accel_bench.modeling.data.batch_plan import BatchPlan, Order, Padding
     from accel_bench_media.data.speech_impl import SpeechDataset
 
 SPEAKER = "espeak-ng"
@@ -63,10 +66,11 @@ class SpeechOptions(Options):
         return self
 
 
-class Speech(Plugin[SpeechOptions]):
+class Speech(MediaData[SpeechOptions]):
     """Seeded tones, or real sentences that a speech synthesizer speaks; nothing is downloaded."""
 
     Options = SpeechOptions
+    _more_samples = "raise data.samples, or data.max_audio_len"
     tasks = frozenset({"ctc", "speech-pretraining", "speech-seq2seq"})
 
     def fingerprint(self, experiment: Experiment) -> str | None:
@@ -102,26 +106,19 @@ class Speech(Plugin[SpeechOptions]):
         run.on_evidence(dataset.evidence)
         return dataset
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches as the task needs them; what is counted are audio samples."""
+    def padding(self) -> Padding:
+        """Return the padding of the options."""
+        return self.options.padding
+
+    def _impl(self) -> Any:
         from accel_bench_media.data import speech_batches_impl
 
-        return speech_batches_impl.batches_of(run, self.options)
+        return speech_batches_impl
 
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the utterances that are held out."""
-        from accel_bench_media.data import speech_batches_impl
-
-        return speech_batches_impl.evaluation_batches_of(run, self.options)
-
-    @hookimpl
-    def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
-        """Return utterances of `max_audio_len` as the task needs them."""
-        from accel_bench_media.data import speech_simulated_impl
-
-        return speech_simulated_impl.simulated_batch(run, self.options, micro_batch_size)
+    def _order(self, run: Run, plan: BatchPlan) -> Order | None:
+        if not self.options.bucketing:
+            return None
+        return partial(self._impl().bucketed, run.dataset.lengths, plan)
 
 
 def speaker_version() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -13,17 +13,11 @@ import torch
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.errors import ScenarioError
-from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, Order, sample_order
-from accel_bench.modeling.data.sample_batches import (
-    Collate,
-    SampleEvaluation,
-    Step,
-    batch_of,
-    micro_batches,
-)
-from accel_bench.modeling.data.token_batches import IGNORED_LABEL, evaluation_plan, plan_of
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, sample_order
+from accel_bench.modeling.data.sample_batches import Collate, Step, batch_of
+from accel_bench.modeling.data.token_batches import IGNORED_LABEL
 from accel_bench_media.data.speech import SpeechOptions
-from accel_bench_media.data.speech_impl import SAMPLING_RATE, SpeechDataset
+from accel_bench_media.data.speech_impl import SAMPLING_RATE, TONE_SAMPLES, SpeechDataset
 
 Waveform: TypeAlias = npt.NDArray[np.float32]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -134,22 +128,6 @@ class Collator:
         counts = TokenCounts(counts.processed, counts.real, supervised)
         return batch_of(tensors, self.plan, counts, in_step)
 
-    def order(self, utterances: Integers, epoch: int) -> Integers:
-        """Return utterances such that those of a step have similar lengths.
-
-        Sorted are those of a few steps, which follow one another in an order of their own.
-        """
-        size = self.plan.global_batch_size
-        samples = utterances[sample_order(len(utterances), self.plan.seed, epoch)]
-        steps: list[Integers] = []
-        for first in range(0, len(samples), size * BUCKET_STEPS):
-            some = samples[first : first + size * BUCKET_STEPS]
-            by_length = some[np.argsort(self.dataset.lengths[some], kind="stable")]
-            whole = len(by_length) // size * size
-            steps += np.split(by_length[:whole], max(1, whole // size))
-        shuffled = sample_order(len(steps), self.plan.seed, epoch)
-        return np.concatenate([steps[number] for number in shuffled])
-
     def _mask(self, index: int, place: int, frames: int | None = None) -> Mask:
         """Return which frames of an utterance are hidden at its place, padded to some frames.
 
@@ -183,36 +161,10 @@ class Collator:
         return found
 
 
-def batches_of(run: Run, options: SpeechOptions) -> Iterator[Batch]:
-    """Yield micro-batches as the run's task needs them.
-
-    Raises ScenarioError for utterances that the model cannot take.
-    """
-    collator = _collator_of(run, options, plan_of(run, options.padding))
-    order: Order | None = collator.order if options.bucketing else None
-    return micro_batches(
-        len(run.dataset),
-        collator.plan,
-        _collate_of(run, collator),
-        more_samples="raise data.samples, or data.max_audio_len",
-        order=order,
-    )
-
-
-def evaluation_batches_of(run: Run, options: SpeechOptions) -> SampleEvaluation:
-    """Return the batches of held-out utterances that the run's rank evaluates."""
-    plan, samples = evaluation_plan(run, options.padding)
-    return SampleEvaluation(samples, plan, _collate_of(run, _collator_of(run, options, plan)))
-
-
-def _collator_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collator:
-    config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
-    return Collator(run.dataset, options, plan, config, dtype)
-
-
-def _collate_of(run: Run, collator: Collator) -> Collate:
+def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
     """Return what makes batches for the run's task. Raises ScenarioError where it cannot."""
-    config = collator.config
+    config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
+    collator = Collator(run.dataset, options, plan, config, dtype)
     if run.scenario.task.use == "ctc":
         check_frames(run.dataset, config)
         return collator.transcribed
@@ -220,6 +172,23 @@ def _collate_of(run: Run, collator: Collator) -> Collate:
         check_masks(run.dataset, config)
         return collator.masked
     return collator.log_mel(feature_extractor(run.dataset, config))
+
+
+def bucketed(lengths: Integers, plan: BatchPlan, utterances: Integers, epoch: int) -> Integers:
+    """Return utterances such that those of a step have similar lengths.
+
+    Sorted are those of a few steps, which follow one another in an order of their own.
+    """
+    size = plan.global_batch_size
+    samples = utterances[sample_order(len(utterances), plan.seed, epoch)]
+    steps: list[Integers] = []
+    for first in range(0, len(samples), size * BUCKET_STEPS):
+        some = samples[first : first + size * BUCKET_STEPS]
+        by_length = some[np.argsort(lengths[some], kind="stable")]
+        whole = len(by_length) // size * size
+        steps += np.split(by_length[:whole], max(1, whole // size))
+    shuffled = sample_order(len(steps), plan.seed, epoch)
+    return np.concatenate([steps[number] for number in shuffled])
 
 
 def normalized(waveform: Waveform) -> Waveform:
@@ -292,3 +261,51 @@ def feature_extractor(dataset: SpeechDataset, config: Any) -> Any:
             "lower data.max_audio_len"
         )
     return WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=seconds)
+
+
+def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:
+    """Return utterances of `max_audio_len` with what the run's task has beside them."""
+    config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
+    samples, written = options.max_audio_len, longest_text(options)
+    heard = samples
+    if run.scenario.task.use == "speech-seq2seq":
+        shapes = _features(config, utterances, written + 1)
+        heard = HOP * FRAMES_IN_POSITION * config.max_source_positions
+    else:
+        shapes = {name: (utterances, samples) for name in ("input_values", "attention_mask")}
+    if run.scenario.task.use == "ctc":
+        shapes["labels"] = (utterances, written)
+    tensors = {name: _zeros(name, shape, dtype) for name, shape in shapes.items()}
+    if run.scenario.task.use == "speech-pretraining":
+        tensors |= _hidden(config, utterances, samples)
+    supervised = utterances * written
+    counts = TokenCounts(utterances * heard, utterances * samples, supervised)
+    return Batch(tensors, utterances, counts, supervised)
+
+
+def longest_text(options: SpeechOptions) -> int:
+    """Return the characters that are said in the longest utterance, at most."""
+    shortest, longest = TONE_SAMPLES
+    return max(1, options.max_audio_len // (longest if options.source == "tones" else shortest))
+
+
+def _features(config: Any, utterances: int, tokens: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of log-mel features and of what is said."""
+    frames = FRAMES_IN_POSITION * config.max_source_positions
+    text = (utterances, min(tokens, config.max_target_positions))
+    features = (utterances, config.num_mel_bins, frames)
+    return {"input_features": features, "decoder_input_ids": text, "labels": text}
+
+
+def _hidden(config: Any, utterances: int, samples: int) -> Mapping[str, torch.Tensor]:
+    """Return which frames are hidden, and the others that each is told from."""
+    frames = (utterances, int(frames_of(config, samples)))
+    return {
+        "mask_time_indices": torch.zeros(frames, dtype=torch.bool),
+        "sampled_negative_indices": torch.zeros((*frames, config.num_negatives), dtype=torch.long),
+    }
+
+
+def _zeros(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    values = name in ("input_values", "input_features")
+    return torch.zeros(shape, dtype=dtype if values else torch.long)

@@ -15,17 +15,9 @@ from accel_bench import (
     Options,
     Run,
     Scenario,
-    Task,
     hookimpl,
-    model_config,
 )
-from accel_bench_media.tasks.speech import (
-    AUDIO_SAMPLES,
-    augmentation,
-    dropped_layers,
-    held_waveforms,
-    refuse_dropped_layers,
-)
+from accel_bench_media.tasks.speech import SpeechTask, held_waveforms
 
 LONGEST_WARMUP = 30
 """Steps after which a warm-up of `auto` length ends at the latest."""
@@ -43,20 +35,14 @@ class CTCOptions(Options):
     number that no step of the run reaches it does not train; anything between is refused."""
 
 
-class CTC(Task[CTCOptions]):
+class CTC(SpeechTask[CTCOptions]):
     """Trains speech encoders by connectionist temporal classification (Graves et al. 2006).
 
     The loss is that of utterances over their characters. What is counted are audio samples.
     """
 
     Options = CTCOptions
-    counts = AUDIO_SAMPLES
     model_class = "AutoModelForCTC"
-    families = frozenset({"audio"})
-
-    def random_operations(self, model: Any) -> str:
-        """Return `SpecAugment` where the model's configuration asks for it."""
-        return augmentation(model)
 
     def held(self, batch: Batch) -> Held:
         """Return the audio samples of a batch; characters are supervised."""
@@ -79,13 +65,13 @@ class CTC(Task[CTCOptions]):
                 f"alike: set measure.warmup to {frozen + 1} or more to measure steps in which it "
                 f"trains, or freeze it for {steps} or more to measure steps in which it does not"
             )
-        yield from dropped_layers(model_config(scenario.model) or {})
+        yield from super().check_scenario(experiment)
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
         """Freeze what the options say, before the optimizer is built."""
+        super().accelerate_model(run)
         model, frozen = run.model, self.options.freeze_encoder_for_n_steps
-        refuse_dropped_layers(model)
         if self._thaws(run.scenario):
             run.trains_from = frozen
         elif frozen:

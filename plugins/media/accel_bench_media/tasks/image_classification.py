@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from accel_bench import Batch, Held, Loss, Options, Run, Task, hookimpl
 
 
@@ -23,12 +20,6 @@ class ImageClassification(Task[Options]):
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
         """Return the cross-entropy."""
-        return classification_loss
+        from accel_bench.modeling.losses import labelled_loss
 
-
-def classification_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the sum of the cross-entropies of images, divided by the images of the step."""
-    from accel_bench.modeling.losses import token_loss
-
-    logits = model(pixel_values=inputs["pixel_values"]).logits
-    return token_loss(logits, inputs["labels"], supervised_in_step)
+        return labelled_loss

@@ -7,14 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from accel_bench import Batch, Experiment, Held, Loss, Options, Run, Task, hookimpl, model_config
+from accel_bench import Batch, Experiment, Held, Loss, Options, Run, hookimpl, model_config
 from accel_bench.errors import ScenarioError
-from accel_bench_media.tasks.speech import (
-    AUDIO_SAMPLES,
-    dropped_layers,
-    held_waveforms,
-    refuse_dropped_layers,
-)
+from accel_bench_media.tasks.speech import SpeechTask, held_waveforms
 
 
 class SpeechPretrainingOptions(Options):
@@ -25,7 +20,7 @@ class SpeechPretrainingOptions(Options):
     of an utterance is hidden, as in Baevski et al."""
 
 
-class SpeechPretraining(Task[SpeechPretrainingOptions]):
+class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
     """Trains wav2vec 2.0 without transcripts (Baevski et al. 2020, arXiv:2006.11477).
 
     The loss, contrastive and of diversity, is over the hidden frames. What is counted are audio
@@ -33,9 +28,7 @@ class SpeechPretraining(Task[SpeechPretrainingOptions]):
     """
 
     Options = SpeechPretrainingOptions
-    counts = AUDIO_SAMPLES
     model_class = "AutoModelForPreTraining"
-    families = frozenset({"audio"})
     batch_dependent = True
 
     def adjust_model(self, model: Any) -> None:
@@ -58,14 +51,8 @@ class SpeechPretraining(Task[SpeechPretrainingOptions]):
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
         """Refuse layers that are left out by chance, and a model that cannot hide anything."""
-        config = model_config(experiment.scenario.model) or {}
-        yield from dropped_layers(config)
-        yield from without_embedding(config)
-
-    @hookimpl
-    def accelerate_model(self, run: Run) -> None:
-        """Refuse what the plan could not know."""
-        refuse_dropped_layers(run.model)
+        yield from super().check_scenario(experiment)
+        yield from without_embedding(model_config(experiment.scenario.model) or {})
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:

@@ -28,23 +28,30 @@ NOT_TOKENS = {
 S = TypeVar("S")
 
 
-def cached(run: Run, kind: str, options: ConversationOptions, fill: Callable[[Path], None]) -> Path:
+OptionsT = TypeVar("OptionsT", bound=ConversationOptions)
+
+
+def cached(
+    run: Run, kind: str, options: OptionsT, fill: Callable[[Path, OptionsT, int], None]
+) -> Path:
     """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
 
-    `fill` writes them when they are new. What comes after (sequence length, packing and padding) is
-    no part of the key.
+    `fill` writes them when they are new, by the options and the seed of the data. What comes after
+    (sequence length, packing and padding) is no part of the key. Raises ScenarioError when rows,
+    tokenizer or template cannot be used.
     """
+    seed = run.scenario.data.seed
     templates = ("plain", "tokenizer", None)
     named = options.chat_template if options.chat_template in templates else "file"
     key: dict[str, Any] = {
         "form": CACHE_FORM,
         "options": options.model_dump(mode="json", exclude=NOT_TOKENS),
         "chat_template": named,
-        "content": options.content_fingerprint(run.scenario.data.seed),
+        "content": options.content_fingerprint(seed),
         "tokenizers": tokenizers.__version__,
         "transformers": transformers.__version__,
     }
-    return run.cache(kind, key, fill)
+    return run.cache(kind, key, lambda folder: fill(folder, options, seed))
 
 
 def save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: dict[str, Any]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, model_validator
 
-from accel_bench import Batch, Experiment, Plugin, Run, hookimpl
+from accel_bench import Experiment, Plugin, Run, hookimpl
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import text_sources
+from accel_bench.modeling.data.data_plugins import TokenData
 from accel_bench.modeling.data.text_sources import TextFile, content_digest, home_path
 from accel_bench.modeling.data.tokenizer_options import TokenizerOptions, file_of
 from accel_bench_text_tasks.data import row_sources, synthetic_rows
@@ -174,9 +175,19 @@ ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions
 class Conversations(Plugin[ConversationOptionsT]):
     """Base of data plugins of prompts and answers: they differ in what a sample is."""
 
+    _kind: str
+    """Name of the folder of caches."""
+
     def _impl(self) -> Any:
-        """Return the module that has `tokenized`, of a run, and `load`, of the folder of that."""
+        """Return the module that has `fill`, which writes a folder of the cache, and `load`."""
         raise NotImplementedError
+
+    def _tokenized(self, run: Run) -> tuple[ConversationOptionsT, Path]:
+        """Return the options for the run's model, and the folder of the cache; fill it when new."""
+        from accel_bench_text_tasks.data.conversations_cache_impl import cached
+
+        options = self.options.of_model(run)
+        return options, cached(run, self._kind, options, self._impl().fill)
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of rows, tokenizer and template; None when they cannot be read."""
@@ -193,23 +204,23 @@ class Conversations(Plugin[ConversationOptionsT]):
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
         """Render and tokenize in a process that is not measured."""
-        self._impl().tokenized(run, self.options.of_model(run))
+        self._tokenized(run)
 
     @hookimpl
     def load_data(self, run: Run) -> Any:
         """Map the tokens into memory; tokenize first where that was not prepared."""
-        options = self.options.of_model(run)
-        folder = self._impl().tokenized(run, options)
+        options, folder = self._tokenized(run)
         loaded = self._impl().load(folder, options, run.scenario.data.sequence_length)
         run.on_evidence(loaded.evidence)
         return loaded.dataset
 
 
-class Instructions(Conversations[InstructionsOptions]):
+class Instructions(Conversations[InstructionsOptions], TokenData[InstructionsOptions]):
     """Prompts with answers, or conversations by a chat template; the loss on the answers."""
 
     Options = InstructionsOptions
     tasks = frozenset({"causal-lm"})
+    _kind = "instructions"
 
     def _impl(self) -> Any:
         from accel_bench_text_tasks.data import instructions_impl
@@ -221,21 +232,8 @@ class Instructions(Conversations[InstructionsOptions]):
         """Return the tokens of each prompt with its answer."""
         from accel_bench.modeling.data import token_batches
 
-        return token_batches.kept_lengths(self._impl().tokenized(run, self.options.of_model(run)))
+        return token_batches.kept_lengths(self._tokenized(run)[1])
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches; samples that are not packed are padded as the options say."""
-        from accel_bench.modeling.data import token_batches
-
-        return token_batches.batches_of(run, self._padding())
-
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the samples that are held out, padded as in training."""
-        from accel_bench.modeling.data import token_batches
-
-        return token_batches.evaluation_batches_of(run, self._padding())
-
-    def _padding(self) -> Padding:
+    def padding(self) -> Padding:
+        """Return `none` for packed samples."""
         return "none" if self.options.packing else self.options.padding

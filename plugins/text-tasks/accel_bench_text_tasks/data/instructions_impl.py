@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from accel_bench import Run
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.token_batches import TokenDataset, supervised_lengths, windows
 from accel_bench_text_tasks.data.conversations_cache_impl import (
-    cached,
     limit_note,
     save,
     within_limit,
@@ -103,15 +101,6 @@ class Loaded(NamedTuple):
             "tokenizer": options.tokenizer_name(),
             "constant_length": options.packing or options.padding == "max_length",
         }
-
-
-def tokenized(run: Run, options: InstructionsOptions) -> Path:
-    """Return the cached folder, as `conversations_cache_impl.cached` says; fill it when it is new.
-
-    Raises ScenarioError when rows, tokenizer or template cannot be used.
-    """
-    seed = run.scenario.data.seed
-    return cached(run, "instructions", options, lambda folder: fill(folder, options, seed))
 
 
 def fill(folder: Path, options: InstructionsOptions, seed: int) -> None:

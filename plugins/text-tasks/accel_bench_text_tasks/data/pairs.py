@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from accel_bench import Batch, Options, Plugin, Run, hookimpl
+from accel_bench import Batch, Options, Run, hookimpl
+from accel_bench.modeling.data.data_plugins import SampleData
 
 if TYPE_CHECKING:
+    from accel_bench.modeling.data.batch_plan import BatchPlan, Padding
+    from accel_bench.modeling.data.sample_batches import Collate
     from accel_bench_text_tasks.data.pairs_impl import PairDataset
-
-PairPadding = Literal["max_length", "longest"]
-"""To `data.sequence_length`, or to the longest of the micro-batch."""
 
 
 class PairOptions(Options):
     """Options that all data of pairs have."""
 
-    padding: PairPadding = "max_length"
+    padding: Literal["max_length", "longest"] = "max_length"
     """Pad to `data.sequence_length`, or to the longest of the micro-batch."""
 
     vocab_size: int = Field(2048, ge=262, le=10_000_000)
@@ -32,7 +31,7 @@ class PairOptions(Options):
 OptionsT = TypeVar("OptionsT", bound=PairOptions)
 
 
-class Pairs(Plugin[OptionsT]):
+class Pairs(SampleData[OptionsT]):
     """Base of data plugins of pairs: `_dataset` makes them."""
 
     @hookimpl
@@ -44,19 +43,15 @@ class Pairs(Plugin[OptionsT]):
         run.on_evidence(lambda: pairs_impl.evidence(dataset, self.options.padding))
         return dataset
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches in the form that the task reads."""
+    def padding(self) -> Padding:
+        """Return the padding of the options."""
+        return self.options.padding
+
+    def collate(self, run: Run, plan: BatchPlan) -> Collate:
+        """Return what makes batches in the form that the task reads."""
         from accel_bench_text_tasks.data import pairs_impl
 
-        return pairs_impl.batches_of(run, self.options.padding)
-
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the pairs that are held out, in the same form."""
-        from accel_bench_text_tasks.data import pairs_impl
-
-        return pairs_impl.evaluation_batches_of(run, self.options.padding)
+        return pairs_impl.collate_of(run, plan)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tokenizers
@@ -14,17 +14,17 @@ from tokenizers import Tokenizer
 
 from accel_bench import Batch, Run, TokenCounts, model_config
 from accel_bench.errors import ScenarioError
-from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, shares_of, steps
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
 from accel_bench.modeling.data.token_batches import (
     IGNORED_LABEL,
     Tokens,
     check_vocabulary,
-    evaluation_plan,
     pinned,
-    plan_of,
-    without_labels,
 )
 from accel_bench.modeling.data.tokenizing import train_bpe
+
+if TYPE_CHECKING:
+    from accel_bench.modeling.data.sample_batches import Collate, Step
 
 PAD, END = "<|pad|>", "<|endoftext|>"
 """Tokens of padding, and behind each text."""
@@ -81,6 +81,11 @@ class PairDataset:
         """Tokens of the first of each pair, shape (pairs,)."""
         return self._cut(self.bounds[:, 1] - self.bounds[:, 0])
 
+    @property
+    def second_lengths(self) -> Integers:
+        """Tokens of the second of each pair, shape (pairs,)."""
+        return self._cut(self.bounds[:, 3] - self.bounds[:, 2])
+
     def pair(self, index: int) -> tuple[Tokens, Tokens]:
         """Return both sequences of a pair. One that is too long keeps its last token, its end."""
         first, end, second, last = self.bounds[index]
@@ -88,8 +93,7 @@ class PairDataset:
 
     def counted(self) -> tuple[int, int]:
         """Return the tokens of the first and of the second of all pairs."""
-        second = self._cut(self.bounds[:, 3] - self.bounds[:, 2])
-        return int(self.lengths.sum()), int(second.sum())
+        return int(self.lengths.sum()), int(self.second_lengths.sum())
 
     def cut(self) -> int:
         """Return the pairs of which one sequence is too long."""
@@ -109,43 +113,23 @@ class PairDataset:
         return np.minimum(lengths, self.sequence_length)
 
 
-def batches_of(run: Run, padding: Literal["max_length", "longest"]) -> Iterator[Batch]:
-    """Yield micro-batches of `run.dataset` for the run's rank in the form of its task, without end.
+def collate_of(run: Run, plan: BatchPlan) -> Collate:
+    """Return what makes micro-batches of `run.dataset` in the form of the run's task.
 
-    Raises ScenarioError at once where the task reads no pairs, or the model lacks token ids.
+    Raises ScenarioError where the task reads no pairs, or the model lacks token ids.
     """
-    form = _form_of(run)
+    form, dataset = _form_of(run), run.dataset
     check_vocabulary(run)
     if hasattr(run.unwrapped_model, "config"):
-        _check_special_tokens(run.unwrapped_model.config, run.dataset, form)
-    return _batches(run.dataset, plan_of(run, padding), form)
+        _check_special_tokens(run.unwrapped_model.config, dataset, form)
+    make = _with_labels if form == "labels" else _stacked
 
+    def collate(samples: Integers, step: Step) -> Batch:
+        of_step = dataset.second_lengths[step.samples]
+        supervised = len(of_step) if form == "stacked" else int(of_step.sum())
+        return make([dataset.pair(int(one)) for one in samples], dataset, plan, supervised)
 
-@dataclass(frozen=True)
-class PairEvaluation:
-    """Batches of held-out pairs for one rank, as `build_evaluation_batches` returns them."""
-
-    dataset: PairDataset
-
-    samples: Integers
-    """Pairs that the model is evaluated on, over all ranks, shape (pairs,)."""
-
-    plan: BatchPlan
-    form: str
-
-    def __iter__(self) -> Iterator[Batch]:
-        collate = _with_labels if self.form == "labels" else _stacked
-        pairs = [self.dataset.pair(int(index)) for index in self.samples]
-        supervised = _supervised(pairs, self.form)
-        for mine, counts in shares_of(pairs, self.plan):
-            batch = collate(mine, self.dataset, self.plan, supervised)
-            yield batch if counts else without_labels(batch)
-
-
-def evaluation_batches_of(run: Run, padding: Literal["max_length", "longest"]) -> PairEvaluation:
-    """Return the batches of held-out pairs that the run's rank evaluates, as its scenario says."""
-    plan, samples = evaluation_plan(run, padding)
-    return PairEvaluation(run.dataset, samples, plan, _form_of(run))
+    return collate
 
 
 def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
@@ -191,20 +175,6 @@ def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
             f"model.overrides to {{pad_token_id: {PAD_ID}, bos_token_id: {END_ID}, eos_token_id: "
             f"{END_ID}, decoder_start_token_id: {END_ID}}}"
         )
-
-
-def _supervised(pairs: Sequence[tuple[Tokens, Tokens]], form: str) -> int:
-    return len(pairs) if form == "stacked" else sum(len(second) for _, second in pairs)
-
-
-def _batches(dataset: PairDataset, plan: BatchPlan, form: str) -> Iterator[Batch]:
-    collate = _with_labels if form == "labels" else _stacked
-    for step in steps(dataset, plan):
-        pairs = [dataset.pair(int(index)) for index in step]
-        supervised = _supervised(pairs, form)
-        mine, size = pairs[plan.rank :: plan.data_parallel], plan.micro_batch_size
-        for start in range(0, len(mine), size):
-            yield collate(mine[start : start + size], dataset, plan, supervised)
 
 
 def _with_labels(
@@ -265,7 +235,7 @@ def tokenized(
     settings = replace(settings, ids=special_ids(model_config(run.scenario.model) or {}))
     whole = {
         "form": CACHE_FORM,
-        "settings": settings.key(),
+        "settings": asdict(settings),
         "tokenizers": tokenizers.__version__,
         **key,
     }
@@ -284,14 +254,6 @@ class Settings:
 
     ids: tuple[int, int] = (PAD_ID, END_ID)
     """Ids of padding and of the token behind each text."""
-
-    def key(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "vocab_size": self.vocab_size,
-            "before": list(self.before),
-            "ids": list(self.ids),
-        }
 
 
 def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from accel_bench import Batch, Run, hookimpl
+from accel_bench.modeling.data.data_plugins import SampleData
 from accel_bench_text_tasks.data.instructions import ConversationOptions, Conversations
+
+if TYPE_CHECKING:
+    from accel_bench.modeling.data.batch_plan import BatchPlan, Padding
+    from accel_bench.modeling.data.sample_batches import Collate
 
 
 class PreferencesOptions(ConversationOptions):
@@ -26,11 +31,12 @@ class PreferencesOptions(ConversationOptions):
         return (*self.prompts, self.chosen, self.rejected)
 
 
-class Preferences(Conversations[PreferencesOptions]):
+class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptions]):
     """Pairs of answers to a prompt, of which one is preferred; a pair is a sample."""
 
     Options = PreferencesOptions
     tasks = frozenset({"dpo"})
+    _kind = "preferences"
 
     def _impl(self) -> Any:
         from accel_bench_text_tasks.data import preferences_impl
@@ -40,18 +46,15 @@ class Preferences(Conversations[PreferencesOptions]):
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
         """Return the tokens of the longer sequence of each pair."""
-        folder = self._impl().tokenized(run, self.options.of_model(run))
-        return self._impl().kept_lengths(folder)
+        return self._impl().kept_lengths(self._tokenized(run)[1])
 
-    @hookimpl
-    def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield micro-batches of pairs: first the chosen sequences, then the rejected ones."""
-        return self._impl().pair_batches(run, self.options.padding)
+    def padding(self) -> Padding:
+        """Return the padding of the options."""
+        return self.options.padding
 
-    @hookimpl
-    def build_evaluation_batches(self, run: Run) -> Iterable[Batch]:
-        """Return the batches of the pairs that are held out, in the same form."""
-        return self._impl().evaluation_batches_of(run, self.options.padding)
+    def collate(self, run: Run, plan: BatchPlan) -> Collate:
+        """Return what makes batches: first the chosen sequences, then the rejected ones."""
+        return self._impl().collate_of(run, plan)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:

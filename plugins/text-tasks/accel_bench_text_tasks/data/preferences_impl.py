@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import batch_plan, token_batches
-from accel_bench.modeling.data.batch_plan import BatchPlan, Integers, Padding
+from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
 from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
 from accel_bench_text_tasks.data.conversations_cache_impl import (
-    cached,
     limit_note,
     save,
     within_limit,
@@ -42,6 +41,9 @@ from accel_bench_text_tasks.data.row_sources import (
     value_of,
 )
 from accel_bench_text_tasks.data.synthetic_rows import synthetic_rows
+
+if TYPE_CHECKING:
+    from accel_bench.modeling.data.sample_batches import Collate
 
 
 class Pair(NamedTuple):
@@ -159,15 +161,6 @@ class Loaded(NamedTuple):
         }
 
 
-def tokenized(run: Run, options: PreferencesOptions) -> Path:
-    """Return the cached folder, as `conversations_cache_impl.cached` says; fill it when it is new.
-
-    Raises ScenarioError when rows, tokenizer or template cannot be used.
-    """
-    seed = run.scenario.data.seed
-    return cached(run, "preferences", options, lambda folder: fill(folder, options, seed))
-
-
 def fill(folder: Path, options: PreferencesOptions, seed: int) -> None:
     """Read or make up rows, render, tokenize and write everything into an empty folder."""
     read, limited = within_limit(_pairs(options, seed), options, _size)
@@ -236,42 +229,17 @@ def load(folder: Path, options: PreferencesOptions, sequence_length: int) -> Loa
     return Loaded(PreferenceDataset(sequences), facts, options, cut, int((~left).sum()))
 
 
-def pair_batches(run: Run, padding: Padding) -> Iterator[Batch]:
-    """Yield this rank's micro-batches of pairs without end.
+def collate_of(run: Run, plan: BatchPlan) -> Collate:
+    """Return what makes micro-batches of pairs.
 
     `input_ids` and `labels` have shape (2 x pairs, length), the chosen sequences before the
     rejected ones. `supervised_in_step` is the number of pairs of the step, by which their losses
     are divided, and `chosen_tokens` of shape (1,) that of tokens of its chosen answers. Raises
-    ScenarioError at once when the model lacks token ids, or when pairs do not fill one step.
+    ScenarioError when the model lacks token ids.
     """
-    dataset: PreferenceDataset = run.dataset
     token_batches.check_vocabulary(run)
-    plan = token_batches.plan_of(run, padding)
-    steps = batch_plan.steps(dataset, plan)
-    return _batches(dataset.sequences, plan, steps)
-
-
-def evaluation_batches_of(run: Run, padding: Padding) -> Iterable[Batch]:
-    """Return the batches of held-out pairs that the run's rank evaluates, as its scenario says."""
-    # It imports torch, for which a process that only tokenizes does not wait.
-    from accel_bench.modeling.data.sample_batches import SampleEvaluation, Step
-
-    plan, held_out = token_batches.evaluation_plan(run, padding)
     sequences = run.dataset.sequences
-
-    def collate(pairs: Integers, step: Step) -> Batch:
-        return _batch(sequences, plan, pairs, step.samples)
-
-    return SampleEvaluation(held_out, plan, collate)
-
-
-def _batches(
-    sequences: TokenDataset, plan: BatchPlan, steps: Iterator[Integers]
-) -> Iterator[Batch]:
-    for step in steps:
-        mine, size = step[plan.rank :: plan.data_parallel], plan.micro_batch_size
-        for start in range(0, len(mine), size):
-            yield _batch(sequences, plan, mine[start : start + size], step)
+    return lambda pairs, step: _batch(sequences, plan, pairs, step.samples)
 
 
 def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Integers) -> Batch:

@@ -7,14 +7,18 @@ identity of an experiment. Nothing but the standard library is imported before a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.modeling.data.text_sources import TextFile, checked_text, decode, path_files
+from accel_bench.modeling.data.text_sources import (
+    TextFile,
+    checked_text,
+    json_rows,
+    path_files,
+    unusable,
+)
 
 SUFFIXES = (".jsonl", ".parquet")
 """Files with rows, beside the folders of `datasets`."""
@@ -59,19 +63,8 @@ def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
 
 def unusable_rows(root: Path, split: str) -> str | None:
     """Return why no rows can be read from `root`, in a sentence; None when it looks fine."""
-    if not root.exists():
-        return f"data.path {str(root)!r} does not exist"
-    files = row_files(root, split, limit_bytes=1 << 62)
-    if not files:
-        return (
-            f"data.path {str(root)!r} holds nothing that can be read; known are "
-            f"{', '.join(SUFFIXES)} and what `save_to_disk` of datasets has written"
-        )
-    if hidden := next((file for file in files if not os.access(file.path, os.R_OK)), None):
-        return f"data.path: {str(hidden.path)!r} may not be read by this user"
-    if any(file.path.suffix != ".jsonl" for file in files) and find_spec("pyarrow") is None:
-        return "reading tables needs pyarrow: pip install 'accel-bench[parquet]'"
-    return None
+    known = f"{', '.join(SUFFIXES)} and what `save_to_disk` of datasets has written"
+    return unusable(root, lambda path: row_files(path, split, 1 << 62), known, "tables")
 
 
 def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]:
@@ -80,7 +73,7 @@ def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]
     Raises ScenarioError with file and line for what cannot be read.
     """
     for file in files:
-        yield from _json_rows(file) if file.path.suffix == ".jsonl" else _table_rows(file, fields)
+        yield from json_rows(file) if file.path.suffix == ".jsonl" else _table_rows(file, fields)
 
 
 def value_of(row: Row, field: str, option: str) -> Any:
@@ -184,24 +177,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ScenarioError(f"{path}: not a JSON object")
     return found
-
-
-def _json_rows(file: TextFile) -> Iterator[Row]:
-    """Yield the rows of a file of JSON lines; one that the limit cut in two is left out."""
-    lines = decode(file).split("\n")
-    if file.cut:
-        lines.pop()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{file.path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ScenarioError(f"{where}: not a JSON object: {error}") from error
-        if not isinstance(row, dict):
-            raise ScenarioError(f"{where}: not a JSON object")
-        yield where, row
 
 
 def _table_rows(file: TextFile, fields: Sequence[str]) -> Iterator[Row]:

@@ -102,6 +102,7 @@ class DPO(Task[DPOOptions]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Import what the loss needs, so that its memory is not that of the model."""
+        from accel_bench_text_tasks.tasks import dpo_impl  # noqa: F401
 
         self._copies = self._copied(run.scenario)
 

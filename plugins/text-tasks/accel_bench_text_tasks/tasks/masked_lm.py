@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, model_validator
@@ -57,13 +56,7 @@ class MaskedLM(Task[MaskedLMOptions]):
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
         """Return the cross-entropy of the masked tokens."""
+        from accel_bench.modeling.losses import labelled_loss
+
         run.on_evidence(lambda: self._masking.evidence() if self._masking else {})
-        return masked_loss
-
-
-def masked_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the sum of the cross-entropies of labelled tokens, divided by those of the step."""
-    from accel_bench.modeling.losses import token_loss
-
-    others = {name: value for name, value in inputs.items() if name != "labels"}
-    return token_loss(model(**others).logits, inputs["labels"], supervised_in_step)
+        return labelled_loss

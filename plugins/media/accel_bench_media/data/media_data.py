@@ -1,0 +1,47 @@
+"""Base of the data plugins of images and speech."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from accel_bench import Batch, Options, Run, hookimpl
+from accel_bench.modeling.data.data_plugins import SampleData
+
+if TYPE_CHECKING:
+    from accel_bench.modeling.data.batch_plan import BatchPlan, Order
+    from accel_bench.modeling.data.sample_batches import Collate
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+class MediaData(SampleData[OptionsT]):
+    """Batches, and what is simulated, come from a module that imports torch."""
+
+    _more_samples = "raise data.samples"
+
+    def _impl(self) -> Any:
+        """Return the module that has `collate_of` and `simulated_batch`."""
+        raise NotImplementedError
+
+    def _order(self, run: Run, plan: BatchPlan) -> Order | None:
+        """Return the order of samples in an epoch; None for the seeded permutation."""
+        return None
+
+    def collate(self, run: Run, plan: BatchPlan) -> Collate:
+        """Return what makes batches for the run's task, with the run's model."""
+        collate: Collate = self._impl().collate_of(run, self.options, plan)
+        return collate
+
+    def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
+        """Yield micro-batches without end, in the order of `_order`."""
+        from accel_bench.modeling.data.sample_batches import micro_batches
+
+        count, order = len(run.dataset), self._order(run, plan)
+        return micro_batches(count, plan, collate, more_samples=self._more_samples, order=order)
+
+    @hookimpl
+    def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
+        """Return samples of the largest size as the task needs them."""
+        batch: Batch = self._impl().simulated_batch(run, self.options, micro_batch_size)
+        return batch
