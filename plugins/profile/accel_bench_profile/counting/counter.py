@@ -19,7 +19,7 @@ from accel_bench.worker.flops.operations import flops_of, moves_nothing
 from accel_bench_profile.counting.kinds import cast_of, kind_of, synchronizes
 from accel_bench_profile.counting.sites import Sites
 from accel_bench_profile.counting.traffic import moved_bytes
-from accel_bench_profile.ledger.schema import Entry, EntryKey, Figure, Site
+from accel_bench_profile.ledger.schema import Entry, EntryKey, Figure, Site, entries_of
 
 TO_HOST = frozenset(
     {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
@@ -62,16 +62,7 @@ class StepCounter:
 
     def entries(self) -> tuple[Entry, ...]:
         """Return what was counted, in the order of first occurrence."""
-        return tuple(
-            Entry(
-                site=site,
-                operation=operation,
-                kind=kind,
-                dtype=dtype,
-                figures={figure: number for figure, number in figures.items() if number},
-            )
-            for (site, operation, kind, dtype), figures in self._totals.items()
-        )
+        return entries_of(self._totals)
 
     def add(self, key: EntryKey, figures: dict[Figure, int]) -> None:
         """Add to the entry of a place, an operation, its kind and its dtype."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -146,8 +146,19 @@ def merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     for entry in entries:
         key = (entry.site, entry.operation, entry.kind, entry.dtype)
         totals.setdefault(key, Counter()).update(entry.figures)
+    return entries_of(totals)
+
+
+def entries_of(totals: Mapping[EntryKey, Mapping[Figure, int]]) -> tuple[Entry, ...]:
+    """Return the entries of sums, without figures that are 0."""
     return tuple(
-        Entry(site=site, operation=operation, kind=kind, dtype=dtype, figures=dict(figures))
+        Entry(
+            site=site,
+            operation=operation,
+            kind=kind,
+            dtype=dtype,
+            figures={figure: number for figure, number in figures.items() if number},
+        )
         for (site, operation, kind, dtype), figures in totals.items()
     )
 
