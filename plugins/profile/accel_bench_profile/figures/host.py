@@ -14,6 +14,7 @@ from accel_bench_profile.figures.spans import (
     Interval,
     Span,
     length,
+    mean_step,
     union,
     within,
     without,
@@ -122,21 +123,19 @@ def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostRe
     On a CPU without those of the optimizer, which keeps its step numbers on the host everywhere,
     and of the data, whose batches are on the host everywhere.
     """
-    calls: dict[Place, int] = defaultdict(int)
-    spent: dict[Place, int] = defaultdict(int)
-    for cycle, step in steps:
-        for one in _waits(cycle) if on_device else filter(_is_read, cycle.spans):
-            if not step.start <= one.start < step.end:
-                continue
-            place = cycle.place_at(one.start)
-            if on_device or place.phase not in ("data", "optimizer"):
-                calls[place] += 1
-                spent[place] += one.end - one.start
-    most = sorted(calls, key=lambda place: (-spent[place] if on_device else 0, -calls[place]))
-    return tuple(
-        HostReads(place=one, calls=calls[one] / len(steps), seconds=spent[one] / len(steps) / 1e9)
-        for one in most[:MOST_PLACES]
+    calls = (
+        (cycle.place_at(one.start), one.end - one.start)
+        for cycle, step in steps
+        for one in (_waits(cycle) if on_device else filter(_is_read, cycle.spans))
+        if step.start <= one.start < step.end
     )
+    found = [
+        HostReads(place=place, calls=number, seconds=seconds)
+        for place, (number, seconds) in mean_step(calls, len(steps)).items()
+        if on_device or place.phase not in ("data", "optimizer")
+    ]
+    most = sorted(found, key=lambda one: (-one.seconds if on_device else 0, -one.calls))
+    return tuple(most[:MOST_PLACES])
 
 
 def _is_read(span: Span) -> bool:

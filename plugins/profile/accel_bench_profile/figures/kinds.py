@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from accel_bench_profile.figures.modules import StepKind
 from accel_bench_profile.figures.schema import Kind
@@ -93,10 +93,7 @@ def computes(name: str) -> bool:
     return kind_of_operation(name) not in ("autograd", "communication")
 
 
-STEP_KINDS: tuple[StepKind, ...] = (
-    "matmul", "attention", "norm", "loss", "optimizer", "memory-bound", "data",
-    "communication", "idle",
-)  # fmt: skip
+STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 """All of them, in the order in which they are shown."""
 
 STRENGTH: tuple[StepKind, ...] = (

@@ -42,29 +42,30 @@ class Place(Frozen):
     marks none."""
 
 
-class KernelTime(Frozen):
-    """Calls of one kernel of a device, or of one operation on a CPU, in a mean step."""
+class CallTime(Frozen):
+    """Calls of one name in a mean step: of a kernel, an operation or a collective."""
 
     name: str
-    kind: Kind
 
     calls: float
     """Calls in a step."""
 
     seconds: float
-    """Seconds in a step; of an operation without those of operations that it calls."""
+    """Seconds in a step; of an operation without those of operations that it calls, of a collective
+    from its start to its end on this rank."""
 
 
-class FusedKernel(Frozen):
+class KernelTime(CallTime):
+    """One kernel of a device, or one operation on a CPU."""
+
+    kind: Kind
+
+
+class FusedKernel(CallTime):
     """Evidence that several operations ran as one kernel: its name."""
-
-    name: str
 
     what: str
     """What that name stands for, such as `flash attention`."""
-
-    calls: float
-    seconds: float
 
 
 class Gap(Frozen):
@@ -141,14 +142,6 @@ class HostTime(Frozen):
     """Why there are none."""
 
 
-class CollectiveTime(Frozen):
-    """One kind of collective in a mean step, from its start to its end on this rank."""
-
-    name: str
-    calls: float
-    seconds: float
-
-
 class CommunicationTime(Frozen):
     """Collectives of a mean step, with what waits for slower ranks."""
 
@@ -162,7 +155,7 @@ class CommunicationTime(Frozen):
     """`seconds` of those of the recorded step."""
 
     exposed_share: float
-    collectives: tuple[CollectiveTime, ...] = ()
+    collectives: tuple[CallTime, ...] = ()
 
 
 class MemoryPoint(Frozen):
