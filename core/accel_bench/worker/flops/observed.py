@@ -9,8 +9,10 @@ by a call that is not seen has no workload.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -34,6 +36,9 @@ HIDDEN_BY_CAUSALITY = 0.5
 
 WITH_WEIGHTS = frozenset({"linear", "convolution"})
 """Products that are of weights, whatever class the weights have."""
+
+OF_ATTENTION = frozenset({"scores", "values"})
+"""Products that are of no weights, whatever class their operands have."""
 
 DIVIDED = "ranks compute parts of one model together"
 """Why products of matrices that are divided over ranks are not counted."""
@@ -59,7 +64,10 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
     inputs = {name: value.to(device) for name, value in batch.inputs.items()}
     products = Products(batch.tokens.processed, model)
     eager = torch.compiler.set_stance("force_eager")
-    unchanged = keep_random_state(device), _same_buffers(model), _own_linear()
+    # Libraries replace it by an autograd function, as DeepSpeed does for ZeRO-3, inside of which
+    # nothing shows what needs a gradient.
+    own_linear = patch.object(nn.functional, "linear", torch._C._nn.linear)
+    unchanged = keep_random_state(device), _same_buffers(model), own_linear
     with contextlib.ExitStack() as stack:
         for context in (*unchanged, eager, run.autocast(), products):
             stack.enter_context(context)
@@ -209,12 +217,9 @@ class Products(TorchFunctionMode):
         written = equation.replace(" ", "").partition("->")[0].split(",")
         for letters, tensor in zip(written, tensors, strict=True):
             sizes |= dict(zip(letters, tensor.shape, strict=True))
-        total = 1
-        for size in sizes.values():
-            total *= size
         for tensor in tensors:
             self._note(tensor)
-        self._add("einsum", (1, 1), total, tensors)
+        self._add("einsum", (1, 1), prod(sizes.values()), tensors)
 
     def _attention(self, query: Any, key: Any, value: Any, *given: Any, **named: Any) -> None:
         """Add both products of attention: scores, and the weighted sum of the values."""
@@ -222,44 +227,30 @@ class Products(TorchFunctionMode):
         length, size = key.shape[-2], query.shape[-1]
         count = query.numel() / size
         hidden = HIDDEN_BY_CAUSALITY if is_causal else 0.0
-        dtype, needed = _dtype(query), _needs_gradient(query) or _needs_gradient(key)
-        scores = Matmul(
-            name="scores",
-            rows=length,
-            columns=size,
-            trains=_needs_gradient(key),
-            input_needs_gradient=_needs_gradient(query),
-            dtype=dtype,
-            weight=False,
-            hidden=hidden,
-        )
-        values = scores.model_copy(
-            update={
-                "name": "values",
-                "rows": value.shape[-1],
-                "columns": length,
-                "trains": _needs_gradient(value),
-                "input_needs_gradient": needed,
-            }
-        )
-        self._count(scores, count)
-        self._count(values, count)
+        self._add("scores", (length, size), count, (query, key), hidden)
+        self._add("values", (value.shape[-1], length), count, (query, key, value), hidden)
 
-    def _add(self, name: str, sizes: tuple[int, int], count: float, operands: Any) -> None:
-        """Add `count` rows of the first operand multiplied with the second, of these sizes."""
-        inputs, weight = operands
+    def _add(
+        self,
+        name: str,
+        sizes: tuple[int, int],
+        count: float,
+        operands: Sequence[Any],
+        hidden: float = 0.0,
+    ) -> None:
+        """Add `count` rows of what is made of the first operands times the last, of these sizes."""
+        *inputs, weight = operands
+        known = any(isinstance(one, nn.Parameter) for one in operands)
         matmul = Matmul(
             name=name,
             rows=sizes[0],
             columns=sizes[1],
             trains=_needs_gradient(weight),
-            input_needs_gradient=_needs_gradient(inputs),
-            dtype=_dtype(inputs),
-            weight=name in WITH_WEIGHTS or any(isinstance(one, nn.Parameter) for one in operands),
+            input_needs_gradient=any(map(_needs_gradient, inputs)),
+            dtype=_dtype(inputs[0]),
+            weight=name in WITH_WEIGHTS or (known and name not in OF_ATTENTION),
+            hidden=hidden,
         )
-        self._count(matmul, count)
-
-    def _count(self, matmul: Matmul, count: float) -> None:
         self._found[matmul] = self._found.get(matmul, 0.0) + count / self._elements
 
     def _note(self, weight: Any) -> None:
@@ -289,21 +280,6 @@ def _dtype(inputs: Any) -> str:
 def _recomputes(model: nn.Module) -> bool:
     """Return whether some part of a model is computed again in the backward pass."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-
-
-@contextlib.contextmanager
-def _own_linear() -> Iterator[None]:
-    """Have torch's own function compute linear layers within the block.
-
-    Libraries replace it by an autograd function, as DeepSpeed does for ZeRO-3, inside of which
-    nothing shows what needs a gradient.
-    """
-    replaced = nn.functional.linear
-    nn.functional.linear = torch._C._nn.linear
-    try:
-        yield
-    finally:
-        nn.functional.linear = replaced
 
 
 @contextlib.contextmanager
