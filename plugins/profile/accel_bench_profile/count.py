@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from accel_bench.analysis.tables.experiment_keys import dotted
 from accel_bench.cli.options import WorkOptions, takes
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import one_draft, plan_request
-from accel_bench.documents.base import JsonValue
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
@@ -30,6 +29,9 @@ from accel_bench_profile.ledger.schema import (
     read_ledger,
     write_ledger,
 )
+
+ROSE = 1
+"""Exit code where anything rose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +63,6 @@ def count(options: CountOptions) -> int:
     the difference is printed, from the reference to the stack, with the module and the source line
     of everything that rose.
     """
-    return run_count(options)
-
-
-ROSE = 1
-"""Exit code where anything rose."""
-
-
-def run_count(options: CountOptions) -> int:
-    """Count, print the ledger or its difference from another, and return the exit code."""
     draft, machine = one_draft(options.scenario, "count"), read_machine()
     reference = None
     if options.against is not None and Path(options.against).is_file():
@@ -154,18 +147,10 @@ def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> 
     return Ledger(
         scenario=scenario.name,
         stack=planned.experiment.stack.name,
-        work=dict(_dotted(work)),
+        work=dict(dotted(work)),
         device=scenario.resources.device,
         ranks=len(ranks),
         versions={"python": machine.python, **machine.versions, **plugins},
         entries=merge(entries),
         left_out=tuple(dict.fromkeys((LEFT_OUT, *reasons))),
     )
-
-
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -74,7 +74,7 @@ def keys_of(row: ExperimentRuns) -> Keys:
     experiment = row.planned.experiment
     runs = list(row.counted.values())
     origin = runs[-1].provenance if runs else None
-    settings = dict(_dotted(experiment.scenario.model_dump(mode="json", exclude=set(LEFT_OUT))))
+    settings = dict(dotted(experiment.scenario.model_dump(mode="json", exclude=set(LEFT_OUT))))
     if origin and origin.origin == "imported":
         stated = tuple(f"{key}." for key in origin.stated)
         settings = {key: one for key, one in settings.items() if f"{key}.".startswith(stated)}
@@ -82,10 +82,10 @@ def keys_of(row: ExperimentRuns) -> Keys:
         settings["compute_dtype"] = experiment.scenario.compute_dtype
         settings["world_size"] = experiment.scenario.world_size
     for use in experiment.stack.uses:
-        settings |= dict(_dotted({use.use: use.options}))
+        settings |= dict(dotted({use.use: use.options}))
     return {
         **settings,
-        **dict(_dotted({"environment": _environment(row)})),
+        **dict(dotted({"environment": _environment(row)})),
         **experiment.sweep,
         "stack": experiment.stack.name,
         "device": _device(row),
@@ -292,10 +292,10 @@ def _environment(row: ExperimentRuns) -> JsonValue:
     }
 
 
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
+def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
     """Yield the values of nested mappings by dotted key."""
     for key, item in values.items():
         if isinstance(item, Mapping):
-            yield from _dotted(item, f"{prefix}{key}.")
+            yield from dotted(item, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", item
