@@ -21,8 +21,9 @@ MEASURED, PROFILED = "measured", "profiled"
 """Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
 
 
-def refuse_without_torch(plan: Plan, machine: Machine) -> None:
-    """Raise ScenarioError for an engine that does not train with torch, and where there is none."""
+def refuse_unprofiled(plan: Plan, machine: Machine, marks: bool) -> None:
+    """Raise ScenarioError for an engine that does not train with torch, where there is no torch,
+    and for `marks` that Nsight cannot record."""
     for planned in plan.runnable:
         stack = planned.experiment.stack.name
         engine = planned.active.answers("build_engine")
@@ -33,15 +34,10 @@ def refuse_without_torch(plan: Plan, machine: Machine) -> None:
             )
         if "torch" not in planned.machine(machine).versions:
             raise ScenarioError(f"stack {stack!r}: torch is not installed, which records profiles")
-
-
-def refuse_marks_without_cuda(plan: Plan) -> None:
-    """Raise ScenarioError for marks that Nsight cannot record."""
-    for planned in plan.runnable:
         device = planned.experiment.scenario.resources.device
-        if device != "cuda":
+        if marks and device != "cuda":
             raise ScenarioError(
-                f"stack {planned.experiment.stack.name!r}: --nvtx marks steps for Nsight, which "
+                f"stack {stack!r}: --nvtx marks steps for Nsight, which "
                 f"records CUDA devices, and this one runs on {device!r}; leave it out, and torch's "
                 "profiler records"
             )

@@ -74,7 +74,8 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
         run.loss(model, inputs, batch.supervised_in_step)
     reshard(model)
     products.check(model)
-    recomputed = None if _recomputes(model) else False
+    again = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    recomputed = None if again else False
     matmuls = (one.model_copy(update={"recomputed": recomputed}) for one in products.merged())
     return Workload(
         matmuls=tuple(matmuls),
@@ -275,11 +276,6 @@ def _dtype(inputs: Any) -> str:
     if torch.is_autocast_enabled(kind):
         return dtype_name(torch.get_autocast_dtype(kind))
     return dtype_name(inputs.dtype)
-
-
-def _recomputes(model: nn.Module) -> bool:
-    """Return whether some part of a model is computed again in the backward pass."""
-    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
 @contextlib.contextmanager

@@ -57,7 +57,8 @@ def counting_kernels(counter: StepCounter) -> ExitStack:
     call: Callable[..., Any] = graph.__call__
 
     def counted(self: Any, inputs: Any) -> Any:
-        for operation, place, number in _kernels(self.source_code, _provenance(self)):
+        provenance = getattr(self, "inductor_provenance_stack_traces_str", None) or ""
+        for operation, place, number in _kernels(self.source_code, provenance):
             site = counter.sites.here()
             if place is not NOWHERE:
                 site = counter.sites.site(place._replace(module=site.module), site.phase)
@@ -112,7 +113,3 @@ def _places(provenance: str) -> dict[str, Place]:
             place = Place("", last["file"], int(last["line"]), last["function"])
             places[key.rpartition(":")[0]] = place
     return places
-
-
-def _provenance(graph: Any) -> str:
-    return getattr(graph, "inductor_provenance_stack_traces_str", None) or ""
