@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
-from accel_bench_profile.figures.modules import StepKind
+from accel_bench_profile.figures.modules import NamedKind, StepKind
 from accel_bench_profile.figures.schema import Kind
 
-SharedKind: TypeAlias = Literal["optimizer", "loss", "attention", "norm"]
-"""Kinds that profiles and ledgers have."""
-
-SHARED: Mapping[SharedKind, str] = {
+SHARED: Mapping[NamedKind, str] = {
     "optimizer": r"_fused_(adam|sgd|adagrad)|Fused(Adam|Sgd|Adagrad)",
     "loss": r"cross_entropy|nll_?loss|log_?softmax|(mse|l1|kl_div)_?loss",
     "attention": r"attention|flash|fmha|sdpa|_fort_native_sdp|softmax",
@@ -23,7 +20,7 @@ SHARED: Mapping[SharedKind, str] = {
 
 
 @lru_cache(maxsize=4096)
-def shared_kind(name: str) -> SharedKind | None:
+def shared_kind(name: str) -> NamedKind | None:
     """Return the kind of an operation or kernel by its name; None for one of another kind."""
     known = (kind for kind, form in SHARED.items() if re.search(form, name, re.IGNORECASE))
     return next(known, None)

@@ -9,19 +9,9 @@ from pydantic import Field
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
-from accel_bench_profile.figures.modules import OUTSIDE, ModuleTimes
+from accel_bench_profile.figures.modules import OUTSIDE, ModuleTimes, NamedKind
 
-Kind: TypeAlias = Literal[
-    "matmul",
-    "attention",
-    "norm",
-    "loss",
-    "optimizer",
-    "memory-bound",
-    "communication",
-    "compiled",
-    "autograd",
-]
+Kind: TypeAlias = Literal[NamedKind, "memory-bound", "communication", "compiled", "autograd"]
 """Kinds of operations and kernels. `memory-bound` is all that moves numbers and computes little;
 `compiled` is what torch.compile made of several operations on a CPU, whose parts it does not show;
 `autograd` is what the backward pass does around operations, backward functions in Python included.

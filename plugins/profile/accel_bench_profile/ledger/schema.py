@@ -14,6 +14,7 @@ from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.files import read_text, write_atomically
 from accel_bench.errors import ScenarioError
+from accel_bench_profile.figures.modules import NamedKind
 
 Figure: TypeAlias = Literal[
     "operations",
@@ -39,10 +40,7 @@ one that works on its own.
 """
 
 Kind: TypeAlias = Literal[
-    "matmul",
-    "attention",
-    "norm",
-    "loss",
+    NamedKind,
     "elementwise",
     "reduction",
     "indexing",
@@ -50,7 +48,6 @@ Kind: TypeAlias = Literal[
     "cast",
     "creation",
     "random",
-    "optimizer",
     "compiled",
     "communication",
     "synchronization",
