@@ -147,16 +147,15 @@ def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
     late = idle = kernels = 0
     delays: list[int] = []
     for cycle in cycles:
-        calls = {one.correlation: one for one in cycle.spans if one.kind == "runtime"}
         device = sorted(cycle.device, key=lambda one: one.start)
         ended = accumulate((one.end for one in device), max)
         for one, before in zip(device[1:], ended, strict=False):
-            call = calls.get(one.correlation) if one.correlation else None
+            call = cycle.launches.get(one.correlation)
             if call is not None and call.start >= before:
                 late += 1
                 idle += one.start - before
         kernels += len(device)
-        both = ((calls.get(one.correlation), one) for one in device if one.correlation)
+        both = ((cycle.launches.get(one.correlation), one) for one in device)
         delays += [one.start - call.start for call, one in both if call is not None]
     return LaunchGaps(
         kernels=kernels / steps,

@@ -78,10 +78,14 @@ class Cycle:
 
     spans: Sequence[Span]
 
+    def ranges(self, *names: str) -> list[Span]:
+        """Return the ranges whose names begin so."""
+        return [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
+
     @cached_property
     def steps(self) -> list[Span]:
         """The recorded steps."""
-        return [one for one in self.spans if one.kind == "range" and one.name.startswith(STEP)]
+        return self.ranges(STEP)
 
     @cached_property
     def lane(self) -> int:
@@ -99,36 +103,38 @@ class Cycle:
         return [one for one in self.spans if one.kind in ("kernel", "copy")]
 
     @cached_property
+    def launches(self) -> dict[int, Span]:
+        """The calls of the device's runtime, by what they share with the kernels they launch."""
+        runtime = (one for one in self.spans if one.kind == "runtime" and one.correlation)
+        return {one.correlation: one for one in runtime}
+
+    @cached_property
     def edges(self) -> list[Interval]:
         """Intervals in which the profile itself waits for the device."""
-        return [(one.start, one.end) for one in self.spans if one.name == EDGE]
+        return [(one.start, one.end) for one in self.ranges(EDGE)]
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
         """The innermost modules on the steps' thread, one after the other."""
-        ranges = (one for one in self.spans if one.kind == "range" and one.lane == self.lane)
-        calls = [one for one in ranges if one.name.startswith(MODULE)]
+        calls = [one for one in self.ranges(MODULE) if one.lane == self.lane]
         return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 
     @cached_property
     def marks(self) -> list[tuple[int, str]]:
         """The ends of phases, with their names."""
-        found = (one for one in self.spans if one.kind == "range" and one.name.startswith(PHASE))
-        return sorted((one.start, one.name.removeprefix(PHASE)) for one in found)
+        return sorted((one.start, one.name.removeprefix(PHASE)) for one in self.ranges(PHASE))
 
     @cached_property
     def taken(self) -> list[Interval]:
         """Moments, each with the nanoseconds since the one before in which the thread was ready
         and the system ran other work; none where the system does not say."""
-        found = (one for one in self.spans if one.kind == "range")
-        marks = (one for one in found if one.name.startswith(PREEMPTED))
+        marks = self.ranges(PREEMPTED)
         return [(one.start, int(one.name.removeprefix(PREEMPTED))) for one in marks]
 
     @cached_property
     def boundaries(self) -> list[int]:
         """Moments at which other work may have been marked: ends of phases, edges of modules."""
-        names = (MODULE, PHASE)
-        found = [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
+        found = self.ranges(MODULE, PHASE)
         return sorted(moment for one in found for moment in (one.start, one.end))
 
     def taken_from(self, start: int, end: int) -> int:

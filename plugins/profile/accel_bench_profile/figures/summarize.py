@@ -76,15 +76,12 @@ def fused_kernels(kernels: Sequence[KernelTime]) -> tuple[FusedKernel, ...]:
 
 def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
     """Yield name, kind and nanoseconds of each kernel, or of each operation of a recorded step."""
-    optimizer = _optimizer(cycle)
+    ranges = cycle.ranges(OPTIMIZER)
+    optimizer = [piece for step in cycle.steps for piece in within(ranges, step)]
     if cycle.device:
-        launches = {
-            one.correlation: one.start
-            for one in cycle.spans
-            if one.kind == "runtime" and one.correlation
-        }
         for one in cycle.device:
-            launched = launches.get(one.correlation, -1)
+            call = cycle.launches.get(one.correlation)
+            launched = -1 if call is None else call.start
             kind = _kind(kind_of(one.name), launched, optimizer)
             yield (one.name, kind), one.end - one.start
         return
@@ -92,13 +89,6 @@ def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
     for one, own in self_times(cycle.operations):
         if _holds(in_steps, one.start):
             yield (one.name, _kind(kind_of_operation(one.name), one.start, optimizer)), own
-
-
-def _optimizer(cycle: Cycle) -> list[Interval]:
-    ranges: list[Span] = [
-        one for one in cycle.spans if one.kind == "range" and one.name.startswith(OPTIMIZER)
-    ]
-    return [piece for step in cycle.steps for piece in within(ranges, step)]
 
 
 def _kind(kind: Kind, moment: int, optimizer: Sequence[Interval]) -> Kind:
