@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.errors import AccelBenchError
 from accel_bench.result import Status
 from accel_bench_profile.figures.modules import OUTSIDE, ModuleTimes, NamedKind
 
@@ -16,6 +18,12 @@ Kind: TypeAlias = Literal[NamedKind, "memory-bound", "communication", "compiled"
 `compiled` is what torch.compile made of several operations on a CPU, whose parts it does not show;
 `autograd` is what the backward pass does around operations, backward functions in Python included.
 """
+
+PROFILE_FOLDER = "profile"
+"""Name of the folder in a run's folder that holds a folder of each profiled rank."""
+
+PROFILE_FILE = "profile.json"
+"""Name of a rank's profile in its folder."""
 
 UNNAMED = OUTSIDE
 """Stands for the module of what no module did."""
@@ -308,3 +316,29 @@ class ProfileReport(Document):
             for one in self.profiles
         )
         return int(not all(complete))
+
+
+def read_profile(folder: Path) -> RankProfile | None:
+    """Return the profile that lies in a rank's folder, or beside it where the folder could not be
+    written; None where there is none.
+
+    Raises AccelBenchError for one that this version cannot read.
+    """
+    for path in (folder / PROFILE_FILE, fallback(folder)):
+        try:
+            return RankProfile.model_validate_json(path.read_bytes())
+        except OSError:
+            continue
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise AccelBenchError(
+                f"{path} is damaged, or of another version of accel-bench than this one "
+                f"({where}: {first['msg']}); profile with the same version everywhere"
+            ) from error
+    return None
+
+
+def fallback(folder: Path) -> Path:
+    """Return where a profile is written when its own folder cannot be: beside the rank's result."""
+    return folder.parent.parent / f"{folder.name}.{PROFILE_FILE}"
