@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -201,8 +200,3 @@ def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
         )
         found += [down, up.model_copy(update={"after": (down.name,)})]
     return found
-
-
-def kind_name(path: str) -> str:
-    """Return a path without the numbers of layers and experts."""
-    return re.sub(r"\.\d+(?=\.|$)", "", path)

@@ -26,7 +26,6 @@ from accel_bench.worker.flops.matrices import (
     Matrix,
     Part,
     UnknownPartError,
-    kind_name,
     parts_of,
 )
 
@@ -54,6 +53,9 @@ MLP_STAGE = 4
 
 EXPERT = re.compile(r"(?P<list>.*\.experts)\.(?P<number>\d+)\.")
 """Path of what belongs to one expert, where experts are modules of their own."""
+
+NUMBER = re.compile(r"\.\d+(?=\.|$)")
+"""Number of a layer or an expert in a path."""
 
 OF_PRODUCT = set(Matmul.model_fields)
 """What a matrix says of its product."""
@@ -196,7 +198,7 @@ class _Reader:
         """Add a matrix; what it reads within its part may train too."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
         found = {
-            "name": kind_name(matrix.name),
+            "name": NUMBER.sub("", matrix.name),
             "input_needs_gradient": gradient or inner,
             "dtype": (matrix.autocast and self._autocast) or matrix.dtype,
         }

@@ -40,11 +40,12 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime | None:
     gaps = [(cycle, idle(cycle, step)) for cycle, step in steps]
     whole = sum(step.end - step.start for _, step in steps)
     still = sum(length(found) for _, found in gaps)
+    waited = sum(length(within(_waits(cycle), step)) for cycle, step in steps)
     return HostTime(
         measures="device idle" if on_device else "no operation",
         seconds=still / len(steps) / 1e9,
         share=still / whole if whole else 0.0,
-        waiting_seconds=_waiting(steps) if on_device else None,
+        waiting_seconds=waited / len(steps) / 1e9 if on_device else None,
         preempted_seconds=sum(known) / len(steps) / 1e9 if known else None,
         gaps=_places(gaps),
         reads=_reads(steps, on_device),
@@ -76,12 +77,6 @@ def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:
     """Return the pieces of a step in which the device is idle and the host does not wait for it."""
     idle = without([(step.start, step.end)], within(cycle.device, step))
     return without(without(idle, within(_waits(cycle), step)), union(cycle.edges))
-
-
-def _waiting(steps: Sequence[tuple[Cycle, Span]]) -> float:
-    """Return the seconds of a mean step in which the host waits for the device."""
-    found = [length(within(_waits(cycle), step)) for cycle, step in steps]
-    return sum(found) / len(steps) / 1e9
 
 
 def _waits(cycle: Cycle) -> Iterator[Span]:
@@ -126,8 +121,8 @@ def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostRe
     calls = (
         (cycle.place_at(one.start), one.end - one.start)
         for cycle, step in steps
-        for one in (_waits(cycle) if on_device else filter(_is_read, cycle.spans))
-        if step.start <= one.start < step.end
+        for one in (_waits(cycle) if on_device else cycle.operations)
+        if step.start <= one.start < step.end and (on_device or one.name == READ)
     )
     found = [
         HostReads(place=place, calls=number, seconds=seconds)
@@ -136,10 +131,6 @@ def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostRe
     ]
     most = sorted(found, key=lambda one: (-one.seconds if on_device else 0, -one.calls))
     return tuple(most[:MOST_PLACES])
-
-
-def _is_read(span: Span) -> bool:
-    return span.kind == "operation" and span.name == READ
 
 
 def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
