@@ -21,7 +21,6 @@ from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.report.table import Report
 from accel_bench.result import Result
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.session import run_side_by_side
@@ -214,22 +213,17 @@ def _profile(
             sessions = [new_session() for _ in plans]
             run_side_by_side(sessions, plans)
         results = [store.results(session=session.id) for session in sessions]
-        report, view = _collected(options, plans, store.folder, results)
+        report: ProfileReport | WaterfallReport
+        if options.against is None:
+            report = collect_profiles(store.folder, results[0])
+            view = profile_view(report, options.top)
+        else:
+            report = collect_waterfalls(store.folder, *_sides(options, plans, results))
+            view = waterfall_view(report, options.top)
         print_report(view, options.output)
         if options.output == "table":
             print_failures(store, sessions)
     return report.exit_code
-
-
-def _collected(
-    options: ProfileOptions, plans: Sequence[Plan], root: Path, results: Sequence[Sequence[Result]]
-) -> tuple[ProfileReport | WaterfallReport, Report]:
-    """Return what the sessions have left: profiles, or the way from one stack to the other."""
-    if options.against is None:
-        report = collect_profiles(root, results[0])
-        return report, profile_view(report, options.top)
-    waterfalls = collect_waterfalls(root, *_sides(options, plans, results))
-    return waterfalls, waterfall_view(waterfalls, options.top)
 
 
 def _sides(

@@ -66,8 +66,6 @@ def difference_report(found: LedgerDifference) -> Report:
 
 
 def _change_name(change: Change) -> str:
-    if not change.kind:
-        return NAMES[change.figure]
     return " ".join(filter(None, (NAMES[change.figure], change.kind, change.dtype)))
 
 
