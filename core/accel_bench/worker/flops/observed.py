@@ -76,9 +76,8 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
     products.check(model)
     again = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     recomputed = None if again else False
-    matmuls = (one.model_copy(update={"recomputed": recomputed}) for one in products.merged())
     return Workload(
-        matmuls=tuple(matmuls),
+        matmuls=tuple(products.merged(recomputed)),
         flops_method="observed",
         observed_elements=batch.tokens.processed,
         observed_samples=batch.sequences,
@@ -106,8 +105,7 @@ class Products(TorchFunctionMode):
         """The ids of the parameters of modules that were called, as of their call: FSDP2 puts
         others in their place for as long as a block computes."""
 
-        self._uncounted = ""
-        self._divided = False
+        self._problem = ""
         self._packed: nn.Module | None = None
         self._readers: Mapping[str, Callable[..., None]] = {
             "linear": self._linear,
@@ -144,7 +142,7 @@ class Products(TorchFunctionMode):
         if self._packed is not None:
             return found
         if name in UNCOUNTED:
-            self._uncounted = self._uncounted or name
+            self._problem = self._problem or f"torch.{name} is not counted"
         elif name in ("conv1d", "conv2d", "conv3d"):
             self._convolution(found, *args, **(kwargs or {}))
         elif name in self._readers:
@@ -165,10 +163,8 @@ class Products(TorchFunctionMode):
 
     def check(self, model: nn.Module) -> None:
         """Raise UnknownPartError for a call, or a weight, whose products were not seen."""
-        if self._divided:
-            raise UnknownPartError(DIVIDED)
-        if self._uncounted:
-            raise UnknownPartError(f"torch.{self._uncounted} is not counted")
+        if self._problem:
+            raise UnknownPartError(self._problem)
         for path, module in model.named_modules():
             called = self._called.get(id(module))
             if called is None or isinstance(module, nn.Embedding):
@@ -181,14 +177,15 @@ class Products(TorchFunctionMode):
                     kind = type(module).__name__
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
-    def merged(self) -> Iterator[Matmul]:
+    def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
         """Yield the products, those of the same kind as one."""
         for one, share in self._found.items():
-            yield one.model_copy(update={"share": share})
+            yield one.model_copy(update={"share": share, "recomputed": recomputed})
 
     def _linear(self, inputs: Any, weight: Any, bias: Any = None) -> None:
         rows, columns = weight.shape
-        self._divided = self._divided or is_sharded(weight)
+        if is_sharded(weight):
+            self._problem = DIVIDED
         self._note(weight)
         self._add("linear", (rows, columns), inputs.numel() / columns, (inputs, weight))
 
@@ -212,7 +209,7 @@ class Products(TorchFunctionMode):
         """Add a product of two operands; of more, its order would have to be known."""
         tensors = operands[0] if isinstance(operands[0], list | tuple) else operands
         if len(tensors) != 2 or not isinstance(equation, str) or "..." in equation:
-            self._uncounted = self._uncounted or "einsum"
+            self._problem = self._problem or "torch.einsum is not counted"
             return
         sizes: dict[str, int] = {}
         written = equation.replace(" ", "").partition("->")[0].split(",")
