@@ -61,12 +61,12 @@ class CommunicationProbe(Stage):
         self._left = steps
         self._steps: list[tuple[float, dict[str, _Total]]] = []
         self._totals: dict[str, _Total] = {}
-        self._mode: _CollectivesMode | None = None
+        self._mode: EachOperation | None = None
         self._began = 0.0
 
     def start(self) -> bool:
         """Observe from here on."""
-        self._mode = _CollectivesMode(self._observe)
+        self._mode = EachOperation(self._observe)
         self._mode.__enter__()
         self._began = monotonic()
         return True
@@ -106,13 +106,16 @@ class CommunicationProbe(Stage):
             },
         )
 
-    def _observe(self, function: Any, arguments: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """Meet the group, carry out the collective, wait for its end, and add up what it took."""
+    def _observe(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Meet the group, carry out a collective, wait for its end, and add up what it took."""
+        if not is_collective(function):
+            return function(*args, **kwargs)
+        arguments = (*args, *kwargs.values())
         self._synchronize()
         began = monotonic()
         meet(group_of(arguments))
         met = monotonic()
-        found = call()
+        found = function(*args, **kwargs)
         wait_for(found)
         self._synchronize()
         total = self._totals.setdefault(name_of(function), _Total())
@@ -137,23 +140,23 @@ def _of_step(totals: Sequence[_Total | None]) -> Collective:
     )
 
 
-class _CollectivesMode(TorchDispatchMode):
-    """Calls `observe` in the place of every collective, those of C++ included."""
+class EachOperation(TorchDispatchMode):
+    """Calls `observe` in the place of every operation, those of C++ included.
 
-    def __init__(self, observe: Callable[[Any, tuple[Any, ...], Callable[[], Any]], Any]) -> None:
+    It is given the operation, the types of its arguments, and these.
+    """
+
+    def __init__(self, observe: Callable[[Any, Any, Any, Any], Any]) -> None:
         super().__init__()
         self._observe = observe
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let compiled code stay compiled; its own collectives are not seen."""
+        """Let compiled code stay compiled; what is compiled into it is not seen."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not is_collective(func):
-            return func(*args, **kwargs)
-        return self._observe(func, (*args, *kwargs.values()), lambda: func(*args, **kwargs))
+        return self._observe(func, types, args, kwargs or {})
 
 
 def is_collective(function: Any) -> bool:

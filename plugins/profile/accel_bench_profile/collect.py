@@ -11,18 +11,24 @@ from accel_bench.api.events import needing_tensorboard
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
-from accel_bench.result import Result, Status, Window
+from accel_bench.result import Result, Status
 from accel_bench.runner.outcome import steps_of
 from accel_bench_profile.figures.answer import answer_of, findings_of
-from accel_bench_profile.figures.reading import PROFILE_FOLDER, read_profile
-from accel_bench_profile.figures.schema import ProfileReport, RankProfile, StackProfile, StepScalars
+from accel_bench_profile.figures.schema import (
+    PROFILE_FOLDER,
+    ProfileReport,
+    RankProfile,
+    StackProfile,
+    read_profile,
+)
 
 MEASURED, PROFILED = "measured", "profiled"
 """Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
 
 
-def refuse_without_torch(plan: Plan, machine: Machine) -> None:
-    """Raise ScenarioError for an engine that does not train with torch, and where there is none."""
+def refuse_unprofiled(plan: Plan, machine: Machine, marks: bool) -> None:
+    """Raise ScenarioError for an engine that does not train with torch, where there is no torch,
+    and for `marks` that Nsight cannot record."""
     for planned in plan.runnable:
         stack = planned.experiment.stack.name
         engine = planned.active.answers("build_engine")
@@ -33,15 +39,10 @@ def refuse_without_torch(plan: Plan, machine: Machine) -> None:
             )
         if "torch" not in planned.machine(machine).versions:
             raise ScenarioError(f"stack {stack!r}: torch is not installed, which records profiles")
-
-
-def refuse_marks_without_cuda(plan: Plan) -> None:
-    """Raise ScenarioError for marks that Nsight cannot record."""
-    for planned in plan.runnable:
         device = planned.experiment.scenario.resources.device
-        if device != "cuda":
+        if marks and device != "cuda":
             raise ScenarioError(
-                f"stack {planned.experiment.stack.name!r}: --nvtx marks steps for Nsight, which "
+                f"stack {stack!r}: --nvtx marks steps for Nsight, which "
                 f"records CUDA devices, and this one runs on {device!r}; leave it out, and torch's "
                 "profiler records"
             )
@@ -102,10 +103,14 @@ def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) ->
             continue
         own = folder / f"rank{profile.rank}"
         first = (steps_of(rank) or 0) - rank.profiled_steps
-        scalars = profile_scalars(profile.scalars, first)
+        measured = ((one.step, one.seconds, one.real_tokens, None) for one in rank.window.samples)
+        profiled = (
+            (number, one.seconds, one.elements, one.memory_bytes)
+            for number, one in enumerate(profile.scalars, first)
+        )
         try:
-            write_scalars(own / MEASURED, window_scalars(rank.window))
-            write_scalars(own / PROFILED, scalars)
+            write_scalars(own / MEASURED, step_scalars(measured))
+            write_scalars(own / PROFILED, step_scalars(profiled))
         except (AccelBenchError, OSError) as error:
             return str(error)
         written = str(folder)
@@ -141,28 +146,13 @@ def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]])
         writer.close()
 
 
-def window_scalars(window: Window) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the scalars of each measured step."""
-    elapsed = 0.0
-    for sample in window.samples:
-        elapsed += sample.seconds
-        yield sample.step, _scalars(sample.seconds, elapsed, sample.real_tokens)
-
-
-def profile_scalars(
-    steps: Iterable[StepScalars], first: int
+def step_scalars(
+    steps: Iterable[tuple[int, float, int, int | None]],
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the scalars of each step of a profile, of which memory is known.
-
-    They are numbered from `first`.
-    """
+    """Yield the number and the scalars of steps: of number, seconds, elements, and known bytes."""
     elapsed = 0.0
-    for number, step in enumerate(steps, first):
-        elapsed += step.seconds
-        found = _scalars(step.seconds, elapsed, step.elements)
-        yield number, found | ({} if step.memory_bytes is None else {MEMORY: step.memory_bytes})
-
-
-def _scalars(seconds: float, elapsed: float, elements: int) -> dict[str, float]:
-    rate = {ELEMENTS_PER_SECOND: elements / seconds} if seconds else {}
-    return {WALL_TIME: seconds, ELAPSED_TIME: elapsed, **rate}
+    for number, seconds, elements, memory in steps:
+        elapsed += seconds
+        found = {WALL_TIME: seconds, ELAPSED_TIME: elapsed}
+        found |= {ELEMENTS_PER_SECOND: elements / seconds} if seconds else {}
+        yield number, found | ({} if memory is None else {MEMORY: memory})

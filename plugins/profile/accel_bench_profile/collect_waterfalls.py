@@ -17,8 +17,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.result import Result
 from accel_bench.scenario.experiment import Experiment
 from accel_bench_profile.figures.inflation import ProfiledRun
-from accel_bench_profile.figures.reading import PROFILE_FOLDER, read_profile
-from accel_bench_profile.figures.schema import RankProfile
+from accel_bench_profile.figures.schema import PROFILE_FOLDER, RankProfile, read_profile
 from accel_bench_profile.figures.waterfall import ProfiledStack, profile_waterfall
 from accel_bench_profile.figures.waterfall_schema import ProfileWaterfall, WaterfallReport
 from accel_bench_profile.ledger.difference import settings_notes

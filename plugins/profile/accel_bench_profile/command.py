@@ -22,23 +22,21 @@ from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.report.table import Report
 from accel_bench.result import Result
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.session import Session, run_rounds
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import Use
-from accel_bench_profile.collect import (
-    collect_profiles,
-    refuse_marks_without_cuda,
-    refuse_without_torch,
-)
+from accel_bench_profile.collect import collect_profiles, refuse_unprofiled
 from accel_bench_profile.collect_waterfalls import Side, collect_waterfalls
 from accel_bench_profile.figures.schema import ProfileReport
 from accel_bench_profile.figures.waterfall_schema import WaterfallReport
 from accel_bench_profile.view import profile_view
 from accel_bench_profile.waterfall_view import waterfall_view
+
+RECORDED = ("skip", "wait", "warmup", "active", "repeat", "top", "shapes", "python_stack", "memory")
+"""Options that are those of the plugin that records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,15 +113,8 @@ def profile(options: ProfileOptions) -> int:
     file they are the baselines of two scenarios, or what --stack names: `NAME` is that of both,
     `NAME,OTHER` that of SCENARIO and that of FILE.
     """
-    return print_nsys(sys.argv) if options.nsys else run_profile(options)
-
-
-RECORDED = ("skip", "wait", "warmup", "active", "repeat", "top", "shapes", "python_stack", "memory")
-"""Options that are those of the plugin that records."""
-
-
-def run_profile(options: ProfileOptions) -> int:
-    """Run the stacks once each, print what was recorded, and return the exit code."""
+    if options.nsys:
+        return print_nsys(sys.argv)
     if options.against is not None and (options.nvtx or options.memory):
         unused = "--nvtx" if options.nvtx else "--memory"
         raise ScenarioError(f"--against compares what torch's profiler records: leave out {unused}")
@@ -132,10 +123,8 @@ def run_profile(options: ProfileOptions) -> int:
     request = _request(options)
     drafts = [draft, *_other_scenario(options.against)]
     requests = [request]
-    if len(drafts) > 1:
-        requests = _of_each(request, drafts, machine)
-    elif options.against is not None:
-        requests = [_of_both(request, draft, machine, options.against)]
+    if options.against is not None:
+        requests = _of_both(request, drafts, machine, options.against)
     shared = requests[0] if len(requests) == 1 else replace(request, only=(), no_baseline=False)
     with allocated(drafts, machine, shared, sys.argv, options.dry_run) as allocation:
         if allocation is not None and allocation.exit_code is not None:
@@ -183,25 +172,22 @@ def _other_scenario(against: str | None) -> list[Draft]:
     return [one_draft(against, "profile --against")]
 
 
-def _of_each(request: PlanRequest, drafts: Sequence[Draft], machine: Machine) -> list[PlanRequest]:
-    """Return a request for each of two scenarios. Raises ScenarioError for more than two stacks."""
-    if len(request.only) > 2:
-        given = ", ".join(request.only)
-        raise ScenarioError(f"--stack takes one stack of each file, and gets {given!r}")
+def _of_both(
+    request: PlanRequest, drafts: Sequence[Draft], machine: Machine, against: str
+) -> list[PlanRequest]:
+    """Return a request for each of two scenarios, or for the stacks A and B of one.
+
+    Raises ScenarioError for more stacks than are compared, or one with itself.
+    """
     with redirect_stdout(sys.stderr):
-        named = request.only or [make_plan(one, machine, request).baseline for one in drafts]
-    return [replace(request, only=(name,), no_baseline=True) for name in (named[0], named[-1])]
-
-
-def _of_both(request: PlanRequest, draft: Draft, machine: Machine, against: str) -> PlanRequest:
-    """Return the request for the stacks A and B. Raises ScenarioError for more than one A."""
-    if not request.only:
-        with redirect_stdout(sys.stderr):
-            request = replace(request, only=(make_plan(draft, machine, request).baseline,))
-    if len(request.only) != 1 or request.only == (against,):
-        given = ", ".join(request.only)
-        raise ScenarioError(f"--against takes one other stack in --stack, and gets {given!r}")
-    return replace(request, only=(*request.only, against), no_baseline=True)
+        named = request.only or tuple(make_plan(one, machine, request).baseline for one in drafts)
+    if len(named) > len(drafts) or named == (against,):
+        taken = "--stack takes one stack of each file"
+        if len(drafts) == 1:
+            taken = "--against takes one other stack in --stack"
+        raise ScenarioError(f"{taken}, and gets {', '.join(named)!r}")
+    pairs = [(named[0], against)] if len(drafts) == 1 else [named[:1], named[-1:]]
+    return [replace(request, only=only, no_baseline=True) for only in pairs]
 
 
 def _plan(options: ProfileOptions, draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
@@ -210,9 +196,7 @@ def _plan(options: ProfileOptions, draft: Draft, machine: Machine, request: Plan
         plan = make_plan(draft, machine, request)
     if plan.nothing:
         raise NothingToRunError(plan.nothing)
-    refuse_without_torch(plan, machine)
-    if options.nvtx:
-        refuse_marks_without_cuda(plan)
+    refuse_unprofiled(plan, machine, options.nvtx)
     return plan
 
 
@@ -230,22 +214,17 @@ def _profile(
             sessions = [new_session() for _ in plans]
             _run_side_by_side(sessions, plans)
         results = [store.results(session=session.id) for session in sessions]
-        report, view = _collected(options, plans, store.folder, results)
+        report: ProfileReport | WaterfallReport
+        if options.against is None:
+            report = collect_profiles(store.folder, results[0])
+            view = profile_view(report, options.top)
+        else:
+            report = collect_waterfalls(store.folder, *_sides(options, plans, results))
+            view = waterfall_view(report, options.top)
         print_report(view, options.output)
         if options.output == "table":
             print_failures(store, sessions)
     return report.exit_code
-
-
-def _collected(
-    options: ProfileOptions, plans: Sequence[Plan], root: Path, results: Sequence[Sequence[Result]]
-) -> tuple[ProfileReport | WaterfallReport, Report]:
-    """Return what the sessions have left: profiles, or the way from one stack to the other."""
-    if options.against is None:
-        report = collect_profiles(root, results[0])
-        return report, profile_view(report, options.top)
-    waterfalls = collect_waterfalls(root, *_sides(options, plans, results))
-    return waterfalls, waterfall_view(waterfalls, options.top)
 
 
 def _sides(

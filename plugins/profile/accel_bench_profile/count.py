@@ -30,6 +30,9 @@ from accel_bench_profile.ledger.schema import (
     write_ledger,
 )
 
+ROSE = 1
+"""Exit code where anything rose."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CountOptions(WorkOptions):
@@ -60,15 +63,6 @@ def count(options: CountOptions) -> int:
     the difference is printed, from the reference to the stack, with the module and the source line
     of everything that rose.
     """
-    return run_count(options)
-
-
-ROSE = 1
-"""Exit code where anything rose."""
-
-
-def run_count(options: CountOptions) -> int:
-    """Count, print the ledger or its difference from another, and return the exit code."""
     draft, machine = one_draft(options.scenario, "count"), read_machine()
     reference = None
     if options.against is not None and Path(options.against).is_file():
@@ -92,10 +86,17 @@ def run_count(options: CountOptions) -> int:
 
 
 def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
+    """Return the ledger of an experiment, counted in fresh processes; nothing is stored.
+
+    Raises WorkerError where a rank has failed.
+    """
     if sys.stderr.isatty():
         typer.echo(f"counting a step of {planned.experiment.stack.name}", err=True)
+    remote = options.trust_remote_code
     with redirect_stdout(sys.stderr):
-        return count_planned(planned, machine, options.trust_remote_code)
+        found = ask_ranks("count", planned, machine, trust_remote_code=remote)
+    ranks = [RankLedger.model_validate_json(one) for one in found]
+    return make_ledger(planned, planned.machine(machine), ranks)
 
 
 def _other(options: CountOptions, draft: Draft, machine: Machine) -> Planned:
@@ -131,16 +132,6 @@ LEFT_OUT = (
     "segments of the allocator, workspaces of kernels and what other threads do are not counted: "
     "they are not the same in every run"
 )
-
-
-def count_planned(planned: Planned, machine: Machine, trust_remote_code: bool = False) -> Ledger:
-    """Return the ledger of an experiment, counted in fresh processes; nothing is stored.
-
-    Raises WorkerError where a rank has failed.
-    """
-    found = ask_ranks("count", planned, machine, trust_remote_code=trust_remote_code)
-    ranks = [RankLedger.model_validate_json(one) for one in found]
-    return make_ledger(planned, planned.machine(machine), ranks)
 
 
 def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> Ledger:

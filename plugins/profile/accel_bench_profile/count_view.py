@@ -34,10 +34,11 @@ def ledger_report(ledger: Ledger) -> Report:
     found = totals(ledger)
     sums = [(figure, found[figure, "", ""]) for figure in FIGURES]
     kinds = Counter({key[1:]: number for key, number in found.items() if key[1]})
+    ranks = "one rank" if ledger.ranks == 1 else f"{ledger.ranks} ranks together"
     section = Section(
         title=f"{ledger.scenario}: {ledger.stack}",
         tables=[
-            Table(SUMS, sums, title=f"one step of {_ranks(ledger.ranks)}"),
+            Table(SUMS, sums, title=f"one step of {ranks}"),
             Table(KINDS, kinds.most_common(), title="operations by kind"),
         ],
         notes=ledger.left_out,
@@ -64,33 +65,16 @@ def difference_report(found: LedgerDifference) -> Report:
     return Report([section], found, Table(FLAT, [*found.rose, *found.fell]), WIDTH)
 
 
-def _ranks(ranks: int) -> str:
-    return "one rank" if ranks == 1 else f"{ranks} ranks together"
-
-
 def _change_name(change: Change) -> str:
-    if not change.kind:
-        return NAMES[change.figure]
     return " ".join(filter(None, (NAMES[change.figure], change.kind, change.dtype)))
-
-
-def _signed(change: Change) -> str:
-    return signed_amount(change.figure, change.after - change.before)
 
 
 def _figures(place: PlaceChange) -> tuple[str, ...]:
     return tuple(
-        signed_amount(figure, number) + ("" if figure == "flops" else f" {_short(figure)}")
+        signed_amount(figure, number)
+        + ("" if figure == "flops" else f" {NAMES[figure].removesuffix(' bytes')}")
         for figure, number in place.figures.items()
     )
-
-
-def _short(figure: Figure) -> str:
-    return NAMES[figure].removesuffix(" bytes")
-
-
-def _operations(place: PlaceChange) -> str:
-    return join_names(place.operations, MOST_OPERATIONS)
 
 
 SUMS = (
@@ -105,19 +89,19 @@ CHANGES = (
     Column("figure", _change_name, kind="name"),
     Column("before", lambda row: amount(row.figure, row.before), kind="number"),
     Column("after", lambda row: amount(row.figure, row.after), kind="number"),
-    Column("difference", _signed, kind="number"),
+    Column("difference", lambda row: signed_amount(row.figure, row.change), kind="number"),
 )
 PLACES = (
     Column("line", line_of, kind="word"),
     Column("module", lambda row: ", ".join(filter(None, row.modules)) or None),
     Column("code", reader("code")),
-    Column("operations", _operations),
+    Column("operations", lambda row: join_names(row.operations, MOST_OPERATIONS)),
     Column("difference", _figures, form=lambda parts: parts),
 )
 
 FLAT = (
     *paths("", "figure kind dtype before after"),
-    Column("difference", lambda row: row.after - row.before),
+    Column("difference", reader("change")),
 )
 """Columns of a difference's CSV."""
 

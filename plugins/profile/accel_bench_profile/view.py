@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ def profile_view(report: ProfileReport, top: int) -> Report:
 
 
 def _section(one: StackProfile, top: int) -> Section:
-    shown = _slowest(one.ranks)
+    shown = max(one.ranks, key=lambda rank: rank.step_seconds or 0.0, default=None)
     tables = [] if shown is None else list(_tables(shown, len(one.ranks) > 1, top))
     return Section(
         title=f"{one.scenario}: {label(one)}",
@@ -47,11 +47,6 @@ def _section(one: StackProfile, top: int) -> Section:
         tables=tables,
         notes=[*_notes(one, shown), *map(_sentence, one.reasons)],
     )
-
-
-def _slowest(ranks: Sequence[RankProfile]) -> RankProfile | None:
-    """Return the rank whose recorded step took longest."""
-    return max(ranks, key=lambda one: one.step_seconds or 0.0, default=None)
 
 
 def _tables(rank: RankProfile, several: bool, top: int) -> Iterator[Table]:

@@ -59,14 +59,14 @@ def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
 def _section(one: ProfileWaterfall, top: int) -> Section:
     swept = f" ({one.sweep})" if one.sweep else ""
     most = max((abs(bar.change) for _, _, bar in _all_bars(one)), default=0.0)
+    kinds, modules = [(bar.kind, bar) for bar in one.kinds], _module_rows(one, top)
+    rest = [(UNEXPLAINED, one.unexplained), ("measured", one.difference)]
     return Section(
         title=f"{one.scenario}{swept}: {one.a} to {one.b}",
         answer=answer(one),
         tables=[
-            Table(_columns(one, "kind of operation", most), list(_kind_rows(one)), "by kind"),
-            Table(
-                [*_columns(one, "module", most), MOSTLY], list(_module_rows(one, top)), "by module"
-            ),
+            Table(_columns(one, "kind of operation", most), [*kinds, *rest], "by kind"),
+            Table([*_columns(one, "module", most), MOSTLY], [*modules, *rest], "by module"),
         ],
         notes=list(_notes(one)),
     )
@@ -117,12 +117,6 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
     ]
 
 
-def _kind_rows(one: ProfileWaterfall) -> Iterator[tuple[str, Change]]:
-    yield from ((bar.kind, bar) for bar in one.kinds)
-    yield UNEXPLAINED, one.unexplained
-    yield "measured", one.difference
-
-
 def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]]:
     """Yield the bars of modules; those that change less stand in one row."""
     named = {*one.gained, *one.lost}
@@ -142,8 +136,6 @@ def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]
             f"{count(len(rest), 'module')} {what}",
             Change(a=a, b=b, change=b - a, low=None, high=None),
         )
-    yield UNEXPLAINED, one.unexplained
-    yield "measured", one.difference
 
 
 def _all_bars(one: ProfileWaterfall) -> Iterator[tuple[str, str, Change]]:

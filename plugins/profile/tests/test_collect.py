@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from accel_bench_profile.collect import collect_profiles
-from accel_bench_profile.figures.reading import PROFILE_FILE, PROFILE_FOLDER
-from accel_bench_profile.figures.schema import ProfileReport, RankProfile
+from accel_bench_profile.figures.schema import (
+    PROFILE_FILE,
+    PROFILE_FOLDER,
+    ProfileReport,
+    RankProfile,
+)
 from analysis_factory import make_experiment, make_rank, make_result
 
 from accel_bench.result import Status

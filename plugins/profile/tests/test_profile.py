@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_profile.figures.reading import PROFILE_FOLDER
+from accel_bench_profile.figures.schema import PROFILE_FOLDER
 from cli.program import Done, call, write_nulls
 from fault_plugins.distribution import install
 from several_ranks.scenarios import forking, write

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from accel_bench.flops.workload import Matmul
 from accel_bench.modeling.kept_elsewhere import elements_of, shape_of
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.worker.verify.kernels import experts_implementation
@@ -30,25 +30,11 @@ class Facts:
     """Experts that a token uses; None where it is not in the model's configuration."""
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """A weight matrix, or all of one kind of a layer's experts."""
+class Matrix(Matmul):
+    """The product of a weight matrix, or of one kind of a layer's experts, as its module tells it.
 
-    name: str
-    """Path of the module, with adapters' names left out."""
-
-    rows: int
-    columns: int
-    trains: bool
-
-    dtype: str
-    """Dtype in which it is multiplied, read from the weights."""
-
-    count: int = 1
-    """Experts that it stands for."""
-
-    share: float = 1.0
-    """Fraction of the tokens that reaches each."""
+    It has the whole path of the module, without adapters' names, and the dtype of the weights.
+    """
 
     after: tuple[str, ...] = ()
     """Names of matrices of the same part that it multiplies the output of."""
@@ -105,7 +91,8 @@ def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | No
     if set(large) == {"weight"} and len(shape_of(large["weight"])) == 2:
         weight = large["weight"]
         rows, columns = shape_of(weight)
-        return [Matrix(path, rows, columns, weight.requires_grad, dtype_name(weight.dtype))]
+        dtype, trains = dtype_name(weight.dtype), weight.requires_grad
+        return [Matrix(name=path, rows=rows, columns=columns, trains=trains, dtype=dtype)]
     convolution = isinstance(module, nn.Conv1d)
     if large and all(len(shape_of(one)) == 3 for one in large.values()) and not convolution:
         return _experts(module, large, path, facts)
@@ -156,8 +143,9 @@ def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
     # Linears of a model's own are plain; those of integrations are quantized.
     own = type(module).__module__.startswith(("transformers.pytorch_utils", "transformers.models."))
     return Matrix(
-        path,
-        *sizes,
+        name=path,
+        rows=sizes[0],
+        columns=sizes[1],
         trains=stored and weight.requires_grad,
         dtype=dtype_name(weight.dtype) if whole else facts.dtype,
         plain=type(module) is nn.Linear or own,
@@ -174,11 +162,13 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
     transposed = bool(getattr(module, "is_transposed", False))
     found = []
     for name, tensor in tensors.items():
-        experts, rows, columns = shape_of(tensor)
+        experts, *sizes = shape_of(tensor)
+        rows, columns = reversed(sizes) if transposed else sizes
         found.append(
             Matrix(
-                f"{path}.{name}",
-                *((columns, rows) if transposed else (rows, columns)),
+                name=f"{path}.{name}",
+                rows=rows,
+                columns=columns,
                 trains=tensor.requires_grad,
                 dtype=dtype_name(tensor.dtype),
                 count=experts,
@@ -208,10 +198,5 @@ def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
             _linear(pair[adapter], f"{path}.lora_{letter}", facts)
             for pair, letter in zip(pairs, "AB", strict=True)
         )
-        found += [down, replace(up, after=(down.name,))]
+        found += [down, up.model_copy(update={"after": (down.name,)})]
     return found
-
-
-def kind_name(path: str) -> str:
-    """Return a path without the numbers of layers and experts."""
-    return re.sub(r"\.\d+(?=\.|$)", "", path)

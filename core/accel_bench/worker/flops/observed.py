@@ -9,8 +9,10 @@ by a call that is not seen has no workload.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -34,6 +36,9 @@ HIDDEN_BY_CAUSALITY = 0.5
 
 WITH_WEIGHTS = frozenset({"linear", "convolution"})
 """Products that are of weights, whatever class the weights have."""
+
+OF_ATTENTION = frozenset({"scores", "values"})
+"""Products that are of no weights, whatever class their operands have."""
 
 DIVIDED = "ranks compute parts of one model together"
 """Why products of matrices that are divided over ranks are not counted."""
@@ -59,17 +64,20 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
     inputs = {name: value.to(device) for name, value in batch.inputs.items()}
     products = Products(batch.tokens.processed, model)
     eager = torch.compiler.set_stance("force_eager")
-    unchanged = keep_random_state(device), _same_buffers(model), _own_linear()
+    # Libraries replace it by an autograd function, as DeepSpeed does for ZeRO-3, inside of which
+    # nothing shows what needs a gradient.
+    own_linear = patch.object(nn.functional, "linear", torch._C._nn.linear)
+    unchanged = keep_random_state(device), _same_buffers(model), own_linear
     with contextlib.ExitStack() as stack:
         for context in (*unchanged, eager, run.autocast(), products):
             stack.enter_context(context)
         run.loss(model, inputs, batch.supervised_in_step)
     reshard(model)
     products.check(model)
-    recomputed = None if _recomputes(model) else False
-    matmuls = (one.model_copy(update={"recomputed": recomputed}) for one in products.merged())
+    again = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    recomputed = None if again else False
     return Workload(
-        matmuls=tuple(matmuls),
+        matmuls=tuple(products.merged(recomputed)),
         flops_method="observed",
         observed_elements=batch.tokens.processed,
         observed_samples=batch.sequences,
@@ -97,8 +105,7 @@ class Products(TorchFunctionMode):
         """The ids of the parameters of modules that were called, as of their call: FSDP2 puts
         others in their place for as long as a block computes."""
 
-        self._uncounted = ""
-        self._divided = False
+        self._problem = ""
         self._packed: nn.Module | None = None
         self._readers: Mapping[str, Callable[..., None]] = {
             "linear": self._linear,
@@ -135,7 +142,7 @@ class Products(TorchFunctionMode):
         if self._packed is not None:
             return found
         if name in UNCOUNTED:
-            self._uncounted = self._uncounted or name
+            self._problem = self._problem or f"torch.{name} is not counted"
         elif name in ("conv1d", "conv2d", "conv3d"):
             self._convolution(found, *args, **(kwargs or {}))
         elif name in self._readers:
@@ -156,10 +163,8 @@ class Products(TorchFunctionMode):
 
     def check(self, model: nn.Module) -> None:
         """Raise UnknownPartError for a call, or a weight, whose products were not seen."""
-        if self._divided:
-            raise UnknownPartError(DIVIDED)
-        if self._uncounted:
-            raise UnknownPartError(f"torch.{self._uncounted} is not counted")
+        if self._problem:
+            raise UnknownPartError(self._problem)
         for path, module in model.named_modules():
             called = self._called.get(id(module))
             if called is None or isinstance(module, nn.Embedding):
@@ -172,14 +177,15 @@ class Products(TorchFunctionMode):
                     kind = type(module).__name__
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
-    def merged(self) -> Iterator[Matmul]:
+    def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
         """Yield the products, those of the same kind as one."""
         for one, share in self._found.items():
-            yield one.model_copy(update={"share": share})
+            yield one.model_copy(update={"share": share, "recomputed": recomputed})
 
     def _linear(self, inputs: Any, weight: Any, bias: Any = None) -> None:
         rows, columns = weight.shape
-        self._divided = self._divided or is_sharded(weight)
+        if is_sharded(weight):
+            self._problem = DIVIDED
         self._note(weight)
         self._add("linear", (rows, columns), inputs.numel() / columns, (inputs, weight))
 
@@ -203,18 +209,15 @@ class Products(TorchFunctionMode):
         """Add a product of two operands; of more, its order would have to be known."""
         tensors = operands[0] if isinstance(operands[0], list | tuple) else operands
         if len(tensors) != 2 or not isinstance(equation, str) or "..." in equation:
-            self._uncounted = self._uncounted or "einsum"
+            self._problem = self._problem or "torch.einsum is not counted"
             return
         sizes: dict[str, int] = {}
         written = equation.replace(" ", "").partition("->")[0].split(",")
         for letters, tensor in zip(written, tensors, strict=True):
             sizes |= dict(zip(letters, tensor.shape, strict=True))
-        total = 1
-        for size in sizes.values():
-            total *= size
         for tensor in tensors:
             self._note(tensor)
-        self._add("einsum", (1, 1), total, tensors)
+        self._add("einsum", (1, 1), prod(sizes.values()), tensors)
 
     def _attention(self, query: Any, key: Any, value: Any, *given: Any, **named: Any) -> None:
         """Add both products of attention: scores, and the weighted sum of the values."""
@@ -222,44 +225,30 @@ class Products(TorchFunctionMode):
         length, size = key.shape[-2], query.shape[-1]
         count = query.numel() / size
         hidden = HIDDEN_BY_CAUSALITY if is_causal else 0.0
-        dtype, needed = _dtype(query), _needs_gradient(query) or _needs_gradient(key)
-        scores = Matmul(
-            name="scores",
-            rows=length,
-            columns=size,
-            trains=_needs_gradient(key),
-            input_needs_gradient=_needs_gradient(query),
-            dtype=dtype,
-            weight=False,
-            hidden=hidden,
-        )
-        values = scores.model_copy(
-            update={
-                "name": "values",
-                "rows": value.shape[-1],
-                "columns": length,
-                "trains": _needs_gradient(value),
-                "input_needs_gradient": needed,
-            }
-        )
-        self._count(scores, count)
-        self._count(values, count)
+        self._add("scores", (length, size), count, (query, key), hidden)
+        self._add("values", (value.shape[-1], length), count, (query, key, value), hidden)
 
-    def _add(self, name: str, sizes: tuple[int, int], count: float, operands: Any) -> None:
-        """Add `count` rows of the first operand multiplied with the second, of these sizes."""
-        inputs, weight = operands
+    def _add(
+        self,
+        name: str,
+        sizes: tuple[int, int],
+        count: float,
+        operands: Sequence[Any],
+        hidden: float = 0.0,
+    ) -> None:
+        """Add `count` rows of what is made of the first operands times the last, of these sizes."""
+        *inputs, weight = operands
+        known = any(isinstance(one, nn.Parameter) for one in operands)
         matmul = Matmul(
             name=name,
             rows=sizes[0],
             columns=sizes[1],
             trains=_needs_gradient(weight),
-            input_needs_gradient=_needs_gradient(inputs),
-            dtype=_dtype(inputs),
-            weight=name in WITH_WEIGHTS or any(isinstance(one, nn.Parameter) for one in operands),
+            input_needs_gradient=any(map(_needs_gradient, inputs)),
+            dtype=_dtype(inputs[0]),
+            weight=name in WITH_WEIGHTS or (known and name not in OF_ATTENTION),
+            hidden=hidden,
         )
-        self._count(matmul, count)
-
-    def _count(self, matmul: Matmul, count: float) -> None:
         self._found[matmul] = self._found.get(matmul, 0.0) + count / self._elements
 
     def _note(self, weight: Any) -> None:
@@ -284,26 +273,6 @@ def _dtype(inputs: Any) -> str:
     if torch.is_autocast_enabled(kind):
         return dtype_name(torch.get_autocast_dtype(kind))
     return dtype_name(inputs.dtype)
-
-
-def _recomputes(model: nn.Module) -> bool:
-    """Return whether some part of a model is computed again in the backward pass."""
-    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-
-
-@contextlib.contextmanager
-def _own_linear() -> Iterator[None]:
-    """Have torch's own function compute linear layers within the block.
-
-    Libraries replace it by an autograd function, as DeepSpeed does for ZeRO-3, inside of which
-    nothing shows what needs a gradient.
-    """
-    replaced = nn.functional.linear
-    nn.functional.linear = torch._C._nn.linear
-    try:
-        yield
-    finally:
-        nn.functional.linear = replaced
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -27,7 +26,6 @@ from accel_bench.worker.flops.matrices import (
     Matrix,
     Part,
     UnknownPartError,
-    kind_name,
     parts_of,
 )
 
@@ -55,6 +53,12 @@ MLP_STAGE = 4
 
 EXPERT = re.compile(r"(?P<list>.*\.experts)\.(?P<number>\d+)\.")
 """Path of what belongs to one expert, where experts are modules of their own."""
+
+NUMBER = re.compile(r"\.\d+(?=\.|$)")
+"""Number of a layer or an expert in a path."""
+
+OF_PRODUCT = set(Matmul.model_fields)
+"""What a matrix says of its product."""
 
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 """Configuration keys that say how many experts a token uses."""
@@ -154,7 +158,8 @@ class _Reader:
             for matrix in part.matrices:
                 name = matrix.name.removeprefix(part.path)
                 leaf = part.path.removesuffix(".modules_to_save").rpartition(".")[2]
-                self._add(replace(matrix, name=leaf + name), self._gradient, part)
+                renamed = matrix.model_copy(update={"name": leaf + name})
+                self._add(renamed, self._gradient, part)
             self._gradient |= part.trains
 
     def _read_layer(self, number: int, layer: nn.Module) -> None:
@@ -166,7 +171,8 @@ class _Reader:
         for place, part in parts:
             fraction = fractions.get(expert_list(part.path), 1.0)
             for matrix in part.matrices:
-                self._add(replace(matrix, share=matrix.share * fraction), reads[place], part)
+                reached = matrix.model_copy(update={"share": matrix.share * fraction})
+                self._add(reached, reads[place], part)
         needs = {
             _leaf(part.path): part.trains or (bool(part.matrices) and reads[place])
             for place, part in parts
@@ -191,18 +197,12 @@ class _Reader:
     def _add(self, matrix: Matrix, gradient: bool, part: Part) -> None:
         """Add a matrix; what it reads within its part may train too."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
-        self._matmuls.append(
-            Matmul(
-                name=kind_name(matrix.name),
-                rows=matrix.rows,
-                columns=matrix.columns,
-                count=matrix.count,
-                share=matrix.share,
-                trains=matrix.trains,
-                input_needs_gradient=gradient or inner,
-                dtype=(matrix.autocast and self._autocast) or matrix.dtype,
-            )
-        )
+        found = {
+            "name": NUMBER.sub("", matrix.name),
+            "input_needs_gradient": gradient or inner,
+            "dtype": (matrix.autocast and self._autocast) or matrix.dtype,
+        }
+        self._matmuls.append(Matmul(**matrix.model_dump(include=OF_PRODUCT) | found))
 
     def _attention(
         self,

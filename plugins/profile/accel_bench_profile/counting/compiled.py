@@ -10,15 +10,15 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 from accel_bench_profile.counting.counter import StepCounter
-from accel_bench_profile.counting.sites import NOWHERE, Place, Sites, is_users_file
-from accel_bench_profile.ledger.schema import EntryKey, Figure
+from accel_bench_profile.counting.sites import NOWHERE, Place, is_users_file
+from accel_bench_profile.ledger.schema import Figure, Kind
 
 CALLS = re.compile(r"^ +(cpp_fused\w*|triton_\w+?)(?:\.run)?\(", re.MULTILINE)
 """A call of a generated kernel in the code that inductor writes."""
@@ -57,7 +57,8 @@ def counting_kernels(counter: StepCounter) -> ExitStack:
     call: Callable[..., Any] = graph.__call__
 
     def counted(self: Any, inputs: Any) -> Any:
-        for operation, place, number in _kernels(self.source_code, _provenance(self)):
+        provenance = getattr(self, "inductor_provenance_stack_traces_str", None) or ""
+        for operation, place, number in _kernels(self.source_code, provenance):
             site = counter.sites.here()
             if place is not NOWHERE:
                 site = counter.sites.site(place._replace(module=site.module), site.phase)
@@ -68,49 +69,26 @@ def counting_kernels(counter: StepCounter) -> ExitStack:
     return stack
 
 
-def compiler_entries(sites: Sites) -> Iterator[tuple[EntryKey, dict[Figure, int]]]:
-    """Yield graph breaks and recompilations since the start of the process."""
-    for (reason, place), number in _breaks().items():
-        site = sites.site(place, "forward")
-        yield (site, reason, "graph break", ""), {"graph_breaks": number}
-    for (reason, place), number in _recompilations().items():
-        site = sites.site(place, "forward")
-        yield (site, reason, "recompilation", ""), {"recompilations": number}
+def count_compilations(counter: StepCounter) -> None:
+    """Count graph breaks and recompilations since the start of the process, where they were."""
+    from torch._dynamo.utils import get_compilation_metrics, graph_break_reasons
 
+    def add(kind: Kind, figure: Figure, reason: str, place: Place) -> None:
+        line = (reason.strip().splitlines() or [""])[0][:200]
+        counter.add((counter.sites.site(place, "forward"), line, kind, ""), {figure: 1})
 
-def _breaks() -> Counter[tuple[str, Place]]:
-    """Return the reasons for graph breaks and their lines, the last one outside of torch."""
-    from torch._dynamo.utils import graph_break_reasons
-
-    found: Counter[tuple[str, Place]] = Counter()
     for one in graph_break_reasons:
         frames = [frame for frame in one.user_stack if is_users_file(frame.filename)]
         last = (frames or one.user_stack or [None])[-1]
         place = Place("", last.filename, last.lineno or 0, last.name) if last else NOWHERE
-        found[_first_line(one.reason), place] += 1
-    return found
-
-
-def _recompilations() -> Counter[tuple[str, Place]]:
-    """Return what made functions be compiled again, and where they are."""
-    from torch._dynamo.utils import get_compilation_metrics
-
-    found: Counter[tuple[str, Place]] = Counter()
-    for one in get_compilation_metrics():
-        if one.recompile_reason:
-            line = one.co_firstlineno or 0
-            place = Place("", one.co_filename or "", line, one.co_name or "")
-            found[_reason(one.recompile_reason), place] += 1
-    return found
-
-
-def _reason(text: str) -> str:
-    """Return a reason without its guard's number, which depends on what was compiled before."""
-    return re.sub(r"^\d+/\d+: ", "", _first_line(text))
-
-
-def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[0][:200]
+        add("graph break", "graph_breaks", one.reason, place)
+    for made in get_compilation_metrics():
+        if made.recompile_reason:
+            # Without its guard's number, which depends on what was compiled before.
+            reason = re.sub(r"^\d+/\d+: ", "", made.recompile_reason.strip())
+            line = made.co_firstlineno or 0
+            place = Place("", made.co_filename or "", line, made.co_name or "")
+            add("recompilation", "recompilations", reason, place)
 
 
 @cache
@@ -135,7 +113,3 @@ def _places(provenance: str) -> dict[str, Place]:
             place = Place("", last["file"], int(last["line"]), last["function"])
             places[key.rpartition(":")[0]] = place
     return places
-
-
-def _provenance(graph: Any) -> str:
-    return getattr(graph, "inductor_provenance_stack_traces_str", None) or ""

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter
 
 from accel_bench.modeling.tensors import dtype_name, plain_tensors
-from accel_bench.worker.communication import is_collective, largest_buffer, name_of
+from accel_bench.worker.communication import EachOperation, is_collective, largest_buffer, name_of
 from accel_bench.worker.flops.operations import flops_of, moves_nothing
 from accel_bench_profile.counting.kinds import cast_of, kind_of, synchronizes
 from accel_bench_profile.counting.sites import Sites
 from accel_bench_profile.counting.traffic import moved_bytes
-from accel_bench_profile.ledger.schema import Entry, EntryKey, Figure, Site
+from accel_bench_profile.ledger.schema import Entry, EntryKey, Figure, Site, entries_of
 
 TO_HOST = frozenset(
     {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
@@ -54,7 +54,7 @@ class StepCounter:
         self._modes.enter_context(hooks)
         if host_calls:
             self._modes.enter_context(_HostCalls(self))
-        self._modes.enter_context(_Dispatched(self))
+        self._modes.enter_context(EachOperation(self.run))
 
     def stop(self) -> None:
         """Stop counting, unless that is done."""
@@ -62,23 +62,16 @@ class StepCounter:
 
     def entries(self) -> tuple[Entry, ...]:
         """Return what was counted, in the order of first occurrence."""
-        return tuple(
-            Entry(
-                site=site,
-                operation=operation,
-                kind=kind,
-                dtype=dtype,
-                figures={figure: number for figure, number in figures.items() if number},
-            )
-            for (site, operation, kind, dtype), figures in self._totals.items()
-        )
+        return entries_of(self._totals)
 
     def add(self, key: EntryKey, figures: dict[Figure, int]) -> None:
         """Add to the entry of a place, an operation, its kind and its dtype."""
         self._totals.setdefault(key, Counter()).update(figures)
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call an operation and count it."""
+    def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operation and count it; what a wrapped tensor consists of comes by itself."""
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented
         if self._paused or func.overloadpacket.__name__ in NOT_COUNTED:
             return func(*args, **kwargs)
         site = self.sites.here()
@@ -138,24 +131,6 @@ class StepCounter:
             return tensor.detach()
         finally:
             self._paused = False
-
-
-class _Dispatched(TorchDispatchMode):
-    """Passes on every operation, those of C++ and of compiled code's own calls included."""
-
-    def __init__(self, counter: StepCounter) -> None:
-        super().__init__()
-        self._counter = counter
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled code stay compiled."""
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # what it consists of comes by itself
-        return self._counter.run(func, args, kwargs or {})
 
 
 class _HostCalls(TorchFunctionMode):

@@ -12,14 +12,14 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.run_context import Run
 from accel_bench.worker.measurement import Rank
 from accel_bench_profile.counting.compiled import (
-    compiler_entries,
+    count_compilations,
     counting_kernels,
     has_compiled,
     keep_provenance,
 )
 from accel_bench_profile.counting.counter import StepCounter
 from accel_bench_profile.counting.sites import Sites
-from accel_bench_profile.ledger.schema import Entry, RankLedger, merge
+from accel_bench_profile.ledger.schema import RankLedger
 
 WARMUP_STEPS = 3
 """Steps before the one that is counted: optimizers make their state in the first, data-parallel
@@ -47,14 +47,9 @@ def count_step(run: Run, take_steps: Callable[[Stopwatch], None]) -> RankLedger:
     if steps.counter is None or steps.running:
         raise InvalidRunError(["the engine returned before the step that is counted had ended"])
     compiled = has_compiled()
-    entries = list(steps.counter.entries())
     if compiled:
-        found = compiler_entries(steps.counter.sites)
-        entries += (
-            Entry(site=site, operation=name, kind=kind, dtype=dtype, figures=figures)
-            for (site, name, kind, dtype), figures in found
-        )
-    return RankLedger(entries=merge(entries), left_out=(COMPILED,) if compiled else ())
+        count_compilations(steps.counter)
+    return RankLedger(entries=steps.counter.entries(), left_out=(COMPILED,) if compiled else ())
 
 
 class CountedSteps:

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -99,7 +99,7 @@ class Sites:
             code = frame.f_code
             if code is BACKWARD:
                 return self._ended_in_backward(line, module, frame)
-            users = is_users(code)
+            users = is_users_file(code.co_filename)
             if module is None and (code is CALL or users):
                 module = self._module_of(frame)
             if line is NOWHERE and users:
@@ -139,13 +139,8 @@ class Sites:
 
 
 @cache
-def is_users(code: CodeType) -> bool:
-    """Return whether code belongs to neither torch, nor Python's library, nor this counter."""
-    return is_users_file(code.co_filename)
-
-
-@cache
 def is_users_file(file: str) -> bool:
+    """Return whether a file belongs to neither torch, nor Python's library, nor this counter."""
     if file.startswith("<") or "torchinductor" in file:
         return False
     packages = f"{os.sep}site-packages{os.sep}"

@@ -14,6 +14,7 @@ from accel_bench_profile.figures.spans import (
     Interval,
     Span,
     length,
+    mean_step,
     union,
     within,
     without,
@@ -39,11 +40,12 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime | None:
     gaps = [(cycle, idle(cycle, step)) for cycle, step in steps]
     whole = sum(step.end - step.start for _, step in steps)
     still = sum(length(found) for _, found in gaps)
+    waited = sum(length(within(_waits(cycle), step)) for cycle, step in steps)
     return HostTime(
         measures="device idle" if on_device else "no operation",
         seconds=still / len(steps) / 1e9,
         share=still / whole if whole else 0.0,
-        waiting_seconds=_waiting(steps) if on_device else None,
+        waiting_seconds=waited / len(steps) / 1e9 if on_device else None,
         preempted_seconds=sum(known) / len(steps) / 1e9 if known else None,
         gaps=_places(gaps),
         reads=_reads(steps, on_device),
@@ -75,12 +77,6 @@ def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:
     """Return the pieces of a step in which the device is idle and the host does not wait for it."""
     idle = without([(step.start, step.end)], within(cycle.device, step))
     return without(without(idle, within(_waits(cycle), step)), union(cycle.edges))
-
-
-def _waiting(steps: Sequence[tuple[Cycle, Span]]) -> float:
-    """Return the seconds of a mean step in which the host waits for the device."""
-    found = [length(within(_waits(cycle), step)) for cycle, step in steps]
-    return sum(found) / len(steps) / 1e9
 
 
 def _waits(cycle: Cycle) -> Iterator[Span]:
@@ -122,25 +118,19 @@ def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostRe
     On a CPU without those of the optimizer, which keeps its step numbers on the host everywhere,
     and of the data, whose batches are on the host everywhere.
     """
-    calls: dict[Place, int] = defaultdict(int)
-    spent: dict[Place, int] = defaultdict(int)
-    for cycle, step in steps:
-        for one in _waits(cycle) if on_device else filter(_is_read, cycle.spans):
-            if not step.start <= one.start < step.end:
-                continue
-            place = cycle.place_at(one.start)
-            if on_device or place.phase not in ("data", "optimizer"):
-                calls[place] += 1
-                spent[place] += one.end - one.start
-    most = sorted(calls, key=lambda place: (-spent[place] if on_device else 0, -calls[place]))
-    return tuple(
-        HostReads(place=one, calls=calls[one] / len(steps), seconds=spent[one] / len(steps) / 1e9)
-        for one in most[:MOST_PLACES]
+    calls = (
+        (cycle.place_at(one.start), one.end - one.start)
+        for cycle, step in steps
+        for one in (_waits(cycle) if on_device else cycle.operations)
+        if step.start <= one.start < step.end and (on_device or one.name == READ)
     )
-
-
-def _is_read(span: Span) -> bool:
-    return span.kind == "operation" and span.name == READ
+    found = [
+        HostReads(place=place, calls=number, seconds=seconds)
+        for place, (number, seconds) in mean_step(calls, len(steps)).items()
+        if on_device or place.phase not in ("data", "optimizer")
+    ]
+    most = sorted(found, key=lambda one: (-one.seconds if on_device else 0, -one.calls))
+    return tuple(most[:MOST_PLACES])
 
 
 def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
@@ -148,16 +138,15 @@ def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
     late = idle = kernels = 0
     delays: list[int] = []
     for cycle in cycles:
-        calls = {one.correlation: one for one in cycle.spans if one.kind == "runtime"}
         device = sorted(cycle.device, key=lambda one: one.start)
         ended = accumulate((one.end for one in device), max)
         for one, before in zip(device[1:], ended, strict=False):
-            call = calls.get(one.correlation) if one.correlation else None
+            call = cycle.launches.get(one.correlation)
             if call is not None and call.start >= before:
                 late += 1
                 idle += one.start - before
         kernels += len(device)
-        both = ((calls.get(one.correlation), one) for one in device if one.correlation)
+        both = ((cycle.launches.get(one.correlation), one) for one in device)
         delays += [one.start - call.start for call, one in both if call is not None]
     return LaunchGaps(
         kernels=kernels / steps,

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import get_args
 
-from accel_bench_profile.figures.modules import StepKind
+from accel_bench_profile.figures.modules import NamedKind, StepKind
 from accel_bench_profile.figures.schema import Kind
 
-SharedKind: TypeAlias = Literal["optimizer", "loss", "attention", "norm"]
-"""Kinds that profiles and ledgers have."""
-
-SHARED: Mapping[SharedKind, str] = {
+SHARED: Mapping[NamedKind, str] = {
     "optimizer": r"_fused_(adam|sgd|adagrad)|Fused(Adam|Sgd|Adagrad)",
     "loss": r"cross_entropy|nll_?loss|log_?softmax|(mse|l1|kl_div)_?loss",
     "attention": r"attention|flash|fmha|sdpa|_fort_native_sdp|softmax",
@@ -23,7 +20,7 @@ SHARED: Mapping[SharedKind, str] = {
 
 
 @lru_cache(maxsize=4096)
-def shared_kind(name: str) -> SharedKind | None:
+def shared_kind(name: str) -> NamedKind | None:
     """Return the kind of an operation or kernel by its name; None for one of another kind."""
     known = (kind for kind, form in SHARED.items() if re.search(form, name, re.IGNORECASE))
     return next(known, None)
@@ -93,10 +90,7 @@ def computes(name: str) -> bool:
     return kind_of_operation(name) not in ("autograd", "communication")
 
 
-STEP_KINDS: tuple[StepKind, ...] = (
-    "matmul", "attention", "norm", "loss", "optimizer", "memory-bound", "data",
-    "communication", "idle",
-)  # fmt: skip
+STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 """All of them, in the order in which they are shown."""
 
 STRENGTH: tuple[StepKind, ...] = (

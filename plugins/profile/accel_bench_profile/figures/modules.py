@@ -6,17 +6,10 @@ from typing import Literal, TypeAlias
 
 from accel_bench.documents.base import Frozen
 
-StepKind: TypeAlias = Literal[
-    "matmul",
-    "attention",
-    "norm",
-    "loss",
-    "optimizer",
-    "memory-bound",
-    "data",
-    "communication",
-    "idle",
-]
+NamedKind: TypeAlias = Literal["matmul", "attention", "norm", "loss", "optimizer"]
+"""Kinds that profiles, waterfalls and ledgers have."""
+
+StepKind: TypeAlias = Literal[NamedKind, "memory-bound", "data", "communication", "idle"]
 """Kinds that a step consists of; `memory-bound` is the rest of the operations, `data` all that
 gets batches, `idle` what no operation covers: Python's own work, and waiting."""
 

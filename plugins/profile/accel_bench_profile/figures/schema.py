@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.errors import AccelBenchError
 from accel_bench.result import Status
-from accel_bench_profile.figures.modules import OUTSIDE, ModuleTimes
+from accel_bench_profile.figures.modules import OUTSIDE, ModuleTimes, NamedKind
 
-Kind: TypeAlias = Literal[
-    "matmul",
-    "attention",
-    "norm",
-    "loss",
-    "optimizer",
-    "memory-bound",
-    "communication",
-    "compiled",
-    "autograd",
-]
+Kind: TypeAlias = Literal[NamedKind, "memory-bound", "communication", "compiled", "autograd"]
 """Kinds of operations and kernels. `memory-bound` is all that moves numbers and computes little;
 `compiled` is what torch.compile made of several operations on a CPU, whose parts it does not show;
 `autograd` is what the backward pass does around operations, backward functions in Python included.
 """
+
+PROFILE_FOLDER = "profile"
+"""Name of the folder in a run's folder that holds a folder of each profiled rank."""
+
+PROFILE_FILE = "profile.json"
+"""Name of a rank's profile in its folder."""
 
 UNNAMED = OUTSIDE
 """Stands for the module of what no module did."""
@@ -42,29 +40,30 @@ class Place(Frozen):
     marks none."""
 
 
-class KernelTime(Frozen):
-    """Calls of one kernel of a device, or of one operation on a CPU, in a mean step."""
+class CallTime(Frozen):
+    """Calls of one name in a mean step: of a kernel, an operation or a collective."""
 
     name: str
-    kind: Kind
 
     calls: float
     """Calls in a step."""
 
     seconds: float
-    """Seconds in a step; of an operation without those of operations that it calls."""
+    """Seconds in a step; of an operation without those of operations that it calls, of a collective
+    from its start to its end on this rank."""
 
 
-class FusedKernel(Frozen):
+class KernelTime(CallTime):
+    """One kernel of a device, or one operation on a CPU."""
+
+    kind: Kind
+
+
+class FusedKernel(CallTime):
     """Evidence that several operations ran as one kernel: its name."""
-
-    name: str
 
     what: str
     """What that name stands for, such as `flash attention`."""
-
-    calls: float
-    seconds: float
 
 
 class Gap(Frozen):
@@ -141,14 +140,6 @@ class HostTime(Frozen):
     """Why there are none."""
 
 
-class CollectiveTime(Frozen):
-    """One kind of collective in a mean step, from its start to its end on this rank."""
-
-    name: str
-    calls: float
-    seconds: float
-
-
 class CommunicationTime(Frozen):
     """Collectives of a mean step, with what waits for slower ranks."""
 
@@ -162,7 +153,7 @@ class CommunicationTime(Frozen):
     """`seconds` of those of the recorded step."""
 
     exposed_share: float
-    collectives: tuple[CollectiveTime, ...] = ()
+    collectives: tuple[CallTime, ...] = ()
 
 
 class MemoryPoint(Frozen):
@@ -325,3 +316,29 @@ class ProfileReport(Document):
             for one in self.profiles
         )
         return int(not all(complete))
+
+
+def read_profile(folder: Path) -> RankProfile | None:
+    """Return the profile that lies in a rank's folder, or beside it where the folder could not be
+    written; None where there is none.
+
+    Raises AccelBenchError for one that this version cannot read.
+    """
+    for path in (folder / PROFILE_FILE, fallback(folder)):
+        try:
+            return RankProfile.model_validate_json(path.read_bytes())
+        except OSError:
+            continue
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise AccelBenchError(
+                f"{path} is damaged, or of another version of accel-bench than this one "
+                f"({where}: {first['msg']}); profile with the same version everywhere"
+            ) from error
+    return None
+
+
+def fallback(folder: Path) -> Path:
+    """Return where a profile is written when its own folder cannot be: beside the rank's result."""
+    return folder.parent.parent / f"{folder.name}.{PROFILE_FILE}"

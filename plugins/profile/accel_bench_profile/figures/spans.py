@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from accel_bench_profile.figures.schema import UNNAMED, Place
 
@@ -40,6 +41,8 @@ EDGE = "profile: wait for the device"
 
 Interval: TypeAlias = tuple[int, int]
 """Start and end, in nanoseconds."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Span(NamedTuple):
@@ -75,10 +78,14 @@ class Cycle:
 
     spans: Sequence[Span]
 
+    def ranges(self, *names: str) -> list[Span]:
+        """Return the ranges whose names begin so."""
+        return [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
+
     @cached_property
     def steps(self) -> list[Span]:
         """The recorded steps."""
-        return [one for one in self.spans if one.kind == "range" and one.name.startswith(STEP)]
+        return self.ranges(STEP)
 
     @cached_property
     def lane(self) -> int:
@@ -96,35 +103,38 @@ class Cycle:
         return [one for one in self.spans if one.kind in ("kernel", "copy")]
 
     @cached_property
+    def launches(self) -> dict[int, Span]:
+        """The calls of the device's runtime, by what they share with the kernels they launch."""
+        runtime = (one for one in self.spans if one.kind == "runtime" and one.correlation)
+        return {one.correlation: one for one in runtime}
+
+    @cached_property
     def edges(self) -> list[Interval]:
         """Intervals in which the profile itself waits for the device."""
-        return [(one.start, one.end) for one in self.spans if one.name == EDGE]
+        return [(one.start, one.end) for one in self.ranges(EDGE)]
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
         """The innermost modules on the steps' thread, one after the other."""
-        ranges = (one for one in self.spans if one.kind == "range" and one.lane == self.lane)
-        return list(_innermost([one for one in ranges if one.name.startswith(MODULE)]))
+        calls = [one for one in self.ranges(MODULE) if one.lane == self.lane]
+        return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 
     @cached_property
     def marks(self) -> list[tuple[int, str]]:
         """The ends of phases, with their names."""
-        found = (one for one in self.spans if one.kind == "range" and one.name.startswith(PHASE))
-        return sorted((one.start, one.name.removeprefix(PHASE)) for one in found)
+        return sorted((one.start, one.name.removeprefix(PHASE)) for one in self.ranges(PHASE))
 
     @cached_property
     def taken(self) -> list[Interval]:
         """Moments, each with the nanoseconds since the one before in which the thread was ready
         and the system ran other work; none where the system does not say."""
-        found = (one for one in self.spans if one.kind == "range")
-        marks = (one for one in found if one.name.startswith(PREEMPTED))
+        marks = self.ranges(PREEMPTED)
         return [(one.start, int(one.name.removeprefix(PREEMPTED))) for one in marks]
 
     @cached_property
     def boundaries(self) -> list[int]:
         """Moments at which other work may have been marked: ends of phases, edges of modules."""
-        names = (MODULE, PHASE)
-        found = [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
+        found = self.ranges(MODULE, PHASE)
         return sorted(moment for one in found for moment in (one.start, one.end))
 
     def taken_from(self, start: int, end: int) -> int:
@@ -221,34 +231,44 @@ def within(spans: Iterable[Span], span: Span) -> list[Interval]:
 
 def self_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
     """Yield each span with its nanoseconds in which no other one on its lane runs within it."""
-    lanes: dict[int, list[list[int]]] = {}
-    found: list[list[int]] = []
-    for number, span in enumerate(spans):
-        stack = lanes.setdefault(span.lane, [])
-        while stack and spans[stack[-1][0]].end <= span.start:
-            stack.pop()
-        if stack:
-            stack[-1][1] -= min(span.end, spans[stack[-1][0]].end) - span.start
-        entry = [number, span.end - span.start]
-        stack.append(entry)
-        found.append(entry)
-    return ((spans[number], max(0, own)) for number, own in found)
+    lanes: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        lanes[span.lane].append(span)
+    for lane in lanes.values():
+        own: Counter[int] = Counter()
+        for start, end, number in innermost(lane):
+            own[number] += end - start
+        yield from ((span, own[number]) for number, span in enumerate(lane))
 
 
-def _innermost(ranges: Sequence[Span]) -> Iterator[tuple[Interval, str]]:
-    """Yield the pieces of nested ranges, each with the name of the innermost one there."""
-    stack: list[Span] = []
+def innermost(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
+    """Yield start and end of the pieces of one lane, and the number of the innermost span there."""
+    stack: list[int] = []
     now = 0
-    for span in [*ranges, None]:
-        while stack and (span is None or stack[-1].end <= span.start):
-            if now < stack[-1].end:
-                yield (now, stack[-1].end), stack[-1].name
-            now = max(now, stack.pop().end)
+    for number, span in enumerate([*spans, None]):
+        while stack and (span is None or spans[stack[-1]].end <= span.start):
+            inner = stack.pop()
+            if now < spans[inner].end:
+                yield now, spans[inner].end, inner
+            now = max(now, spans[inner].end)
         if span is not None:
             if stack and now < span.start:
-                yield (now, span.start), stack[-1].name
+                yield now, span.start, stack[-1]
             now = span.start
-            stack.append(span)
+            stack.append(number)
+
+
+def mean_step(calls: Iterable[tuple[Key, int]], steps: int) -> dict[Key, tuple[float, float]]:
+    """Return the number and the seconds of a mean step's calls by their key.
+
+    Each call is a key with its nanoseconds.
+    """
+    numbers: Counter[Key] = Counter()
+    spent: Counter[Key] = Counter()
+    for key, nanoseconds in calls:
+        numbers[key] += 1
+        spent[key] += nanoseconds
+    return {key: (numbers[key] / steps, spent[key] / steps / 1e9) for key in numbers}
 
 
 def in_order(spans: Iterable[Span]) -> list[Span]:

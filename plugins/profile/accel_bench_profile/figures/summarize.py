@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -15,7 +14,7 @@ from accel_bench_profile.figures.kinds import (
     kind_of_operation,
 )
 from accel_bench_profile.figures.schema import (
-    CollectiveTime,
+    CallTime,
     CommunicationTime,
     FusedKernel,
     KernelTime,
@@ -26,6 +25,7 @@ from accel_bench_profile.figures.spans import (
     Interval,
     Span,
     length,
+    mean_step,
     self_times,
     union,
     within,
@@ -41,19 +41,10 @@ def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
 
     Calls and seconds are those of a mean step.
     """
-    calls: dict[tuple[str, Kind], int] = defaultdict(int)
-    spent: dict[tuple[str, Kind], int] = defaultdict(int)
-    for name, kind, nanoseconds in (one for cycle in cycles for one in _timed(cycle)):
-        calls[name, kind] += 1
-        spent[name, kind] += nanoseconds
+    timed = mean_step((one for cycle in cycles for one in _timed(cycle)), steps)
     found = [
-        KernelTime(
-            name=name,
-            kind=kind,
-            calls=calls[name, kind] / steps,
-            seconds=spent[name, kind] / steps / 1e9,
-        )
-        for name, kind in calls
+        KernelTime(name=name, kind=kind, calls=calls, seconds=seconds)
+        for (name, kind), (calls, seconds) in timed.items()
     ]
     return sorted(found, key=lambda one: (-one.seconds, one.name))
 
@@ -83,30 +74,21 @@ def fused_kernels(kernels: Sequence[KernelTime]) -> tuple[FusedKernel, ...]:
     )
 
 
-def _timed(cycle: Cycle) -> Iterator[tuple[str, Kind, int]]:
+def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
     """Yield name, kind and nanoseconds of each kernel, or of each operation of a recorded step."""
-    optimizer = _optimizer(cycle)
+    ranges = cycle.ranges(OPTIMIZER)
+    optimizer = [piece for step in cycle.steps for piece in within(ranges, step)]
     if cycle.device:
-        launches = {
-            one.correlation: one.start
-            for one in cycle.spans
-            if one.kind == "runtime" and one.correlation
-        }
         for one in cycle.device:
-            launched = launches.get(one.correlation, -1)
-            yield one.name, _kind(kind_of(one.name), launched, optimizer), one.end - one.start
+            call = cycle.launches.get(one.correlation)
+            launched = -1 if call is None else call.start
+            kind = _kind(kind_of(one.name), launched, optimizer)
+            yield (one.name, kind), one.end - one.start
         return
     in_steps = union((step.start, step.end) for step in cycle.steps)
     for one, own in self_times(cycle.operations):
         if _holds(in_steps, one.start):
-            yield one.name, _kind(kind_of_operation(one.name), one.start, optimizer), own
-
-
-def _optimizer(cycle: Cycle) -> list[Interval]:
-    ranges: list[Span] = [
-        one for one in cycle.spans if one.kind == "range" and one.name.startswith(OPTIMIZER)
-    ]
-    return [piece for step in cycle.steps for piece in within(ranges, step)]
+            yield (one.name, _kind(kind_of_operation(one.name), one.start, optimizer)), own
 
 
 def _kind(kind: Kind, moment: int, optimizer: Sequence[Interval]) -> Kind:
@@ -146,19 +128,13 @@ def _computing(cycle: Cycle) -> list[Span]:
     return [one for one in cycle.operations if computes(one.name)]
 
 
-def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CollectiveTime, ...]:
+def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CallTime, ...]:
     """Return the collectives by name; on a CPU by what runs them, else they would count twice."""
-    calls: dict[str, int] = defaultdict(int)
-    spent: dict[str, int] = defaultdict(int)
     spans = [one for cycle in cycles for one in collectives_of(cycle)]
     backend = [one for one in spans if one.kind == "range"]
-    for one in backend or spans:
-        calls[one.name] += 1
-        spent[one.name] += one.end - one.start
-    return tuple(
-        CollectiveTime(name=name, calls=calls[name] / steps, seconds=spent[name] / steps / 1e9)
-        for name in sorted(spent, key=lambda name: -spent[name])
-    )
+    found = mean_step(((one.name, one.end - one.start) for one in backend or spans), steps)
+    named = (CallTime(name=name, calls=c, seconds=s) for name, (c, s) in found.items())
+    return tuple(sorted(named, key=lambda one: -one.seconds))
 
 
 def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:

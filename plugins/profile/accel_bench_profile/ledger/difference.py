@@ -42,6 +42,11 @@ class Change(Frozen):
     before: int
     after: int
 
+    @property
+    def change(self) -> int:
+        """What is added; below 0 it fell."""
+        return self.after - self.before
+
 
 class LedgerDifference(Document):
     """What `accel-bench scenarios count --against` prints as JSON."""
@@ -93,7 +98,7 @@ def difference(before: Ledger, after: Ledger) -> LedgerDifference:
         for figure, kind, dtype in [key]
         if old[key] != new[key] and key[1] != FREE
     ]
-    rose = tuple(one for one in changes if one.after > one.before)
+    rose = tuple(one for one in changes if one.change > 0)
     moved = hidden(before, after) - {(one.kind, one.dtype) for one in rose}
     figures = frozenset(one.figure for one in rose if not one.kind)
     kinds = frozenset((one.kind, one.dtype) for one in rose if one.kind) | moved
@@ -101,7 +106,7 @@ def difference(before: Ledger, after: Ledger) -> LedgerDifference:
         before=before.model_copy(update={"entries": ()}),
         after=after.model_copy(update={"entries": ()}),
         rose=rose,
-        fell=tuple(one for one in changes if one.after < one.before),
+        fell=tuple(one for one in changes if one.change < 0),
         places=tuple(places(before, after, figures, kinds)),
         shifts=tuple(shifts(before, after, moved)),
         notes=tuple(_notes(before, after)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.files import read_text, write_atomically
 from accel_bench.errors import ScenarioError
+from accel_bench_profile.figures.modules import NamedKind
 
 Figure: TypeAlias = Literal[
     "operations",
@@ -39,10 +40,7 @@ one that works on its own.
 """
 
 Kind: TypeAlias = Literal[
-    "matmul",
-    "attention",
-    "norm",
-    "loss",
+    NamedKind,
     "elementwise",
     "reduction",
     "indexing",
@@ -50,7 +48,6 @@ Kind: TypeAlias = Literal[
     "cast",
     "creation",
     "random",
-    "optimizer",
     "compiled",
     "communication",
     "synchronization",
@@ -146,8 +143,19 @@ def merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     for entry in entries:
         key = (entry.site, entry.operation, entry.kind, entry.dtype)
         totals.setdefault(key, Counter()).update(entry.figures)
+    return entries_of(totals)
+
+
+def entries_of(totals: Mapping[EntryKey, Mapping[Figure, int]]) -> tuple[Entry, ...]:
+    """Return the entries of sums, without figures that are 0."""
     return tuple(
-        Entry(site=site, operation=operation, kind=kind, dtype=dtype, figures=dict(figures))
+        Entry(
+            site=site,
+            operation=operation,
+            kind=kind,
+            dtype=dtype,
+            figures={figure: number for figure, number in figures.items() if number},
+        )
         for (site, operation, kind, dtype), figures in totals.items()
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from accel_bench_profile.figures.modules import Direction, ModuleTime, ModuleTimes, StepKind
-from accel_bench_profile.figures.spans import Cycle, Interval, union
+from accel_bench_profile.figures.spans import Cycle, Interval, innermost, union
 from accel_bench_profile.recording.places import (
     OF_PHASE,
     HostPlaces,
@@ -128,19 +128,16 @@ def _segments(cycle: Cycle, host: HostPlaces) -> Iterable[Segment]:
 def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
     """Yield the main thread's time, each moment in the innermost operation around it."""
     at, end = _whole(cycle)
-    stack: list[tuple[int, StepPlace, int]] = []
-    counted = computing([span for span, _ in host.lanes[cycle.lane]])
-    for number, (span, place) in enumerate([*host.lanes[cycle.lane], (None, StepPlace())]):
-        while stack and (span is None or stack[-1][0] <= span.start):
-            until, inner, call = stack.pop()
-            yield Segment(at, min(until, end), host.placed(inner, at), call)
-            at = max(at, min(until, end))
-        until = end if span is None else min(span.start, end)
-        inner, call = stack[-1][1:] if stack else (StepPlace(), -1)
-        yield Segment(at, until, host.placed(inner, at), call)
-        at = max(at, until)
-        if span is not None:
-            stack.append((span.end, place, number if number in counted else -1))
+    lane = host.lanes[cycle.lane]
+    spans = [span for span, _ in lane]
+    counted = computing(spans)
+    for start, until, number in innermost(spans):
+        first, last = max(start, at), min(until, end)
+        yield Segment(at, min(first, end), host.placed(StepPlace(), at))
+        call = number if number in counted else -1
+        yield Segment(first, last, host.placed(lane[number][1], first), call)
+        at = max(at, last)
+    yield Segment(at, end, host.placed(StepPlace(), at))
 
 
 def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:

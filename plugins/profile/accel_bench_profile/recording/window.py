@@ -23,8 +23,13 @@ from accel_bench.run_context import Run
 from accel_bench.worker.after_window import Stage
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.failure import reasons_of
-from accel_bench_profile.figures.reading import PROFILE_FILE, PROFILE_FOLDER, fallback
-from accel_bench_profile.figures.schema import RankProfile, StepScalars
+from accel_bench_profile.figures.schema import (
+    PROFILE_FILE,
+    PROFILE_FOLDER,
+    RankProfile,
+    StepScalars,
+    fallback,
+)
 from accel_bench_profile.plugin import ProfileOptions
 
 logger = logging.getLogger("accel_bench")

@@ -8,7 +8,7 @@ import io
 import pytest
 from accel_bench_profile.figures.answer import answer_of, findings_of
 from accel_bench_profile.figures.schema import (
-    CollectiveTime,
+    CallTime,
     CommunicationTime,
     Gap,
     HostReads,
@@ -53,7 +53,7 @@ def exposed(seconds: float) -> CommunicationTime:
         exposed_seconds=seconds,
         share=seconds / 0.1,
         exposed_share=seconds / 0.1,
-        collectives=(CollectiveTime(name="gloo:all_reduce", calls=2, seconds=seconds),),
+        collectives=(CallTime(name="gloo:all_reduce", calls=2, seconds=seconds),),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch.profiler  # noqa: F401 - which imports what a test takes away
-from accel_bench_profile.figures.reading import PROFILE_FOLDER, read_profile
+from accel_bench_profile.figures.schema import PROFILE_FOLDER, read_profile
 from accel_bench_profile.plugin import ProfileOptions
 from accel_bench_profile.recording.window import Profiler, ProfileWindow, parts_of
 

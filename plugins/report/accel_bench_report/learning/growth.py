@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from accel_bench.analysis.statistics.estimators import Interval, t_quantile
 from accel_bench.result import MemoryReading, RankResult
+from accel_bench_report.learning.groups import LearningGroup
 from accel_bench_report.learning.schema import MemoryGrowth
 
 LEFT_OUT = 0.25

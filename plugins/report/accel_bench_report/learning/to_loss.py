@@ -11,6 +11,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.verdict import RoundKey, Verdict, compare_logs
 from accel_bench_report.learning.bootstrap import bootstrap_ends
 from accel_bench_report.learning.curve_points import Amounts, amounts_to
+from accel_bench_report.learning.groups import LearningGroup
 from accel_bench_report.learning.schema import LossRace, ToLoss
 
 NEVER = Amounts(math.inf, math.inf, math.inf)
