@@ -117,8 +117,7 @@ class Generator:
 
     def _dtype(self) -> torch.dtype:
         """Return the dtype of keys and values: that in which the model computes."""
-        dtype: torch.dtype = getattr(torch, self._run.scenario.compute_dtype)
-        return dtype
+        return getattr(torch, self._run.scenario.compute_dtype)
 
     def _configuration(self) -> GenerationConfig:
         """Return settings of `generate`: nothing of what the model's publisher prefers is left."""
@@ -174,8 +173,7 @@ class _Answered:
     @property
     def rows(self) -> list[list[int]]:
         """Token ids of each request's answer."""
-        rows: list[list[int]] = torch.cat([*self.tokens], dim=1).tolist()
-        return rows
+        return torch.cat([*self.tokens], dim=1).tolist()
 
 
 class GenerateEngine:

@@ -69,8 +69,7 @@ class Inductor(Executor):
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         import torch
 
-        compiled: Callable[..., Any] = torch.compile(fn)
-        return compiled
+        return torch.compile(fn)
 
 
 class Thunder(Executor):
@@ -94,5 +93,4 @@ class Thunder(Executor):
             raise PluginError(missing)
         import thunder
 
-        compiled: Callable[..., Any] = thunder.jit(fn)
-        return compiled
+        return thunder.jit(fn)
