@@ -7,24 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.devices import of_torch_type
 from accel_bench_op.benchmark import Benchmark, benchmark_of
-from accel_bench_op.cell import (
-    Cell,
-    build_cell,
-    free_memory,
-    no_backward,
-    release_frames,
-    why_no_memory,
-)
-from accel_bench_op.check import Check
 from accel_bench_op.compute import ComputeType, NoBackwardError, TimedCall
-from accel_bench_op.executors import Executor
-from accel_bench_op.roofline import cache_bytes
+from accel_bench_op.executors import Executor, no_backward
 from accel_bench_op.settings import MicroSettings, read_settings
+
+if TYPE_CHECKING:
+    from accel_bench_op.cell_impl import Cell
+    from accel_bench_op.check_impl import Check
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -59,6 +53,8 @@ def benchmark_for_compute_type(
     is not known at all is timed, with the outcome `not compared`. The test is skipped where nothing
     requires a gradient, and where memory runs out.
     """
+    from accel_bench_op.cell_impl import Cell
+
     owner = benchmark_of(fn, (args, kwargs))
     cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
     with _skipping_without_memory():
@@ -73,6 +69,8 @@ def run_cell(
     The test is skipped where the executor cannot run it here, and where there is no backward pass.
     """
     import pytest
+
+    from accel_bench_op.cell_impl import build_cell
 
     settings = read_settings()
     one = kind.at_size(size, **settings.arguments())
@@ -103,6 +101,8 @@ class _Unknown(Benchmark):
 def _skipping_without_memory() -> Iterator[None]:
     """Skip the test where memory runs out, and free what it held."""
     import pytest
+
+    from accel_bench_op.cell_impl import free_memory, release_frames, why_no_memory
 
     reason = ""
     try:
@@ -166,6 +166,8 @@ class CacheFlush:
 
     def __init__(self, device: str) -> None:
         import torch
+
+        from accel_bench_op.roofline_impl import cache_bytes
 
         size = max(4 * (cache_bytes(device) or 0), 2**26)
         self._buffer = torch.empty(size, dtype=torch.int8, device=device)
