@@ -161,20 +161,21 @@ def clock_for(device: DeviceType, wanted: str) -> Clock:
     return Clock(f"{kind} wall", partial(synchronized_perf_counter, device))
 
 
-class CacheFlush:
-    """Empties the L2 cache of a device by writing a buffer of several times its size."""
+def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[], None]:
+    """Return a preparation that also empties the L2 cache of a device, by writing a buffer of
+    several times its size; what is timed afterwards begins when that has ended."""
+    import torch
 
-    def __init__(self, device: str) -> None:
-        import torch
+    from accel_bench_op.roofline_impl import cache_bytes
 
-        from accel_bench_op.roofline_impl import cache_bytes
+    size = max(4 * (cache_bytes(device) or 0), 2**26)
+    buffer = torch.empty(size, dtype=torch.int8, device=device)
 
-        size = max(4 * (cache_bytes(device) or 0), 2**26)
-        self._buffer = torch.empty(size, dtype=torch.int8, device=device)
+    def prepare_and_flush() -> None:
+        prepare()
+        buffer.zero_()
 
-    def __call__(self) -> None:
-        """Enqueue the writing; what is timed afterwards begins when it has ended."""
-        self._buffer.zero_()
+    return prepare_and_flush
 
 
 def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) -> None:
@@ -235,7 +236,7 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
             known.use(int(index))  # events are marked on the current device
         benchmark._timer = clock_for(known, settings.clock).read
         if settings.flush_cache:
-            setup = _both(call.prepare, CacheFlush(device))
+            setup = with_flushed_cache(call.prepare, device)
     seconds = _warm_up(call, benchmark._timer)
     calls = 1
     if not known.on_host and setup is None:
@@ -243,14 +244,6 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
     fitting = int(benchmark._max_time / (seconds * calls))
     rounds = min(MOST_ROUNDS, max(benchmark._min_rounds, fitting))
     benchmark.pedantic(run, setup=setup, rounds=rounds, iterations=calls)
-
-
-def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    def both() -> None:
-        first()
-        second()
-
-    return both
 
 
 def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
