@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from accel_bench_op import Benchmark, ComputeType, Executor, find_benchmarks, find_executors
-from accel_bench_op.cell import Cell, build_cell, free_memory
+from accel_bench_op.cell_impl import Cell, build_cell, free_memory
 
 from benchmarks.entry import Counts, Entry, Request, interleave, this_machine
 

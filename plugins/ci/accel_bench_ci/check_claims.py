@@ -14,8 +14,14 @@ from accel_bench.analysis.wording import percent
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, print_report
 from accel_bench.documents.document import Document
+from accel_bench.documents.load import SUFFIXES, load_file
+from accel_bench.documents.validate import validate
+from accel_bench.errors import ScenarioError, StoreError, StoreUnavailableError
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
-from accel_bench_ci.claims import ClaimsReport
+from accel_bench.runner.unfinished import open_results
+from accel_bench.store.queries import condition_of
+from accel_bench.store.schema import RUNS
+from accel_bench_ci.claims import ClaimsFile, ClaimsReport, check_claim, check_metric, report_of
 
 
 def check_claims(
@@ -28,14 +34,6 @@ def check_claims(
     A claim names a stack, a baseline, a metric, at_least, at_most or between, and where. Exits with
     0 when all hold, 1 when one does not, 5 when one cannot be told.
     """
-    from accel_bench.documents.load import SUFFIXES, load_file
-    from accel_bench.documents.validate import validate
-    from accel_bench.errors import ScenarioError
-    from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.queries import condition_of
-    from accel_bench.store.schema import RUNS
-    from accel_bench_ci.claims import ClaimsFile, check_claim, check_metric, report_of
-
     if file.suffix not in SUFFIXES:
         raise ScenarioError(f"{file}: a file of claims ends in {', '.join(SUFFIXES)}")
     document = load_file(file)
@@ -58,8 +56,6 @@ def check_claims(
 @contextmanager
 def _placed(document: Document, number: int, key: str) -> Iterator[None]:
     """Give an error of the block the place of a claim's key in the file. Raises ScenarioError."""
-    from accel_bench.errors import ScenarioError, StoreError, StoreUnavailableError
-
     try:
         yield
     except StoreUnavailableError:

@@ -106,8 +106,7 @@ def _chosen(store: Store, options: HistoryOptions) -> ColumnElement[bool]:
     if any(sign in text for sign in CONDITION_SIGNS):
         return condition_of(store, text)
     name = str(one_draft(text, "history").data.get("name", "")) if Path(text).is_file() else text
-    same: ColumnElement[bool] = RUNS.c.scenario == name
-    return same
+    return RUNS.c.scenario == name
 
 
 def _confirm(

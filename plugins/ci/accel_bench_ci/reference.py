@@ -32,7 +32,6 @@ from accel_bench.analysis.statistics.estimators import (
 from accel_bench.analysis.statistics.steps import MAD_TO_SIGMA
 from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.scenario.layers import look_up
@@ -204,7 +203,6 @@ def _some_keys(groups: Sequence[str]) -> str:
 def _row(
     key: str, reference: Sequence[Result], current: Sequence[Result], rule: Rule
 ) -> ReferenceRow:
-
     before, after = _counted(reference), _counted(current)
     loads = offered_load("the reference", before), offered_load("the current runs", after)
     state = _state(before, after, loads)
@@ -362,10 +360,7 @@ def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]
     """Return the differences that all rows have; none of a single row, where they stand in it."""
     if len(differing) < 2:
         return ()
-    counts = Counter(canonical_json(one.model_dump()) for row in differing for one in row)
-    return tuple(
-        one for one in differing[0] if counts[canonical_json(one.model_dump())] == len(differing)
-    )
+    return tuple(one for one in differing[0] if all(one in row for row in differing))
 
 
 def _without(row: ReferenceRow, shared: Sequence[Difference]) -> ReferenceRow:

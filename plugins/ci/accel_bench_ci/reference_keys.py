@@ -12,6 +12,7 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
 from accel_bench.result import Result
 from accel_bench.scenario.layers import look_up
+from accel_bench_ci.series import planned_devices
 
 DEFAULT_KEYS = ("scenario", "stack", "model.id", "sweep", "device", "world_size")
 """Columns that tell rows of a set from one another."""
@@ -85,11 +86,8 @@ def _device(result: Result) -> str | None:
     used = next((rank.device for rank in result.ranks if rank.device), None)
     if used is not None:
         return used.name or used.type
-    environment = result.experiment.identity.get("environment")
-    planned = environment.get("devices") if isinstance(environment, Mapping) else None
-    if isinstance(planned, Sequence) and planned and not isinstance(planned, str):
-        return str(planned[0])
-    return result.provenance.machine or None
+    planned = planned_devices(result.experiment)
+    return planned[0] if planned else result.provenance.machine or None
 
 
 def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:

@@ -6,17 +6,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from accel_bench.analysis.wording import count
 from accel_bench.cli import options
-from accel_bench.cli.output import AnyFormat
+from accel_bench.cli.output import AnyFormat, print_report
+from accel_bench.documents.load import load_file
 from accel_bench.errors import ScenarioError, StoreError
-
-if TYPE_CHECKING:
-    from accel_bench.result import Result
-    from accel_bench.store.database import Store
+from accel_bench.interchange.formats import read_files, results_of_file
+from accel_bench.result import Result
+from accel_bench.runner.unfinished import open_results
+from accel_bench.store.database import Store
+from accel_bench.store.exchange import is_export, read_export
+from accel_bench.store.selection import select_runs
+from accel_bench_ci.figures import figure_named
+from accel_bench_ci.reference import DEFAULT_FIGURES, Rule, compare_with_reference
+from accel_bench_ci.reference_keys import DEFAULT_KEYS
+from accel_bench_ci.reference_view import reference_report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +76,6 @@ def regressions(asked: RegressionOptions) -> int:
     rows. Runs of two sets are no pairs: what looks worse is confirmed by `gate`, or by `history
     --confirm`. Exits with 1 where anything looks worse or fails newly, else with 0.
     """
-    from accel_bench.cli.output import print_report
-    from accel_bench_ci.figures import figure_named
-    from accel_bench_ci.reference import DEFAULT_FIGURES, Rule, compare_with_reference
-    from accel_bench_ci.reference_keys import DEFAULT_KEYS
-    from accel_bench_ci.reference_view import reference_report
-
     tolerance = options.parse_fraction(asked.tolerance, "--tolerance")
     aliases = parse_aliases(asked.alias or ())
     reference, current = _both_sides(asked)
@@ -86,10 +88,6 @@ def regressions(asked: RegressionOptions) -> int:
 
 def _both_sides(asked: RegressionOptions) -> tuple[list[Result], list[Result]]:
     """Return the runs of the reference, and those to compare. Raises StoreError for the same."""
-    from accel_bench.analysis.wording import count
-    from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.selection import select_runs
-
     with open_results(asked.results) as store:
         current = select_runs(store, asked.selection or "")
         reference = read_reference(asked.reference, store)
@@ -103,15 +101,9 @@ def _both_sides(asked: RegressionOptions) -> tuple[list[Result], list[Result]]:
 
 def read_reference(text: str, store: Store) -> list[Result]:
     """Return the runs of a file, of another results folder, or of a selection of the store."""
-    from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.exchange import is_export, read_export
-    from accel_bench.store.selection import select_runs
-
     path = Path(text)
-    if path.is_file() and is_export(path):
-        return list(read_export(path))
     if path.is_file():
-        return _imported(path)
+        return list(read_export(path)) if is_export(path) else _imported(path)
     if path.is_dir() or "://" in text:
         with open_results(text) as other:
             return select_runs(other)
@@ -119,8 +111,6 @@ def read_reference(text: str, store: Store) -> list[Result]:
 
 
 def _imported(path: Path) -> list[Result]:
-    from accel_bench.interchange.formats import read_files, results_of_file
-
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     files, _ = read_files(path, None, {})
     return [run for file in files for run in results_of_file(file, now)]
@@ -137,8 +127,6 @@ def parse_aliases(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _aliases_of(text: str) -> Iterable[tuple[str, str]]:
-    from accel_bench.documents.load import load_file
-
     old, sign, new = text.partition("=")
     if sign and old and new:
         return [(old, new)]

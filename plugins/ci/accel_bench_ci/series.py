@@ -230,7 +230,7 @@ def _history(
         apart=dict(apart),
         experiment_id=newest.id,
         series=newest.series,
-        devices=_devices(newest),
+        devices=planned_devices(newest),
         figure=figure.name,
         unit=figure.unit.replace("tokens", newest.scenario.counts),
         better=figure.better,
@@ -278,10 +278,11 @@ def _versions(experiment: Experiment) -> dict[str, JsonValue]:
     return found
 
 
-def _devices(experiment: Experiment) -> tuple[str, ...]:
+def planned_devices(experiment: Experiment) -> tuple[str, ...]:
+    """Return the names of the devices that an experiment was planned for; empty where unknown."""
     facts = experiment.identity.get("environment")
     devices = facts.get("devices") if isinstance(facts, Mapping) else None
-    return tuple(map(str, devices)) if isinstance(devices, Sequence) else ()
+    return tuple(map(str, devices)) if isinstance(devices, list | tuple) else ()
 
 
 def _steps(points: Sequence[HistoryPoint], figure: TrackedFigure) -> tuple[HistoryStep, ...]:

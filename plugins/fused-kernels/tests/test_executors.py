@@ -8,7 +8,7 @@ import pytest
 import torch
 from accel_bench_fused_kernels.executors import ADAPTED, MODEL, PARTS, FusedKernels, Liger
 from accel_bench_op import ComputeType, find_benchmarks, find_executors
-from accel_bench_op.cell import build_cell
+from accel_bench_op.cell_impl import build_cell
 
 # Importing GPTQModel makes it look for new versions of numbers that it has in its own way.
 pytestmark = [

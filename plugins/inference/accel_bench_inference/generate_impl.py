@@ -112,26 +112,23 @@ class Generator:
         heads, size = key_value_heads(config), head_size(config)
         if heads is not None and size is not None:  # Else each layer sees at its first call.
             place = torch.device(str(self._run.device))
-            cache.early_initialization(requests, heads, size, self._dtype(), place)
+            dtype = getattr(torch, self._run.scenario.compute_dtype)
+            cache.early_initialization(requests, heads, size, dtype, place)
         return cache
-
-    def _dtype(self) -> torch.dtype:
-        """Return the dtype of keys and values: that in which the model computes."""
-        dtype: torch.dtype = getattr(torch, self._run.scenario.compute_dtype)
-        return dtype
 
     def _configuration(self) -> GenerationConfig:
         """Return settings of `generate`: nothing of what the model's publisher prefers is left."""
         pad = getattr(self._run.dataset, "pad_token_id", 0)
+        samples = self._asked.decoding == "sampling"
         config = GenerationConfig(
             max_new_tokens=self._asked.new_tokens,
-            do_sample=self._asked.decoding == "sampling",
+            do_sample=samples,
             pad_token_id=pad,
             eos_token_id=None,
             use_cache=True,
             disable_compile=True,
             return_dict_in_generate=True,
-            **({"top_k": 0, "top_p": 1.0, "temperature": 1.0} if self._samples else {}),
+            **({"top_k": 0, "top_p": 1.0, "temperature": 1.0} if samples else {}),
         )
         if self._asked.assistant is not None:
             config.num_assistant_tokens = DRAFTED_TOKENS
@@ -140,10 +137,6 @@ class Generator:
             if hasattr(model, "generation_config"):
                 model.generation_config = config
         return config
-
-    @property
-    def _samples(self) -> bool:
-        return self._asked.decoding == "sampling"
 
     def _load_assistant(self) -> Any:
         """Return the smaller model, with weights of the same kind and dtype."""
@@ -174,8 +167,7 @@ class _Answered:
     @property
     def rows(self) -> list[list[int]]:
         """Token ids of each request's answer."""
-        rows: list[list[int]] = torch.cat([*self.tokens], dim=1).tolist()
-        return rows
+        return torch.cat([*self.tokens], dim=1).tolist()
 
 
 class GenerateEngine:

@@ -159,8 +159,7 @@ class Benchmark(ABC):
     @property
     def returned_fn(self) -> Callable[..., Any] | None:
         """What `fn()` returned last, which holds the weights; None before the first call."""
-        found: Callable[..., Any] | None = self.__dict__.get("_returned_fn")
-        return found
+        return self.__dict__.get("_returned_fn")
 
 
 def first_of(out: Any) -> Any:

@@ -6,16 +6,24 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
+import yaml
 
+from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
-from accel_bench.cli.output import AnyFormat
-
-if TYPE_CHECKING:
-    from accel_bench.analysis.schema import Summary
-    from accel_bench_op.scenarios import Installed
+from accel_bench.cli.output import AnyFormat, print_report, print_text
+from accel_bench.cli.request import Command, plan_request, run_plans
+from accel_bench.documents.shown import plain, printable
+from accel_bench.machine.devices import AUTO
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import make_plan
+from accel_bench.scenario.find import find_drafts
+from accel_bench_op import scenarios
+from accel_bench_op.document import exit_code_of_cells, operation_report
+from accel_bench_op.scenarios import CellChoice, Installed, cell_scenarios, read_installed
+from accel_bench_op.view import list_report, operations_report
 
 app = typer.Typer(help="Operations, blocks and small models on their own: list, run, show.")
 
@@ -54,11 +62,6 @@ def list_operations(
     Those of other distributions are listed too: they come by the entry points `accel_bench.micro`
     and `accel_bench.executors`.
     """
-    from accel_bench.cli.output import print_report
-    from accel_bench.machine.info import read_machine
-    from accel_bench_op import scenarios
-    from accel_bench_op.view import list_report
-
     machine = read_machine()
     with redirect_stdout(sys.stderr):  # what an import prints is no part of the document
         entries = scenarios.list_operations(_installed(), names or (), machine.device)
@@ -91,16 +94,6 @@ def run(options: OpRunOptions) -> int:
     eager in float64, output and gradients, and makes it `invalid` where it is wrong. Running out of
     memory is an answer, not an error.
     """
-    from accel_bench.cli.output import print_report
-    from accel_bench.cli.request import Command, plan_request, run_plans
-    from accel_bench.machine.devices import AUTO
-    from accel_bench.machine.info import read_machine
-    from accel_bench.planning.plan import make_plan
-    from accel_bench.scenario.find import find_drafts
-    from accel_bench_op.document import exit_code_of_cells, operation_report
-    from accel_bench_op.scenarios import CellChoice, cell_scenarios
-    from accel_bench_op.view import operations_report
-
     machine = read_machine()
     choice = CellChoice(
         names=options.names,
@@ -137,13 +130,6 @@ def show(
 
     For `run`, `gate` and changes of your own.
     """
-    import yaml
-
-    from accel_bench.cli.output import print_text
-    from accel_bench.documents.shown import printable
-    from accel_bench.machine.info import read_machine
-    from accel_bench_op.scenarios import CellChoice, cell_scenarios
-
     choice = CellChoice(
         names=[name],
         executors=executor or (),
@@ -159,9 +145,6 @@ def show(
 
 def _installed() -> Installed:
     """Return what is installed, with a warning on stderr for each that cannot be used."""
-    from accel_bench.documents.shown import plain
-    from accel_bench_op.scenarios import read_installed
-
     found = read_installed()
     for one in found.unusable:
         print(plain(f"warning: {one.problem}"), file=sys.stderr)

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from accel_bench.errors import AccelBenchError
+from accel_bench_op.benchmark import Benchmark
 
 
 class ComputeType(str, Enum):
@@ -30,6 +31,11 @@ class ComputeType(str, Enum):
 
 class NoBackwardError(AccelBenchError):
     """There is nothing to differentiate."""
+
+
+def compute_types_of(kind: type[Benchmark]) -> tuple[ComputeType, ...]:
+    """Return what can be timed of a benchmark, on one device at least."""
+    return tuple(ComputeType) if kind.requires_grad else (ComputeType.INFERENCE,)
 
 
 class TimedCall:

@@ -24,6 +24,9 @@ from accel_bench import (
     Window,
     hookimpl,
 )
+from accel_bench_op.compute import ComputeType
+from accel_bench_op.discovery import discover_benchmarks, discover_executors
+from accel_bench_op.executors import cell_obstacle
 
 
 class Operation(Task[Options]):
@@ -76,8 +79,6 @@ class Op(Plugin[OpOptions]):
 
     def fingerprint(self, experiment: Experiment) -> Any:
         """Return the distributions that bring the benchmark and the executor, with versions."""
-        from accel_bench_op.discovery import discover_benchmarks, discover_executors
-
         benchmark = discover_benchmarks().distributions.get(self.options.benchmark)
         executor = discover_executors().distributions.get(self.options.executor)
         return [one for one in (benchmark, executor) if one is not None]
@@ -85,10 +86,6 @@ class Op(Plugin[OpOptions]):
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
         """Return what is not known, or cannot run here."""
-        from accel_bench_op import ComputeType
-        from accel_bench_op.cell import cell_obstacle
-        from accel_bench_op.discovery import discover_benchmarks, discover_executors
-
         benchmarks, executors = discover_benchmarks(), discover_executors()
         options, scenario = self.options, experiment.scenario
         problem = benchmarks.problem_of(options.benchmark) or executors.problem_of(options.executor)
@@ -102,8 +99,7 @@ class Op(Plugin[OpOptions]):
         )
         if reason:
             yield reason
-        train = experiment.scenario.train
-        if self.options.compute_type == "backward" and train.global_batch_size > 1:
+        if options.compute_type == "backward" and scenario.train.global_batch_size > 1:
             yield "a backward pass is one call a step: train.micro_batch_size must be 1"
 
     @hookimpl

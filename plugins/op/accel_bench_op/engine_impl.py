@@ -11,9 +11,9 @@ import torch  # noqa: F401 - core sets it up when this module has been imported
 from accel_bench import Metric, Run, Stopwatch, Window
 from accel_bench.errors import InvalidRunError
 from accel_bench_op import ComputeType, as_dtype, find_benchmarks, find_executors
-from accel_bench_op.cell import build_cell
+from accel_bench_op.cell_impl import build_cell
 from accel_bench_op.engine import OpOptions
-from accel_bench_op.roofline import above_peak, cache_bytes, declared_hardware
+from accel_bench_op.roofline_impl import above_peak, cache_bytes, declared_hardware
 
 RATES = (
     ("flops_per_second", "FLOP/s", "flops_per_second"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from accel_bench.errors import PluginError
 from accel_bench.machine.info import find_program
 from accel_bench_op.benchmark import Benchmark
+from accel_bench_op.compute import ComputeType
+from accel_bench_op.settings import torch_name
 
 
 class Executor:
@@ -69,8 +71,7 @@ class Inductor(Executor):
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         import torch
 
-        compiled: Callable[..., Any] = torch.compile(fn)
-        return compiled
+        return torch.compile(fn)
 
 
 class Thunder(Executor):
@@ -94,5 +95,45 @@ class Thunder(Executor):
             raise PluginError(missing)
         import thunder
 
-        compiled: Callable[..., Any] = thunder.jit(fn)
-        return compiled
+        return thunder.jit(fn)
+
+
+def cell_obstacle(
+    kind: type[Benchmark],
+    executor: Executor,
+    size: str,
+    compute_type: ComputeType = ComputeType.INFERENCE,
+    *,
+    device: str,
+    **settings: object,
+) -> str:
+    """Return why a cell cannot run here, without building it; empty where it can.
+
+    What a benchmark or an executor raises on the way is a reason too, with its name.
+    """
+    try:
+        one = _benchmark_at(kind, size, {**settings, "device": torch_name(device)})
+        return executor.supports(one) or no_backward(one, compute_type)
+    except PluginError as error:
+        return str(error)
+    except Exception as error:
+        who = f"benchmark {kind.name} under executor {executor.name}"
+        return f"{who} raises {type(error).__name__}: {error}"
+
+
+def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
+    """Return that a benchmark cannot be trained on its device; empty where it can, or need not."""
+    if compute_type is ComputeType.INFERENCE or benchmark.requires_grad:
+        return ""
+    device = getattr(benchmark, "device", None)
+    where = "" if device is None or type(benchmark).requires_grad is False else f" on {device}"
+    return f"benchmark {benchmark.name} has no backward pass{where}"
+
+
+def _benchmark_at(kind: type[Benchmark], size: str, settings: Mapping[str, object]) -> Benchmark:
+    """Return a benchmark; a dtype's name may mean nothing to one that expects torch's own."""
+    try:
+        return kind.at_size(size, **settings)
+    except Exception:
+        rest = {key: value for key, value in settings.items() if key != "dtype"}
+        return kind.at_size(size, **rest)

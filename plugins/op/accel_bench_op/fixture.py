@@ -7,24 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.devices import of_torch_type
 from accel_bench_op.benchmark import Benchmark, benchmark_of
-from accel_bench_op.cell import (
-    Cell,
-    build_cell,
-    free_memory,
-    no_backward,
-    release_frames,
-    why_no_memory,
-)
-from accel_bench_op.check import Check
 from accel_bench_op.compute import ComputeType, NoBackwardError, TimedCall
-from accel_bench_op.executors import Executor
-from accel_bench_op.roofline import cache_bytes
+from accel_bench_op.executors import Executor, no_backward
 from accel_bench_op.settings import MicroSettings, read_settings
+
+if TYPE_CHECKING:
+    from accel_bench_op.cell_impl import Cell
+    from accel_bench_op.check_impl import Check
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -59,6 +53,8 @@ def benchmark_for_compute_type(
     is not known at all is timed, with the outcome `not compared`. The test is skipped where nothing
     requires a gradient, and where memory runs out.
     """
+    from accel_bench_op.cell_impl import Cell
+
     owner = benchmark_of(fn, (args, kwargs))
     cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
     with _skipping_without_memory():
@@ -73,6 +69,8 @@ def run_cell(
     The test is skipped where the executor cannot run it here, and where there is no backward pass.
     """
     import pytest
+
+    from accel_bench_op.cell_impl import build_cell
 
     settings = read_settings()
     one = kind.at_size(size, **settings.arguments())
@@ -103,6 +101,8 @@ class _Unknown(Benchmark):
 def _skipping_without_memory() -> Iterator[None]:
     """Skip the test where memory runs out, and free what it held."""
     import pytest
+
+    from accel_bench_op.cell_impl import free_memory, release_frames, why_no_memory
 
     reason = ""
     try:
@@ -161,18 +161,21 @@ def clock_for(device: DeviceType, wanted: str) -> Clock:
     return Clock(f"{kind} wall", partial(synchronized_perf_counter, device))
 
 
-class CacheFlush:
-    """Empties the L2 cache of a device by writing a buffer of several times its size."""
+def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[], None]:
+    """Return a preparation that also empties the L2 cache of a device, by writing a buffer of
+    several times its size; what is timed afterwards begins when that has ended."""
+    import torch
 
-    def __init__(self, device: str) -> None:
-        import torch
+    from accel_bench_op.roofline_impl import cache_bytes
 
-        size = max(4 * (cache_bytes(device) or 0), 2**26)
-        self._buffer = torch.empty(size, dtype=torch.int8, device=device)
+    size = max(4 * (cache_bytes(device) or 0), 2**26)
+    buffer = torch.empty(size, dtype=torch.int8, device=device)
 
-    def __call__(self) -> None:
-        """Enqueue the writing; what is timed afterwards begins when it has ended."""
-        self._buffer.zero_()
+    def prepare_and_flush() -> None:
+        prepare()
+        buffer.zero_()
+
+    return prepare_and_flush
 
 
 def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) -> None:
@@ -233,7 +236,7 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
             known.use(int(index))  # events are marked on the current device
         benchmark._timer = clock_for(known, settings.clock).read
         if settings.flush_cache:
-            setup = _both(call.prepare, CacheFlush(device))
+            setup = with_flushed_cache(call.prepare, device)
     seconds = _warm_up(call, benchmark._timer)
     calls = 1
     if not known.on_host and setup is None:
@@ -241,14 +244,6 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
     fitting = int(benchmark._max_time / (seconds * calls))
     rounds = min(MOST_ROUNDS, max(benchmark._min_rounds, fitting))
     benchmark.pedantic(run, setup=setup, rounds=rounds, iterations=calls)
-
-
-def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    def both() -> None:
-        first()
-        second()
-
-    return both
 
 
 def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench_op import Benchmark, ComputeType, Executor
-from accel_bench_op.cell import cell_obstacle, compute_types_of
+from accel_bench_op.compute import compute_types_of
 from accel_bench_op.discovery import (
     Discovered,
     Unusable,
@@ -17,6 +17,7 @@ from accel_bench_op.discovery import (
     discover_executors,
 )
 from accel_bench_op.document import ExecutorSupport, OperationEntry
+from accel_bench_op.executors import cell_obstacle
 
 ENGINE, TASK = "op", "operation"
 """Plugins that fill the slots of those names."""

@@ -11,6 +11,7 @@ from typing import Any
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.machine.devices import HOST, device_type, device_types
 from accel_bench.machine.info import read_machine
+from accel_bench_op.benchmark import as_dtype
 
 PREFIX = "ACCEL_BENCH_MICRO_"
 
@@ -44,8 +45,6 @@ class MicroSettings:
 
         The device may be used from then on.
         """
-        from accel_bench_op.benchmark import as_dtype
-
         found: dict[str, Any] = {"device": prepare_device(self.device or default_device())}
         if self.dtype:
             found["dtype"] = as_dtype(self.dtype)

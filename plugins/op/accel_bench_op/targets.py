@@ -14,8 +14,7 @@ import pytest
 
 from accel_bench.errors import PluginError
 from accel_bench_op.benchmark import Benchmark
-from accel_bench_op.cell import compute_types_of
-from accel_bench_op.compute import ComputeType
+from accel_bench_op.compute import ComputeType, compute_types_of
 from accel_bench_op.discovery import find_benchmarks, find_executors
 from accel_bench_op.executors import Executor
 from accel_bench_op.fixture import run_cell

@@ -96,27 +96,15 @@ def _few(sizes: Sequence[str]) -> str:
 def _verdict(cell: OperationCell) -> str:
     """Return the verdict, or the rounds that it still needs, or how a cell without one ended."""
     if not cell.status.completed:
-        return _ending(cell.status)
+        return "OOM" if cell.status is Status.OOM else cell.status.value
     missing = MINIMUM_ROUNDS - cell.runs
     if cell.verdict == "not tested" and missing > 0:
         return f"needs {count(missing, 'round')}"
     return cell.verdict
 
 
-def _ending(status: Status) -> str:
-    return "OOM" if status is Status.OOM else status.value
-
-
 def _check(check: GradientCheck) -> tuple[str, str]:
     return significant(check.largest, 2), f"of {check.tolerance:g}"
-
-
-def _flops(value: float) -> str:
-    return f"{flops(value)}/s"
-
-
-def _bytes(value: float) -> str:
-    return f"{size(value)}/s"
 
 
 LIST_WIDTH = 100
@@ -149,8 +137,10 @@ CELLS = (
            kind="number", rank=5),
     Column("times as fast", reader("ratio"), unit="[95 % interval]", kind="number",
            form=ratio_interval),
-    Column("FLOP/s", reader("flops_per_second"), form=_flops, kind="number", rank=3),
-    Column("bytes/s", reader("bytes_per_second"), form=_bytes, kind="number", rank=4),
+    Column("FLOP/s", reader("flops_per_second"), form=lambda value: f"{flops(value)}/s",
+           kind="number", rank=3),
+    Column("bytes/s", reader("bytes_per_second"), form=lambda value: f"{size(value)}/s",
+           kind="number", rank=4),
     Column("roofline", reader("fraction_of_roofline"), form=percent, kind="number", rank=1),
     Column("memory", reader("peak_bytes"), unit="peak", form=size, kind="number", rank=2),
     Column("error", reader("check"), unit="allowed", form=_check, kind="number"),

@@ -12,8 +12,8 @@ import pytest
 import torch
 from accel_bench_op import Benchmark, ComputeType, Executor, benchmark_for_compute_type
 from accel_bench_op.benchmark import ORIGIN, benchmark_of
-from accel_bench_op.cell import Cell, build_cell
-from accel_bench_op.check import Check
+from accel_bench_op.cell_impl import Cell, build_cell
+from accel_bench_op.check_impl import Check
 from accel_bench_op.compute import TimedCall
 from accel_bench_op.fixture import _pedantic
 from accel_bench_op.settings import MicroSettings

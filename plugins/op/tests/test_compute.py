@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from accel_bench_op import ComputeType
-from accel_bench_op.cell import peak_memory_bytes
+from accel_bench_op.cell_impl import peak_memory_bytes
 from accel_bench_op.compute import TimedCall
 from accel_bench_op.fixture import _pedantic, clock_for
-from accel_bench_op.roofline import roofline_figures
+from accel_bench_op.roofline_impl import roofline_figures
 from accel_bench_op.settings import MicroSettings, prepare_device, read_settings, torch_name
 from gpu_factory import Stream
 
@@ -104,7 +104,7 @@ def test_the_peak_of_memory_is_what_a_call_holds_at_once() -> None:
 def test_the_share_of_the_roofline_is_that_of_the_longer_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from accel_bench_op import roofline
+    from accel_bench_op import roofline_impl as roofline
 
     monkeypatch.setattr(roofline, "matmul_peak", lambda device, dtype: 1e12)
     monkeypatch.setattr(roofline, "copy_peak", lambda device: 1e9)

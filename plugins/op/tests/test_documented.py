@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from accel_bench_op import ComputeType, find_benchmarks
-from accel_bench_op.cell import build_cell
+from accel_bench_op.cell_impl import build_cell
 
 PAGE = Path(__file__).parents[3] / "docs" / "micro.md"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench_op.roofline import above_peak, cache_bytes, declared_hardware
+from accel_bench_op.roofline_impl import above_peak, cache_bytes, declared_hardware
 
 from accel_bench.catalog.hardware import named_hardware
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from accel_bench_fused_kernels.executors import FusedKernels, Liger
 from accel_bench_op import ComputeType, find_benchmarks
-from accel_bench_op.cell import build_cell
+from accel_bench_op.cell_impl import build_cell
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import PartBenchmark, Traffic
-from accel_bench_op.benchmarks.shapes import ATTENTION_SIZES
+from accel_bench_op.benchmarks.shapes import MIXED_SIZES
 
 PARTS_OF_A_ROW = (2, 4, 8, 8)
 """Sequences of a packed row: a half of its tokens, a quarter, and two eighths."""
@@ -21,7 +22,7 @@ class _Attention(PartBenchmark):
     """Causal attention of queries, keys and values of shape (batch, heads, tokens, head)."""
 
     operation = "attention"
-    sizes = ATTENTION_SIZES
+    sizes = MIXED_SIZES
     is_flash = False
     """True if it is flash attention's kernel on a GPU."""
 
@@ -66,9 +67,7 @@ class SdpaAttention(_Attention):
 
     def fn(self) -> Callable[..., Any]:
         """Return a function of queries, keys and values."""
-        from accel_bench_op.benchmarks.impl import attention
-
-        return attention.sdpa
+        return impl.attention.sdpa
 
 
 class FlashAttention(_Attention):
@@ -80,9 +79,7 @@ class FlashAttention(_Attention):
 
     def fn(self) -> Callable[..., Any]:
         """Return a function of queries, keys and values."""
-        from accel_bench_op.benchmarks.impl import attention
-
-        return attention.flash
+        return impl.attention.flash
 
 
 class FlexAttention(_Attention):
@@ -98,9 +95,7 @@ class FlexAttention(_Attention):
 
     def fn(self) -> Callable[..., Any]:
         """Return a function of queries, keys and values."""
-        from accel_bench_op.benchmarks.impl import attention
-
-        return attention.flex(self.shape.length, self.device)
+        return impl.attention.flex(self.shape.length, self.device)
 
 
 class VarlenAttention(_Attention):
@@ -130,11 +125,9 @@ class VarlenAttention(_Attention):
 
     def fn(self) -> Callable[..., Any]:
         """Return a function of queries, keys, values and starts."""
-        from accel_bench_op.benchmarks.impl import attention
-
         if self.device == "cpu":
-            return attention.one_by_one(self.lengths)
-        return attention.varlen(max(self.lengths))
+            return impl.attention.one_by_one(self.lengths)
+        return impl.attention.varlen(max(self.lengths))
 
     def traffic(self) -> Traffic:
         """Return queries, keys, values, the output, and the starts in 32 bits."""

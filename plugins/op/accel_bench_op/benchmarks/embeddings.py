@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accel_bench_op.benchmarks.parts import PartBenchmark
-from accel_bench_op.benchmarks.shapes import LLAMA_SIZES, sizes_of
+from accel_bench_op.benchmarks import impl
+from accel_bench_op.benchmarks.parts import PartBenchmark, Traffic
+from accel_bench_op.benchmarks.shapes import LLAMA_SIZES, MIXED_SIZES
 
 
 class Embedding(PartBenchmark):
@@ -15,7 +16,7 @@ class Embedding(PartBenchmark):
     name = "embedding"
     description = "Embedding of tokens; the backward makes the gradient of the whole table."
     operation = "embedding"
-    sizes = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
+    sizes = MIXED_SIZES
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return tokens of shape (batch, tokens)."""
@@ -63,9 +64,7 @@ class RotaryEmbedding(PartBenchmark):
 
     def fn(self) -> Callable[..., Any]:
         """Return a function `(q, k, cos, sin)` of the rotated queries and keys."""
-        from accel_bench_op.benchmarks.impl import layers
-
-        return layers.rotary
+        return impl.layers.rotary
 
     def postprocess_for_backward(self, out: Any) -> Any:
         """Return both outputs as one tensor, so that queries and keys get a gradient."""
@@ -73,12 +72,8 @@ class RotaryEmbedding(PartBenchmark):
 
         return torch.cat([one.flatten() for one in out])
 
-    def bytes_moved(self) -> int | None:
-        """Return those of queries and keys, read and written, and of the angles."""
+    def traffic(self) -> Traffic:
+        """Return queries and keys, or their gradients, read and written, and the angles."""
         heads = self.shape.heads + self.shape.key_heads
         rotated = 2 * self.shape.tokens * heads * self.shape.head
-        return self.moved(rotated, 2 * self.shape.length * self.shape.head)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of a call: gradients are rotated back."""
-        return self.bytes_moved()
+        return Traffic(once=rotated + 2 * self.shape.length * self.shape.head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import INDEX_BYTES, Traffic, TransformersBenchmark
 from accel_bench_op.benchmarks.shapes import sizes_of
 
@@ -32,9 +33,7 @@ class GroupedExperts(TransformersBenchmark):
 
     def fn(self) -> Callable[..., Any]:
         """Return transformers' module of experts."""
-        from accel_bench_op.benchmarks.impl import transformers_parts
-
-        return transformers_parts.experts(self.shape, self.device, self.dtype)
+        return impl.transformers_parts.experts(self.shape, self.device, self.dtype)
 
     def flops(self) -> int | None:
         """Return those of three products for each token and expert of its."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from accel_bench.errors import install_command
 from accel_bench_op.benchmark import BenchmarkArg
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import sizes_of
 
@@ -59,16 +60,12 @@ class LoraLinear(PartBenchmark):
 
     def fn(self) -> Callable[..., Any]:
         """Return a module whose `proj` is a layer of PEFT's."""
-        from accel_bench_op.benchmarks.impl import lora
-
         sizes = self.shape.hidden, self.shape.intermediate
-        return self.build(lora.adapted, self.base, *sizes, self.rank)
+        return self.build(impl.lora.adapted, self.base, *sizes, self.rank)
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return the same in float64: the base's dequantized matrix, and the same adapter."""
-        from accel_bench_op.benchmarks.impl import lora
-
-        return lora.in_float64(fn, self.base)
+        return impl.lora.in_float64(fn, self.base)
 
     def flops(self) -> int | None:
         """Return those of the products with the base and with both matrices of the adapter."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import INDEX_BYTES, PartBenchmark, Traffic
-from accel_bench_op.benchmarks.shapes import sizes_of
-
-SIZES = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
-"""Vocabularies of 32,000 to 128,256 tokens."""
+from accel_bench_op.benchmarks.shapes import MIXED_SIZES
 
 
 class CrossEntropy(PartBenchmark):
@@ -19,7 +17,7 @@ class CrossEntropy(PartBenchmark):
     description = "Cross-entropy of logits of all tokens, computed in float32."
     operation = "cross_entropy"
     keeps_inputs = False
-    sizes = SIZES
+    sizes = MIXED_SIZES
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return logits (tokens, vocabulary) and labels (tokens,)."""
@@ -28,9 +26,7 @@ class CrossEntropy(PartBenchmark):
 
     def fn(self) -> Callable[..., Any]:
         """Return a function of logits and labels."""
-        from accel_bench_op.benchmarks.impl import layers
-
-        return layers.cross_entropy
+        return impl.layers.cross_entropy
 
     def traffic(self) -> Traffic:
         """Return logits and labels; the loss is one number."""
@@ -44,7 +40,7 @@ class LinearCrossEntropy(PartBenchmark):
     name = "linear_cross_entropy"
     description = "Output projection and cross-entropy; kernels that fuse them store no logits."
     operation = "fused_linear_cross_entropy"
-    sizes = SIZES
+    sizes = MIXED_SIZES
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return hidden states (tokens, hidden) and labels (tokens,)."""
@@ -54,9 +50,7 @@ class LinearCrossEntropy(PartBenchmark):
 
     def fn(self) -> Callable[..., Any]:
         """Return a module with `head`, a linear layer without a bias."""
-        from accel_bench_op.benchmarks.impl import layers
-
-        return self.module(layers.LinearCrossEntropy, self.shape.hidden, self.shape.vocabulary)
+        return self.module(impl.layers.LinearCrossEntropy, self.shape.hidden, self.shape.vocabulary)
 
     def flops(self) -> int | None:
         """Return those of the projection."""

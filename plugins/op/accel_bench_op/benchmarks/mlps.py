@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES
 
@@ -44,9 +45,9 @@ class LlamaMLP(_MLP):
         """Return a module with `gate_proj`, `up_proj`, `down_proj` and `act_fn`."""
         from torch import nn
 
-        from accel_bench_op.benchmarks.impl import layers
-
-        return self.module(layers.GatedMLP, self.shape.hidden, self.shape.intermediate, nn.SiLU())
+        return self.module(
+            impl.layers.GatedMLP, self.shape.hidden, self.shape.intermediate, nn.SiLU()
+        )
 
 
 class GemmaMLP(_MLP):
@@ -61,10 +62,8 @@ class GemmaMLP(_MLP):
         """Return a module with `gate_proj`, `up_proj`, `down_proj` and `act_fn`."""
         from torch import nn
 
-        from accel_bench_op.benchmarks.impl import layers
-
         act_fn = nn.GELU(approximate="tanh")
-        return self.module(layers.GatedMLP, self.shape.hidden, self.shape.intermediate, act_fn)
+        return self.module(impl.layers.GatedMLP, self.shape.hidden, self.shape.intermediate, act_fn)
 
 
 class GPT2MLP(_MLP):
@@ -83,6 +82,4 @@ class GPT2MLP(_MLP):
 
     def fn(self) -> Callable[..., Any]:
         """Return a module with `c_fc` and `c_proj`."""
-        from accel_bench_op.benchmarks.impl import layers
-
-        return self.module(layers.GPT2MLP, self.shape.hidden, self.shape.intermediate)
+        return self.module(impl.layers.GPT2MLP, self.shape.hidden, self.shape.intermediate)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accel_bench_op.benchmark import BenchmarkArg
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
 from accel_bench_op.benchmarks.experts import MIXTRAL_SIZES
 from accel_bench_op.benchmarks.parts import PartBenchmark, TransformersBenchmark
@@ -42,17 +43,9 @@ class _Part(TransformersBenchmark):
         return (*hidden, *(self.turns() if self.rotates else ())), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module around transformers' own."""
-        from accel_bench_op.benchmarks.impl import transformers_parts
-
-        found: Callable[..., Any] = transformers_parts.Part(self.part())
-        return found
-
-    def part(self) -> Any:
-        """Return transformers' module."""
-        from accel_bench_op.benchmarks.impl import transformers_parts
-
-        return transformers_parts.block(self.shape, self.device, self.dtype)
+        """Return a module around transformers' block."""
+        parts = impl.transformers_parts
+        return parts.Part(parts.block(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
         """Return those of a block."""
@@ -62,11 +55,10 @@ class _Part(TransformersBenchmark):
 class _AttentionPart(_Part):
     """Attention with its projections."""
 
-    def part(self) -> Any:
-        """Return transformers' module."""
-        from accel_bench_op.benchmarks.impl import transformers_parts
-
-        return transformers_parts.attention(self.shape, self.device, self.dtype)
+    def fn(self) -> Callable[..., Any]:
+        """Return a module around transformers' attention."""
+        parts = impl.transformers_parts
+        return parts.Part(parts.attention(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
         """Return those of projections, scores and values."""
@@ -150,11 +142,8 @@ class _Model(TransformersBenchmark):
 
     def fn(self) -> Callable[..., Any]:
         """Return a module whose `model` is transformers' and which returns its loss."""
-        from accel_bench_op.benchmarks.impl import transformers_parts
-
-        found = transformers_parts.model(self.shape, self.device, self.dtype)
-        loss: Callable[..., Any] = transformers_parts.Loss(found)
-        return loss
+        parts = impl.transformers_parts
+        return parts.Loss(parts.model(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
         """Return those of all blocks and of the output projection."""

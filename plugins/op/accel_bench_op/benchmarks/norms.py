@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES
 
@@ -32,9 +33,7 @@ class RMSNorm(_Norm):
 
     def fn(self) -> Callable[..., Any]:
         """Return a module with `weight` and `variance_epsilon`."""
-        from accel_bench_op.benchmarks.impl import layers
-
-        return self.module(layers.RMSNorm, self.shape.hidden)
+        return self.module(impl.layers.RMSNorm, self.shape.hidden)
 
 
 class LayerNorm(_Norm):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import PartBenchmark
-from accel_bench_op.benchmarks.shapes import sizes_of
+from accel_bench_op.benchmarks.shapes import MIXED_SIZES
 
 
 class AdamWStep(PartBenchmark):
@@ -15,7 +16,7 @@ class AdamWStep(PartBenchmark):
     name = "adamw_step"
     description = "One step of torch's AdamW over the matrices of a block."
     operation = "adamw_step"
-    sizes = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
+    sizes = MIXED_SIZES
     requires_grad = False
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -25,15 +26,11 @@ class AdamWStep(PartBenchmark):
 
     def fn(self) -> Callable[..., Any]:
         """Return a module that holds the matrices and steps with the gradients that it is given."""
-        from accel_bench_op.benchmarks.impl import optimizers
-
-        return self.module(optimizers.AdamWStep, self.shape.block_matrices)
+        return self.module(impl.optimizers.AdamWStep, self.shape.block_matrices)
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return the same in float64, the optimizer's state included."""
-        from accel_bench_op.benchmarks.impl import optimizers
-
-        return optimizers.in_float64(fn)
+        return impl.optimizers.in_float64(fn)
 
     def bytes_moved(self) -> int | None:
         """Return those of weights and two moments, read and written, and of gradients."""

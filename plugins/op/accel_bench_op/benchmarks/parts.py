@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from accel_bench_op.benchmark import Benchmark, BenchmarkArg
+from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.shapes import find_shape
 
 if TYPE_CHECKING:
@@ -115,21 +116,15 @@ class PartBenchmark(Benchmark):
 
         For weights, which are the same in every batch.
         """
-        from accel_bench_op.benchmarks.impl.making import made
-
-        return made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
+        return impl.making.made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
 
     def module(self, kind: Callable[..., Any], *args: Any) -> Any:
         """Return a module with random weights."""
-        from accel_bench_op.benchmarks.impl.making import filled
-
-        return self.build(filled, kind, *args)
+        return self.build(impl.making.filled, kind, *args)
 
     def drawn(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
         """Call a function as `build` does, from a seed that changes with torch's: for batches."""
-        from accel_bench_op.benchmarks.impl.making import batch_seed
-
-        return self.build(make, *args, seed=batch_seed(seed))
+        return self.build(make, *args, seed=impl.making.batch_seed(seed))
 
     def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
         """Return normally distributed activations, which get a gradient where there is one."""
@@ -142,17 +137,13 @@ class PartBenchmark(Benchmark):
         """Return random whole numbers from 0 on, such as tokens or labels."""
         import torch
 
-        found: torch.Tensor = self.drawn(torch.randint, 0, below, sizes)
-        return found
+        return self.drawn(torch.randint, 0, below, sizes)
 
     def turns(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines of the positions, for rotary embedding."""
-        from accel_bench_op.benchmarks.impl import layers
-
         shape = self.shape
-        angles = layers.angles, shape.length, shape.head, shape.rotary_base
-        found: tuple[torch.Tensor, torch.Tensor] = self.build(*angles)
-        return found
+        angles = impl.layers.angles, shape.length, shape.head, shape.rotary_base
+        return self.build(*angles)
 
     def moved(self, *elements: int, indices: int = 0) -> int:
         """Return the bytes of elements in the benchmark's dtype, and of whole numbers."""
@@ -164,12 +155,8 @@ class TransformersBenchmark(PartBenchmark):
 
     def reference(self, fn: Any) -> Callable[..., Any]:
         """Return a copy in float64, whose experts multiply one after the other."""
-        from accel_bench_op.benchmarks.impl import transformers_parts
-
-        return transformers_parts.in_float64(fn)
+        return impl.transformers_parts.in_float64(fn)
 
     def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
         """Return that copy with the experts that `fn` chooses; None where there are no experts."""
-        from accel_bench_op.benchmarks.impl import transformers_parts
-
-        return transformers_parts.in_float64_with_experts_of(fn)
+        return impl.transformers_parts.in_float64_with_experts_of(fn)

@@ -212,5 +212,6 @@ GPT2_SIZES = sizes_of("tiny-gpt2", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl
 LLAMA_SIZES = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b", "qwen2.5-7b")
 """Sizes of operations that all models like Llama have."""
 
-ATTENTION_SIZES = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
-"""Sizes of attention: with as many heads of keys as of queries, and with fewer."""
+MIXED_SIZES = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
+"""Sizes of operations of both: heads of keys as many as of queries and fewer, vocabularies of
+32,000 to 128,256 tokens."""

@@ -18,7 +18,7 @@ from accel_bench_op import Benchmark, ComputeType, find_benchmarks, find_executo
 from accel_bench_op.benchmarks.attention import attention_flops
 from accel_bench_op.benchmarks.impl.attention import one_by_one, varlen
 from accel_bench_op.benchmarks.shapes import SHAPES, Shape, find_shape
-from accel_bench_op.cell import build_cell
+from accel_bench_op.cell_impl import build_cell
 from packaging.version import Version
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 

@@ -43,8 +43,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute inputs of shape (..., hidden)."""
-        found: torch.Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-        return found
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 
 
 class GPT2MLP(nn.Module):
@@ -57,8 +56,7 @@ class GPT2MLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute inputs of shape (..., hidden)."""
-        found: torch.Tensor = self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
-        return found
+        return self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
 
 
 class LinearCrossEntropy(nn.Module):

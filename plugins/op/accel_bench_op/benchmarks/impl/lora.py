@@ -33,8 +33,7 @@ class Projection(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute inputs of shape (..., in)."""
-        found: torch.Tensor = self.proj(x)
-        return found
+        return self.proj(x)
 
 
 def adapted(base: str, inputs: int, outputs: int, rank: int) -> Projection:
@@ -129,8 +128,7 @@ def _gptq(inputs: int, outputs: int) -> nn.Module:
     # It would compile its unpacking in the first call, in every layer.
     made.optimize = lambda *_, **__: None
     made.post_init()
-    found: nn.Module = made.train()
-    return found
+    return made.train()
 
 
 def _packed(inputs: int, outputs: int) -> dict[str, torch.Tensor]:
@@ -152,13 +150,11 @@ def _packed(inputs: int, outputs: int) -> dict[str, torch.Tensor]:
 def _from_nf4(layer: Any) -> torch.Tensor:
     from bitsandbytes.functional import dequantize_4bit
 
-    matrix: torch.Tensor = dequantize_4bit(layer.weight.data, layer.weight.quant_state)
-    return matrix
+    return dequantize_4bit(layer.weight.data, layer.weight.quant_state)
 
 
 def _from_int8(layer: Any) -> torch.Tensor:
-    matrix: torch.Tensor = layer.state.CB.double() * layer.state.SCB[:, None].double() / 127
-    return matrix
+    return layer.state.CB.double() * layer.state.SCB[:, None].double() / 127
 
 
 def _from_gptq(layer: Any) -> torch.Tensor:

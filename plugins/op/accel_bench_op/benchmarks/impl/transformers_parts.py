@@ -30,8 +30,7 @@ class Loss(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the loss of predicting each token (batch, tokens) from those before it."""
-        loss: torch.Tensor = self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
-        return loss
+        return self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
 
 
 class Part(nn.Module):
@@ -45,8 +44,7 @@ class Part(nn.Module):
         """Compute hidden states of shape (batch, tokens, hidden)."""
         rotary = {"position_embeddings": turns, "attention_mask": None} if turns else {}
         found: Any = self.part(hidden, **rotary)
-        out: torch.Tensor = found[0] if isinstance(found, tuple) else found
-        return out
+        return found[0] if isinstance(found, tuple) else found
 
 
 def model(shape: Shape, device: str, dtype: str) -> Any:
@@ -64,23 +62,20 @@ def block(shape: Shape, device: str, dtype: str) -> nn.Module:
     config |= {key: 1 for key in ("bos_token_id", "eos_token_id") if key in config}
     alone = Shape(shape.architecture, config, shape.batch, shape.length)
     _, blocks = decoder_blocks(model(alone, device, dtype))
-    found: nn.Module = blocks[0]
-    return found
+    return blocks[0]
 
 
 def attention(shape: Shape, device: str, dtype: str) -> nn.Module:
     """Return the attention of a block, with its projections."""
     whole = block(shape, device, dtype)
-    found: nn.Module = getattr(whole, "self_attn", None) or whole.attn
-    return found
+    return getattr(whole, "self_attn", None) or whole.attn
 
 
 def experts(shape: Shape, device: str, dtype: str) -> nn.Module:
     """Return the experts of a block, by the grouped product."""
     (found,) = experts_of(block(shape, device, dtype))
     multiply_by("grouped_mm", found)
-    made: nn.Module = found
-    return made
+    return found
 
 
 def experts_of(module: nn.Module) -> list[Any]:

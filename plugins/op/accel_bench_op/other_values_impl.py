@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+
 
 @contextlib.contextmanager
 def holding(batch: Any, other: Any) -> Iterator[Any]:
@@ -13,9 +16,6 @@ def holding(batch: Any, other: Any) -> Iterator[Any]:
 
     Yield the other batch itself where its tensors are not alike.
     """
-    import torch
-    from torch.utils._pytree import tree_flatten
-
     (ours, our_tree), (theirs, their_tree) = tree_flatten(batch), tree_flatten(other)
     if our_tree != their_tree or not all(map(_alike, ours, theirs)):
         yield other
@@ -31,8 +31,6 @@ def holding(batch: Any, other: Any) -> Iterator[Any]:
 
 def _alike(one: Any, other: Any) -> bool:
     """Return whether a value may hold another one: tensors of a shape, or the same plain value."""
-    import torch
-
     if not (torch.is_tensor(one) and torch.is_tensor(other)):
         return one is other or (isinstance(one, bool | int | float | str) and one == other)
     kinds = [(each.shape, each.dtype, each.device, each.layout) for each in (one, other)]
@@ -41,15 +39,11 @@ def _alike(one: Any, other: Any) -> bool:
 
 def plain_tensors(batch: Any) -> list[Any]:
     """Return the tensors of a batch, without what made them."""
-    from torch.utils._pytree import tree_leaves
-
     return [one.detach() for one in tree_leaves(batch) if hasattr(one, "detach")]
 
 
 def scaled(batch: Any, scale: float) -> Any:
     """Return a batch whose floating-point tensors are multiplied."""
-    import torch
-    from torch.utils._pytree import tree_map_only
 
     def times(tensor: Any) -> Any:
         found = tensor.detach() * scale if tensor.is_floating_point() else tensor
@@ -63,9 +57,6 @@ def write_over(out: Any, kept: Any) -> None:
 
     No version of a tensor tells of it: what has kept the tensor does not see that it was written.
     """
-    import torch
-    from torch.utils._pytree import tree_leaves
-
     addresses = {_address(one) for one in tree_leaves(kept) if _is_plain(one)}
     with torch.inference_mode():
         for one in tree_leaves(out):
@@ -75,8 +66,6 @@ def write_over(out: Any, kept: Any) -> None:
 
 def _is_plain(value: Any) -> bool:
     """Return whether a value is a tensor each of whose elements has an address of its own."""
-    import torch
-
     if not torch.is_tensor(value) or value.layout is not torch.strided or value.is_nested:
         return False
     return all(size < 2 or step for size, step in zip(value.shape, value.stride(), strict=True))
@@ -88,8 +77,6 @@ def _address(tensor: Any) -> int:
 
 def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
     """Write values into tensors, outside of autograd."""
-    import torch
-
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)

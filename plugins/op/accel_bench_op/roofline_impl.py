@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from accel_bench.catalog.hardware import NamedHardware, find_hardware
 from accel_bench.machine.devices import computes_on_host
+from accel_bench.modeling.tensors import device_index
+from accel_bench.modeling.timing import back_to_back_seconds
+from accel_bench_op.benchmark import as_dtype
 
 MATMUL_SIZE, HOST_MATMUL_SIZE = 8192, 1024
 """Rows and columns of the square matrices whose product reaches the peak of a device, and of a
@@ -15,9 +21,6 @@ host."""
 COPIED_BYTES, HOST_COPIED_BYTES = 2**30, 2**27
 """Sizes of a buffer that no cache holds, of a device and of a host."""
 
-if TYPE_CHECKING:
-    from accel_bench.catalog.hardware import NamedHardware
-
 ABOVE_PEAK = 1.1
 """Largest rate of a device over that of its data sheet: clocks differ by a few percent."""
 
@@ -25,11 +28,6 @@ ABOVE_PEAK = 1.1
 @cache
 def matmul_peak(device: str, dtype: str) -> float:
     """Return the FLOP/s of a large matrix product in a dtype."""
-    import torch
-
-    from accel_bench.modeling.timing import back_to_back_seconds
-    from accel_bench_op.benchmark import as_dtype
-
     kind = torch.device(device).type
     size = HOST_MATMUL_SIZE if computes_on_host(kind) else MATMUL_SIZE
     one, other = (torch.randn(size, size, device=device).to(as_dtype(dtype)) for _ in range(2))
@@ -39,10 +37,6 @@ def matmul_peak(device: str, dtype: str) -> float:
 @cache
 def copy_peak(device: str) -> float:
     """Return the bytes/s of a large copy, which reads and writes."""
-    import torch
-
-    from accel_bench.modeling.timing import back_to_back_seconds
-
     kind = torch.device(device).type
     size = HOST_COPIED_BYTES if computes_on_host(kind) else COPIED_BYTES
     one, other = (torch.zeros(size, device=device, dtype=torch.int8) for _ in range(2))
@@ -77,11 +71,6 @@ def roofline_figures(
 
 def declared_hardware(device: str) -> NamedHardware | None:
     """Return the row of a device in the table of peaks; None for hosts, and if there is none."""
-    import torch
-
-    from accel_bench.catalog.hardware import find_hardware
-    from accel_bench.modeling.tensors import device_index
-
     place = torch.device(device)
     if computes_on_host(place.type):
         return None
@@ -91,10 +80,6 @@ def declared_hardware(device: str) -> NamedHardware | None:
 
 def cache_bytes(device: str) -> int | None:
     """Return the size of a device's last cache, in which inputs may stay; None if unknown."""
-    import torch
-
-    from accel_bench.modeling.tensors import device_index
-
     place = torch.device(device)
     ask = getattr(torch.get_device_module(place), "get_device_properties", None)
     if computes_on_host(place.type) or ask is None:
@@ -110,8 +95,6 @@ def above_peak(
     `known` is the row of the device, `cached` the bytes of its cache: so many of those that a call
     moves may have stayed there since the call before, and never reach memory.
     """
-    import torch
-
     if known is None:
         return ""
     rate = figures.get("flops_per_second", 0.0)

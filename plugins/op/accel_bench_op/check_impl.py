@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_map_only
+
 from accel_bench.errors import PluginError
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench_op.benchmark import Benchmark
@@ -148,8 +151,6 @@ def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
 
 def _copy_of(original: Any) -> Any:
     """Return a copy of a module; a function, and a module that cannot be copied, as it is."""
-    import torch
-
     if not isinstance(original, torch.nn.Module):
         return original
     try:
@@ -171,8 +172,6 @@ def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
 
 def _refuse_coarser(found: Mapping[str, Any], dtype: str) -> None:
     """Raise _Mismatch for an output with larger steps than the dtype of the computation."""
-    import torch
-
     for name, one in found.items():
         if not (dtype and one.is_floating_point()):
             continue
@@ -186,8 +185,6 @@ def coarsest_dtype(batch: Any, fn: Any, outputs: Sequence[Any] = ()) -> str:
 
     Those of one byte and less are how weights are stored, not how they are computed with.
     """
-    import torch
-
     weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
     tensors = [*dict(_tensors([*batch[0], batch[1]], "")).values(), *weights, *outputs]
     kinds = {one.dtype for one in tensors if one.is_floating_point() and one.dtype.itemsize > 1}
@@ -209,16 +206,12 @@ def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, grad_mod
 
 def called(fn: Callable[..., Any], batch: Any, grad_mode: bool) -> Any:
     """Return the output of a callable on a batch, whose graph is kept in grad mode."""
-    import torch
-
     with torch.set_grad_enabled(grad_mode):
         return fn(*batch[0], **batch[1])
 
 
 def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]]:
     """Return a batch whose tensors are leaves of their own, floating ones in float64 on request."""
-    import torch
-    from torch.utils._pytree import tree_map_only
 
     def copied(tensor: Any) -> Any:
         copy = tensor.detach().clone()
@@ -232,8 +225,6 @@ def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]
 
 def _tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Yield the tensors in an output, each with its place; of complex ones their two parts."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         yield place, torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     elif isinstance(value, Mapping):
@@ -246,8 +237,6 @@ def _tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 def _weights(fn: Any) -> dict[str, Any]:
     """Return the parameters that train of a module, or of a wrapper of one, by name."""
-    import torch
-
     if not isinstance(fn, torch.nn.Module):
         return {}
     named = fn.named_parameters()
@@ -283,8 +272,6 @@ def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
 
 
 def _cotangents(outputs: Sequence[Any]) -> list[Any]:
-    import torch
-
     generator = torch.Generator().manual_seed(SEED)
     return [
         torch.randn(one.shape, generator=generator).to(device=one.device, dtype=one.dtype)
@@ -300,8 +287,6 @@ def _inputs(batch: Any) -> dict[str, Any]:
 
 def _gradients(outputs: Any, cotangents: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Return the gradients of leaves by name; those that get none are left out."""
-    import torch
-
     found = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
     named = zip(leaves, found, strict=True)
     return {f"gradient of {name}": one for name, one in named if one is not None}
@@ -328,16 +313,12 @@ def _distances(
 
 
 def _size(tensor: Any) -> float:
-    import torch
-
     finite = torch.nan_to_num(tensor.detach(), nan=0.0, posinf=0.0, neginf=0.0)
     return float(finite.abs().max()) if tensor.numel() else 0.0
 
 
 def _distance(found: Any, expected: Any, least: float) -> float:
     """Return the larger of two errors: of the worst element to the largest one, and of norms."""
-    import torch
-
     if not expected.numel():
         return 0.0
     if not expected.is_floating_point():

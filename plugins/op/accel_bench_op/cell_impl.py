@@ -10,17 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_leaves
+
 from accel_bench.errors import PluginError
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.devices import HOST, of_torch_type, started_device
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench_op.benchmark import Benchmark, as_dtype
-from accel_bench_op.check import Check, called, check_against_float64, coarsest_dtype
+from accel_bench_op.check_impl import Check, called, check_against_float64, coarsest_dtype
 from accel_bench_op.compute import ComputeType, TimedCall
 from accel_bench_op.executors import Executor
-from accel_bench_op.other_values import holding, plain_tensors, scaled, write, write_over
-from accel_bench_op.roofline import roofline_figures
-from accel_bench_op.settings import torch_name
+from accel_bench_op.other_values_impl import holding, plain_tensors, scaled, write, write_over
+from accel_bench_op.roofline_impl import roofline_figures
 
 SEED = 0
 """Seed of weights and batches, for benchmarks that set none themselves."""
@@ -103,8 +106,6 @@ class Cell:
 
     def _weights(self) -> Iterator[Any]:
         """Yield parameters and buffers, ours and the benchmark's own."""
-        import torch
-
         for fn in (self.fn, self.benchmark.returned_fn):
             if isinstance(fn, torch.nn.Module):
                 yield from (*fn.parameters(), *fn.buffers())
@@ -119,9 +120,6 @@ class Cell:
     @property
     def device(self) -> str:
         """The device of the batch, or of the weights."""
-        import torch
-        from torch.utils._pytree import tree_leaves
-
         fn = self.benchmark.returned_fn
         weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
         tensors = (one for one in (*tree_leaves(self.batch), *weights) if torch.is_tensor(one))
@@ -157,8 +155,6 @@ class Cell:
 
 def build_cell(benchmark: Benchmark, executor: Executor, compute_type: ComputeType) -> Cell:
     """Build the batch and the callable, always of the same random numbers."""
-    import torch
-
     batch = _batch(benchmark, SEED)
     torch.manual_seed(SEED)
     fn = executor.build(benchmark)
@@ -167,55 +163,7 @@ def build_cell(benchmark: Benchmark, executor: Executor, compute_type: ComputeTy
     return Cell(benchmark, fn, batch, compute_type, executor)
 
 
-def compute_types_of(kind: type[Benchmark]) -> tuple[ComputeType, ...]:
-    """Return what can be timed of a benchmark, on one device at least."""
-    return tuple(ComputeType) if kind.requires_grad else (ComputeType.INFERENCE,)
-
-
-def cell_obstacle(
-    kind: type[Benchmark],
-    executor: Executor,
-    size: str,
-    compute_type: ComputeType = ComputeType.INFERENCE,
-    **settings: object,
-) -> str:
-    """Return why a cell cannot run here, without building it; empty where it can.
-
-    What a benchmark or an executor raises on the way is a reason too, with its name.
-    """
-    named = {key: torch_name(str(settings[key])) for key in ("device",) if key in settings}
-    try:
-        one = _benchmark_at(kind, size, {**settings, **named})
-        return executor.supports(one) or no_backward(one, compute_type)
-    except PluginError as error:
-        return str(error)
-    except Exception as error:
-        who = f"benchmark {kind.name} under executor {executor.name}"
-        return f"{who} raises {type(error).__name__}: {error}"
-
-
-def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
-    """Return that a benchmark cannot be trained on its device; empty where it can, or need not."""
-    if compute_type is ComputeType.INFERENCE or benchmark.requires_grad:
-        return ""
-    device = getattr(benchmark, "device", None)
-    where = "" if device is None or type(benchmark).requires_grad is False else f" on {device}"
-    return f"benchmark {benchmark.name} has no backward pass{where}"
-
-
-def _benchmark_at(kind: type[Benchmark], size: str, settings: Mapping[str, object]) -> Benchmark:
-    """Return a benchmark; a dtype's name may mean nothing to one that expects torch's own."""
-    try:
-        found: Benchmark = kind.at_size(size, **settings)
-    except Exception:
-        rest = {key: value for key, value in settings.items() if key != "dtype"}
-        found = kind.at_size(size, **rest)
-    return found
-
-
 def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    import torch
-
     torch.manual_seed(seed)
     args, kwargs = benchmark.make_batch()
     return args, kwargs
@@ -230,9 +178,6 @@ def free_memory() -> None:
 
     The compiler gives up on a function that it has compiled a few times, for several sizes, say.
     """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
     gc.collect()
@@ -275,8 +220,6 @@ def _peak_on_device(call: Callable[[], Any], device: DeviceType) -> int | None:
 
 
 def _peak_on_cpu(call: Callable[[], Any]) -> int | None:
-    from torch.profiler import ProfilerActivity, profile
-
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         kept = call()
     del kept
