@@ -169,7 +169,8 @@ def test_stacks_may_be_given_beside_the_scenario(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
-    found = accel_bench.run(SCENARIO, stacks=["baseline"], results=tmp_path, timeout=0.001)
+    long = {**SCENARIO, "measure": {"warmup": 1, "steps": 30_000, "rounds": 1}}
+    found = accel_bench.run(long, stacks=["baseline"], results=tmp_path, timeout=0.001)
     assert found.exit_code == 1
     assert found[0].status in (Status.TIMEOUT, Status.HUNG)
     assert found[0].reasons
