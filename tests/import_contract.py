@@ -16,7 +16,7 @@ class AllowedContract(Contract):
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:
         """Return the imports of the package that nothing allows, and the list's unused names."""
-        package = f"{self.package}."
+        package, allowed = f"{self.package}.", set(self.allowed_modules)
         imports = {
             (importer, imported)
             for source in self.source_modules
@@ -24,9 +24,9 @@ class AllowedContract(Contract):
             for imported in graph.find_modules_directly_imported_by(importer)
             if imported.startswith(package)
         }
-        used = {(*pair, _nearest(pair[1], self.allowed_modules)) for pair in imports}
+        used = {(*pair, _nearest(pair[1], allowed)) for pair in imports}
         refused = sorted(f"{one} -> {other}" for one, other, room in used if not room)
-        unused = sorted(self.allowed_modules - {room for _, _, room in used})
+        unused = sorted(allowed - {room for _, _, room in used})
         return ContractCheck(
             kept=not refused and not unused, metadata={"refused": refused, "unused": unused}
         )
@@ -39,7 +39,7 @@ class AllowedContract(Contract):
             output.print_error(f"{one} is allowed, and nothing imports it")
 
 
-def _nearest(module: str, allowed: set[Any]) -> str:
+def _nearest(module: str, allowed: set[str]) -> str:
     """Return the allowed module that is a module or stands above it; "" without one."""
     parts = module.split(".")
     above = (".".join(parts[:length]) for length in range(len(parts), 0, -1))

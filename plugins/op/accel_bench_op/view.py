@@ -151,9 +151,9 @@ CELLS = (
 FLAT_CELLS = (
     *paths("", "scenario benchmark size compute_type dtype device executor experiment_id status"),
     *paths("", "reasons runs verdict verdict_reason"),
-    *interval_paths("calls_per_second", "calls_per_second"),
-    *interval_paths("seconds_per_call", "seconds_per_call"),
-    *interval_paths("ratio", "ratio"),
+    *interval_paths("", "calls_per_second"),
+    *interval_paths("", "seconds_per_call"),
+    *interval_paths("", "ratio"),
     *paths("", "flops_per_second bytes_per_second fraction_of_roofline peak_bytes"),
     *paths("check", "largest tolerance of tensors size", "check_{}"),
 )

@@ -94,9 +94,9 @@ COLUMNS = (
 FLAT = (
     *paths("", "model mode device certainty fastest"),
     *paths("recommended", "stack sweep tag changes"),
-    *interval_paths("recommended.tokens_per_second", "tokens_per_second"),
-    *interval_paths("recommended.request_seconds", "request_seconds"),
-    *interval_paths("recommended.ratio", "ratio"),
+    *interval_paths("recommended", "tokens_per_second"),
+    *interval_paths("recommended", "request_seconds"),
+    *interval_paths("recommended", "ratio"),
     *paths("recommended", "loss update output start_seconds"),
     *paths("recommended.memory", "peak_bytes device_bytes headroom"),
     *paths("", "runner_up settings why"),
