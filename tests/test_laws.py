@@ -420,6 +420,19 @@ def test_every_module_begins_with_its_idea() -> None:
     assert [name_of(path) for path in OURS if not begins_with_its_idea(path)] == []
 
 
+def empty_hooks(path: Path) -> Iterator[str]:
+    """Yield the hooks of a module's plugins that have a docstring and nothing else."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and len(node.body) == 1:
+            if any("hookimpl" in ast.unparse(one) for one in node.decorator_list):
+                yield f"{name_of(path)}:{node.lineno}: {node.name}"
+
+
+def test_no_hook_is_a_docstring_alone() -> None:
+    """An import that a hook is for looks unused, and is lost when a linter mends a module."""
+    assert [one for path in OURS for one in empty_hooks(path)] == []
+
+
 def test_tensors_alone_are_unpickled() -> None:
     loads = re.compile(r"\btorch\.load\((?![^()]*weights_only=True)")
     assert [name_of(path) for path in OURS if loads.search(path.read_text("utf8"))] == []

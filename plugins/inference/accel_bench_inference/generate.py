@@ -41,6 +41,7 @@ class Generate(Plugin[Options]):
     @hookimpl
     def prepare_process(self, run: Run) -> None:
         """Import torch: core sets it up next, and leaves it out of the memory that a run needs."""
+        from accel_bench_inference import generate_impl  # noqa: F401
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
