@@ -38,7 +38,7 @@ def numbered(number: int) -> Batch:
 
 def threads() -> list[threading.Thread]:
     """Threads that read ahead."""
-    return [one for one in threading.enumerate() if one.name.startswith("read-ahead")]
+    return [one for one in threading.enumerate() if one.name == "read-ahead"]
 
 
 @pytest.mark.parametrize("ahead", [1, 3])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pluggy
+
+from accel_bench import hookspecs
 from accel_bench.documents.canonical import unreadable_part
 from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import LIMITED, ONE_ANSWER
@@ -58,16 +60,25 @@ class ActivePlugin:
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
 
+class _Hooks(pluggy.PluginManager):
+    """Looks for hooks among the methods that are marked, not at every attribute of a plugin."""
+
+    marked: frozenset[str] = frozenset()
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        """Return the marks of an attribute; None where it is no hook."""
+        return super().parse_hookimpl_opts(plugin, name) if name in self.marked else None
+
+
 class ActivePlugins:
     """The plugins of one run, in the order in which their hooks are called."""
 
     def __init__(self, plugins: Sequence[ActivePlugin]) -> None:
         self.plugins = tuple(plugins)
-        self._methods: dict[str, dict[int, Callable[..., Any]]] = {}
-        """Methods by their hook and the id of the instance, which may be unhashable."""
-
-        for plugin in self.plugins:
-            self._register(plugin)
+        self._manager = _Hooks(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        for number, plugin in enumerate(self.plugins):
+            self._register(plugin, f"{number}:{plugin.name}")
         self._answers = {hook: self._one_answer(hook) for hook in ONE_ANSWER}
         task = task_of(self)
         of_loss = task.loss_sensitivity if task else 1.0
@@ -88,8 +99,9 @@ class ActivePlugins:
 
         Raises HookError that names the plugin when it raises anything that is not ours.
         """
+        functions = self._functions(hook)
         for plugin in self.plugins:
-            if id(plugin.instance) in self._methods.get(hook, {}):
+            if id(plugin.instance) in functions:
                 yield plugin, self.call_plugin(plugin, hook, **arguments)
 
     def call_lists(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, list[Any]]]:
@@ -106,13 +118,11 @@ class ActivePlugins:
 
     def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None when it does not implement it."""
-        method = self._methods.get(hook, {}).get(id(plugin.instance))
-        if method is None:
+        found = self._functions(hook).get(id(plugin.instance))
+        if found is None:
             return None
         with _calling(plugin, hook, arguments):
-            return method(
-                **{name: arguments[name] for name in inspect.signature(method).parameters}
-            )
+            return found.function(*(arguments[name] for name in found.argnames))
 
     def call_one(self, hook: str, **arguments: Any) -> Any:
         """Call a one-answer hook of the plugin that answers it; None when there is none."""
@@ -140,27 +150,30 @@ class ActivePlugins:
 
     def implements(self, hook: str) -> bool:
         """Return whether any active plugin implements the hook."""
-        return hook in self._methods
+        return bool(self._functions(hook))
 
     def versions(self) -> tuple[PluginVersion, ...]:
         """Return name, distribution and version of each plugin, once, in order."""
         return tuple(dict.fromkeys(plugin.version for plugin in self.plugins))
 
-    def _register(self, plugin: ActivePlugin) -> None:
-        """Check names and arguments of the plugin's hooks, then keep its methods."""
+    def _register(self, plugin: ActivePlugin, name: str) -> None:
+        """Check names and arguments of the plugin's hooks, then register it with pluggy."""
         if wrong := validation_problems(type(plugin.instance)):
             label = f"plugin {plugin.name!r} ({plugin.distribution})"
             raise PluginError(f"{label} does not fit the hooks: {'; '.join(wrong)}")
+        self._manager.marked = frozenset(dict(marked_methods(type(plugin.instance))))
         with attribute_errors_to(plugin, "registration"):
-            for name, function in marked_methods(type(plugin.instance)):
-                hook = getattr(function, f"{PROJECT}_impl")["specname"] or name
-                methods = self._methods.setdefault(hook, {})
-                methods[id(plugin.instance)] = getattr(plugin.instance, name)
+            self._manager.register(plugin.instance, name)
+
+    def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
+        """Return implementations of a hook by the id of the instance, which may be unhashable."""
+        caller = getattr(self._manager.hook, hook)
+        return {id(found.plugin): found for found in caller.get_hookimpls()}
 
     def _one_answer(self, hook: str) -> ActivePlugin | None:
         """Return the plugin that claims a hook, else its slot's. Raises PluginError for two."""
-        methods = self._methods.get(hook, {})
-        implementing = [plugin for plugin in self.plugins if id(plugin.instance) in methods]
+        functions = self._functions(hook)
+        implementing = [plugin for plugin in self.plugins if id(plugin.instance) in functions]
         claiming = [plugin for plugin in implementing if _claims(plugin, hook)]
         if len(claiming) > 1:
             names = " and ".join(repr(plugin.name) for plugin in claiming)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from accel_bench.engine import Batch
 from accel_bench.plugins.active import ActivePlugin, attribute_errors_to
@@ -25,28 +25,57 @@ class ReadAhead(Iterator[Batch]):
         self._batches = batches
         self._ahead = ahead
         self._plugin = plugin
-        self._reader = ThreadPoolExecutor(1, "read-ahead")
-        self._reads: deque[Future[Batch | None]] = deque()
+        self._ready: deque[Batch] = deque()
+        self._changed = threading.Condition()
+        self._ended: BaseException | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._read, name="read-ahead", daemon=True)
 
     def __next__(self) -> Batch:
-        # The one that is asked for, those that are ready, and one that is being read.
-        while len(self._reads) < self._ahead + 2:
-            self._reads.append(self._reader.submit(self._read))
-        if (batch := self._reads.popleft().result()) is None:
-            raise StopIteration
-        return batch
+        if self._thread.ident is None:
+            self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._ended or self._closed)
+            if self._ready:
+                batch = self._ready.popleft()
+                self._changed.notify_all()
+                return batch
+            raise self._ended or StopIteration
 
     def close(self) -> None:
         """End the thread. Raises RuntimeError where a batch keeps it from ending."""
-        self._reader.shutdown(wait=False, cancel_futures=True)
-        if wait([one for one in self._reads if not one.cancelled()], JOIN_SECONDS).not_done:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            return
+        self._thread.join(JOIN_SECONDS)
+        if self._thread.is_alive():
             raise RuntimeError(f"a batch was still being read {JOIN_SECONDS:g} s after the run")
-        self._reader.shutdown()
 
-    def _read(self) -> Batch | None:
-        """Return the next batch; None at the end."""
-        with attribute_errors_to(self._plugin, "build_batches"):
-            return next(self._batches, None)
+    def _read(self) -> None:
+        try:
+            with attribute_errors_to(self._plugin, "build_batches"):
+                for batch in self._batches:
+                    if not self._put(batch):
+                        return
+        except BaseException as error:
+            self._end(error)
+        else:
+            self._end(StopIteration())
+
+    def _put(self, batch: Batch) -> bool:
+        """Keep a batch once there is room for it; return whether more are wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._ready) < self._ahead or self._closed)
+            self._ready.append(batch)
+            self._changed.notify_all()
+            return not self._closed
+
+    def _end(self, error: BaseException) -> None:
+        with self._changed:
+            self._ended = error
+            self._changed.notify_all()
 
 
 def read_ahead(run: Run, plugin: ActivePlugin | None) -> Iterator[Batch]:
