@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from browser import Browser, find_browser, open_browser
@@ -23,6 +24,20 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
         return testing.make_run(tmp_path, scenario)
 
     return build
+
+
+@pytest.fixture
+def homeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder of a user without a home, whose own tables nothing names."""
+
+    def unknown(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("ACCEL_BENCH_PRICES", "HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

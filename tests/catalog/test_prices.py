@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import yaml
@@ -93,18 +92,9 @@ def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPa
     assert user_table_path() == Path("/home-of-mine/.config/accel-bench/prices.yaml")
 
 
-def test_a_user_without_a_home_has_the_shipped_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(number: int) -> NoReturn:
-        raise KeyError(number)
-
-    monkeypatch.chdir(tmp_path)
-    for name in ("ACCEL_BENCH_PRICES", "XDG_CONFIG_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
+def test_a_user_without_a_home_has_the_shipped_table(homeless: Path) -> None:
     assert not any(listed.own for listed in read_prices())
-    assert list(tmp_path.iterdir()) == []
+    assert list(homeless.iterdir()) == []
 
 
 def test_a_row_of_the_user_s_replaces_the_shipped_one_and_no_other(own: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 
 import pytest
@@ -62,19 +61,12 @@ def test_a_link_and_a_folder_that_others_can_enter_are_refused(
 
 @pytest.mark.parametrize("chosen", ["", "~/mine"])
 def test_without_a_home_no_folder_called_tilde_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+    homeless: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
 ) -> None:
-    def unknown(user: int) -> None:
-        raise KeyError(user)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    monkeypatch.delenv("HOME")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("ACCEL_BENCH_CACHE", chosen)
     with pytest.raises(StoreError, match=r"'~.* no home folder here; let ACCEL_BENCH_CACHE name"):
         cache_folder()
-    assert list(tmp_path.iterdir()) == []
+    assert list(homeless.iterdir()) == []
 
 
 def test_a_file_system_without_modes_is_named_each_time(

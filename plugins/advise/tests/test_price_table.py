@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pwd
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from accel_bench_advise.price_import import add_to_user_table, leading_comments, merge, table_text
@@ -28,19 +27,10 @@ def price(**changes: Any) -> Price:
     return Price(**{**fields, **changes})
 
 
-def test_a_user_without_a_home_is_told_how_to_have_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(number: int) -> NoReturn:
-        raise KeyError(number)
-
-    monkeypatch.chdir(tmp_path)
-    for name in ("ACCEL_BENCH_PRICES", "XDG_CONFIG_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
+def test_a_user_without_a_home_is_told_how_to_have_a_table(homeless: Path) -> None:
     with pytest.raises(PriceError, match="stands for no home folder here; let ACCEL_BENCH_PRICES"):
         add_to_user_table([price()])
-    assert list(tmp_path.iterdir()) == []
+    assert list(homeless.iterdir()) == []
 
 
 def test_a_written_table_reads_back_the_same(tmp_path: Path) -> None:
