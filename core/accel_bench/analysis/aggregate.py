@@ -49,7 +49,7 @@ class PlannedSummary(Frozen):
     """An experiment of the plan, and why it is not run, where it is not."""
 
     experiment: Experiment
-    """What was planned."""
+    """The experiment as it was planned."""
 
     skipped: tuple[str, ...] = ()
     """Reasons for leaving it out; empty when it is run."""

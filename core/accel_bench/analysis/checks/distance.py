@@ -64,7 +64,7 @@ class Changes(NamedTuple):
     baseline: WeightUpdate
     stack: WeightUpdate
     exact: Mapping[str, float] | None = None
-    """What `exact_differences` returns; without it, sketches estimate sizes and distances."""
+    """Exact distances by tensor; without them, sketches estimate sizes and distances."""
 
     @property
     def distance(self) -> Distance:

@@ -76,7 +76,7 @@ class Phases(Frozen):
 
 
 class UpdateCost(Frozen):
-    """What it took to read the update, outside of all windows: rank 0 of the last completed run."""
+    """The cost of reading the update, outside of all windows: rank 0 of the last completed run."""
 
     trained_tensors: int
     """Tensors that were read twice: before the first step, and after the window."""

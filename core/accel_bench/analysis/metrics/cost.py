@@ -74,7 +74,7 @@ class HourlyRate(Frozen):
 
 
 class Terms(Frozen):
-    """What hours and money are worked out with."""
+    """Price and size of a job, from which its hours and money follow."""
 
     rate: HourlyRate | None = None
     """Price of a machine; without one there is no money."""
