@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from flop_counting import catalog_model, run_of
 from imported_modules import imported
 
 from accel_bench.catalog.estimate import outline_of
 from accel_bench.catalog.models import list_cards, read_card
 from accel_bench.flops.formulas import model_flops
 from accel_bench.scenario.uses import ModelUse
-from accel_bench.worker.flops.__main__ import count_model
+from accel_bench.worker.flops.trace import read_workload
 
 DECODERS = [name for name, card in list_cards().items() if card.family == "text-generation"]
 
@@ -53,9 +54,9 @@ def test_twice_the_layers_add_the_layers_once_more(name: str) -> None:
     assert sizes[1] > 1.5 * sizes[0]
 
 
-def test_the_flops_are_those_of_the_built_model() -> None:
-    card = read_card("tiny-llama-cpu")
-    counted, outline = count_model(card).workload, outline_of(ModelUse(id="tiny-llama-cpu"))
+def test_the_flops_are_those_of_the_built_model(tmp_path: Path) -> None:
+    counted = read_workload(run_of(catalog_model("tiny-llama-cpu"), tmp_path))
+    outline = outline_of(ModelUse(id="tiny-llama-cpu"))
     assert counted is not None
     assert outline is not None
     assert model_flops(outline.workload, 512) == model_flops(counted, 512)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,14 +15,9 @@ from accel_bench.catalog.hub import look_up, looked_up
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.documents.load import Document, load_file
 from accel_bench.documents.presets import find_presets, preset_path
-from accel_bench.documents.program import python_command
 from accel_bench.documents.validate import validate
-from accel_bench.errors import AccelBenchError, ScenarioError, did_you_mean
-from accel_bench.flops.workload import Workload
+from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.uses import ModelUse, slot_defaults
-
-COUNT_SECONDS = 300
-"""A model that is not counted after this long is given up; a busy machine may need a minute."""
 
 CONFIG_FILE = "config.json"
 """The file of a model directory with its architecture, in transformers' layout."""
@@ -70,19 +64,6 @@ class ModelCard(Frozen):
     same_as: str = ""
     """Name of the card of which this one has all that it does not say itself: the model that an
     instruction-tuned one was made from."""
-
-
-class ModelCount(Frozen):
-    """What the worker's FLOP counter finds in a card's model when all of it trains."""
-
-    workload: Workload | None = None
-    """Its matmuls and attention; null where they are not known."""
-
-    positions: int | None = None
-    """Longest sequence that learned positions allow; null where they are rotary."""
-
-    problem: str = ""
-    """Why there is no workload."""
 
 
 def read_card(name: str) -> ModelCard:
@@ -139,29 +120,6 @@ def unquantizable(model: ModelUse, plugin: str) -> list[str]:
         f"model.id {model.id!r} is quantized already, and {plugin} quantizes models in full "
         "precision; name the model that it was made from"
     ]
-
-
-def count_model(card: ModelCard) -> ModelCount:
-    """Count a card's model in a process of its own, since building it needs torch.
-
-    Takes seconds. Raises AccelBenchError when that process fails.
-    """
-    try:
-        done = subprocess.run(
-            python_command("-m", "accel_bench.worker.flops"),
-            input=card.model_dump_json(),
-            capture_output=True,
-            text=True,
-            timeout=COUNT_SECONDS,
-            check=True,
-        )
-        return ModelCount.model_validate_json(done.stdout)
-    except subprocess.TimeoutExpired as error:
-        reason = f"it has not ended after {COUNT_SECONDS} s"
-        raise AccelBenchError(f"the model cannot be counted: {reason}") from error
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
-        raise AccelBenchError(f"the model cannot be counted: {last}") from error
 
 
 def model_directory(model: ModelUse) -> Path | None:

@@ -24,7 +24,7 @@ def list_scenarios(output: Format = "table") -> None:
     from accel_bench.documents.presets import find_presets
     from accel_bench.errors import ScenarioError
     from accel_bench.planning.resolve import resolve
-    from accel_bench.report.views.catalog import SCENARIOS
+    from accel_bench.report.views.plugins import SCENARIOS
     from accel_bench.scenario.draft import read_draft
 
     rows = []

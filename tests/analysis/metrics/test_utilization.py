@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from analysis_factory import make_experiment, make_rank, make_result
+from flop_counting import catalog_model, run_of
 
 from accel_bench import DeviceType
 from accel_bench.analysis.metrics.utilization import Utilization, peak_flops_of, utilization
 from accel_bench.builtin.devices.cpu import CPU
 from accel_bench.catalog.hardware import peak_flops
-from accel_bench.catalog.models import read_card
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.flops.workload import Attention, Matmul, Workload
 from accel_bench.machine import devices
 from accel_bench.result import Metric, RankResult, Result, Sample, Window
-from accel_bench.worker.flops.__main__ import count_model
+from accel_bench.worker.flops.trace import read_workload
 
 MATRIX = Matmul(name="m", rows=10, columns=10)
 HEAD = Attention(heads=1, query_size=5, value_size=5)
@@ -72,8 +73,8 @@ def used(result: Result, peak: float | None = None) -> Utilization:
     return found
 
 
-def test_llama_2_7b_at_10690_tokens_a_second_is_492_65_teraflops() -> None:
-    workload = count_model(read_card("llama-2-7b")).workload
+def test_llama_2_7b_at_10690_tokens_a_second_is_492_65_teraflops(tmp_path: Path) -> None:
+    workload = read_workload(run_of(catalog_model("llama-2-7b"), tmp_path))
     whole = sample(samples=1, processed=4096, real=4096)
     result = one(whole, workload=workload, seconds=4096 / 10_690.01)
     found = used(result, peak=989e12)

@@ -15,7 +15,7 @@ app = typer.Typer(help="Peak FLOP/s, memory and bandwidth of devices, with their
 def list_devices(output: Format = "table") -> None:
     """List the devices whose peaks are known: dense FLOP/s by dtype."""
     from accel_bench.catalog.hardware import list_hardware
-    from accel_bench.report.views.catalog import HARDWARE
+    from accel_bench_catalog.view import HARDWARE
 
     rows = [
         {"name": name, **row.model_dump(mode="json"), **row.peak_flops.model_dump()}
@@ -37,7 +37,7 @@ def show_device(
     Exits with 2 when it is none.
     """
     from accel_bench.catalog.hardware import named_hardware
-    from accel_bench.report.views.catalog import PEAKS, figure_of_device
+    from accel_bench_catalog.view import PEAKS, figure_of_device
 
     name, hardware = named_hardware(device_name)
     document = {"name": name, **hardware.model_dump(mode="json")}

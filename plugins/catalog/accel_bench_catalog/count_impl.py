@@ -1,4 +1,4 @@
-"""Count a catalog card's model: `python -m accel_bench.worker.flops < CARD.json > COUNT.json`."""
+"""`python -m accel_bench_catalog.count_impl < CARD.json > COUNT.json` counts a card's model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import transformers
 from transformers import CONFIG_MAPPING
 
-from accel_bench.catalog.models import ModelCard, ModelCount
+from accel_bench.catalog.models import ModelCard
 from accel_bench.machine.info import Device
 from accel_bench.modeling.loading import count_parameters, learned_positions
 from accel_bench.modeling.random_weights import MODEL_CLASS
@@ -20,6 +20,7 @@ from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.worker.flops.trace import read_workload
+from accel_bench_catalog.count import ModelCount
 
 
 def count_model(card: ModelCard) -> ModelCount:

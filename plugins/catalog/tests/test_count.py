@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from accel_bench_catalog import count
+from accel_bench_catalog.count import ModelCount
+from accel_bench_catalog.count_impl import count_model
 
-from accel_bench.catalog.models import ModelCount, list_cards, read_card
+from accel_bench.catalog.models import list_cards, read_card
+from accel_bench.errors import AccelBenchError
 from accel_bench.flops.formulas import model_flops
 from accel_bench.flops.workload import Workload
-from accel_bench.worker.flops.__main__ import count_model
 
 
-def workload_of(count: ModelCount) -> Workload:
-    assert count.problem == ""
-    assert count.workload is not None
-    return count.workload
+def workload_of(counted: ModelCount) -> Workload:
+    assert counted.problem == ""
+    assert counted.workload is not None
+    return counted.workload
 
 
 CARDS = list_cards()
@@ -43,8 +46,8 @@ def test_a_window_from_a_certain_layer_on_is_counted_as_the_modules_have_it() ->
     outside += card.config["hidden_size"]
     parameters = outside + (card.parameters - outside) // layers * 4
     config = {**card.config, **changes}
-    count = count_model(card.model_copy(update={"config": config, "parameters": parameters}))
-    windows = [(one.window, one.count) for one in workload_of(count).attentions]
+    counted = count_model(card.model_copy(update={"config": config, "parameters": parameters}))
+    windows = [(one.window, one.count) for one in workload_of(counted).attentions]
     assert windows == [(None, 3), (64, 1)]
 
 
@@ -74,8 +77,8 @@ def test_only_learned_positions_bound_the_length(name: str, positions: int | Non
 def test_a_card_that_is_not_understood_has_no_workload(
     changed: dict[str, object], problem: str
 ) -> None:
-    count = count_model(read_card("llama-2-7b").model_copy(update=changed))
-    assert (count.workload, count.problem) == (None, problem)
+    counted = count_model(read_card("llama-2-7b").model_copy(update=changed))
+    assert (counted.workload, counted.problem) == (None, problem)
 
 
 def test_a_module_that_the_counter_does_not_know_is_the_problem(
@@ -87,6 +90,18 @@ def test_a_module_that_the_counter_does_not_know_is_the_problem(
     model = nn.Sequential(nn.Conv1d(2, 2, 2))
     monkeypatch.setattr(AutoModelForCausalLM, "from_config", lambda config: model)
     card = read_card("gpt2").model_copy(update={"parameters": 2 * 2 * 2 + 2})
-    count = count_model(card)
-    assert count.workload is None
-    assert count.problem.startswith("FLOPs are not known: ")
+    counted = count_model(card)
+    assert counted.workload is None
+    assert counted.problem.startswith("FLOPs are not known: ")
+
+
+def test_a_count_that_fails_or_hangs_is_an_error_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = read_card("opt-125m")
+    broken = card.model_copy(update={"config": {**card.config, "hidden_size": "wide"}})
+    with pytest.raises(AccelBenchError, match=r"^the model cannot be counted: .*hidden_size"):
+        count.count_model(broken)
+    monkeypatch.setattr(count, "COUNT_SECONDS", 0.01)
+    with pytest.raises(AccelBenchError, match=r"cannot be counted: it has not ended after 0\.01 s"):
+        count.count_model(card)

@@ -1,4 +1,4 @@
-"""Columns of lists of what ships: devices, models, scenarios and stacks."""
+"""Columns of the lists of devices, models and stacks."""
 
 from __future__ import annotations
 
@@ -64,15 +64,6 @@ MODELS = (
     entry("description"),
 )
 """Columns of models."""
-
-SCENARIOS = (
-    entry("name", kind="word"),
-    entry("slow", form=lambda slow: "slow" if slow else "-", kind="word", rank=2),
-    entry("needs", rank=1),
-    entry("stacks", form=", ".join, rank=3),
-    entry("description"),
-)
-"""Columns of scenarios."""
 
 STACKS = (entry("name", kind="name"), entry("description"), Column("uses", _uses, rank=1))
 """Columns of named stacks."""

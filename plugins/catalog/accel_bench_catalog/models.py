@@ -19,7 +19,7 @@ app = typer.Typer(help="Models of the catalog, with their published figures.")
 def list_models(output: Format = "table") -> None:
     """List the models that `model.id` can name without a download."""
     from accel_bench.catalog.models import list_cards
-    from accel_bench.report.views.catalog import MODELS
+    from accel_bench_catalog.view import MODELS
 
     rows = [{"name": name, **card.model_dump()} for name, card in list_cards().items()]
     print_rows(MODELS, rows, output)
@@ -47,9 +47,9 @@ def show_model(
 
 def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
     """Return the figures that the FLOP counter gives; null, with a note, where it knows none."""
-    from accel_bench.catalog.models import count_model
     from accel_bench.errors import ScenarioError
     from accel_bench.flops.formulas import model_flops
+    from accel_bench_catalog.count import count_model
 
     count = count_model(card)
     if count.problem:

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_catalog import count
+from accel_bench_catalog.count_impl import count_model
+from accel_bench_catalog.models import app
 from click.testing import Result
 from imported_modules import imported
 from typer.testing import CliRunner
 
 from accel_bench.analysis.wording import parameters
-from accel_bench.catalog import models as catalog
 from accel_bench.catalog.models import list_cards, read_card
-from accel_bench.cli.models import app
 from accel_bench.documents import presets
 from accel_bench.errors import ScenarioError
-from accel_bench.worker.flops.__main__ import count_model
 
 
 @pytest.fixture
 def counted_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count in this process, which has torch already: a process each takes seconds."""
-    monkeypatch.setattr(catalog, "count_model", count_model)
+    monkeypatch.setattr(count, "count_model", count_model)
 
 
 def test_the_list_has_a_row_for_every_model() -> None:
@@ -133,4 +133,4 @@ def test_an_unknown_name_is_left_to_the_program_to_report() -> None:
 
 def test_importing_the_command_imports_neither_pydantic_nor_rich_tables() -> None:
     heavy = {"pydantic", "torch", "rich.table", "yaml"}
-    assert not imported("import accel_bench.cli.models", heavy)
+    assert not imported("import accel_bench_catalog.models", heavy)

@@ -1,0 +1,1 @@
+"""What has a name, as tables: devices, models and stacks."""
