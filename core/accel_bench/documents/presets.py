@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from accel_bench.errors import ScenarioError, did_you_mean
 
@@ -27,10 +28,24 @@ def preset_roots() -> list[Path]:
     return [presets_root(), *_roots_on(tuple(sys.path))]
 
 
+def entry_points(group: str) -> dict[metadata.EntryPoint, None]:
+    """Return the installed entry points of a group once each: a line may stand twice.
+
+    The metadata of all distributions are read once for each `sys.path`.
+    """
+    return dict.fromkeys(_points_on(tuple(sys.path)).select(group=group))
+
+
+@lru_cache(maxsize=1)
+def _points_on(_path: tuple[str, ...]) -> Any:
+    """Return all entry points, of which `select` takes a group."""
+    return metadata.entry_points()
+
+
 @lru_cache(maxsize=1)
 def _roots_on(_path: tuple[str, ...]) -> tuple[Path, ...]:
     """Return the folders that distributions bring, which are read once for each `sys.path`."""
-    entries = sorted(metadata.entry_points(group=PRESETS_GROUP), key=lambda entry: entry.name)
+    entries = sorted(entry_points(PRESETS_GROUP), key=lambda entry: entry.name)
     return tuple(root for entry in entries if (root := _root_of(entry)))
 
 

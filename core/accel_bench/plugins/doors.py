@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from importlib import metadata
 from typing import Any
 
+from accel_bench.documents.presets import entry_points
 from accel_bench.errors import AccelBenchError, PluginError, did_you_mean
 
 OWN_DISTRIBUTION = "accel-bench"
@@ -102,7 +103,7 @@ def find_entry(group: str, kind: str, name: str) -> Entry:
 @lru_cache(maxsize=16)
 def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, Entry]:
     """Return the entries on this `sys.path`."""
-    points = dict.fromkeys(metadata.entry_points(group=group))  # a line may stand twice
+    points = entry_points(group)
     shared = Counter(point.name for point in points)
     found = [Entry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
     found.sort(key=lambda one: (not one.is_ours, one.name))
