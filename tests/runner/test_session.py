@@ -20,7 +20,6 @@ from several_ranks.scenarios import forking
 
 from accel_bench.errors import AccelBenchError, ScenarioError, StoreUnavailableError
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.heartbeats import Progress
@@ -46,7 +45,7 @@ class Notes:
         self.progress: list[Progress] = []
         self.results: list[Result] = []
 
-    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
+    def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
         self.runs = runs
 
     def on_start(self, planned: Planned, what: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
 from accel_bench.runner.heartbeats import Progress
@@ -31,8 +30,8 @@ class RunProgress:
     ended: int
     """How many of them have ended, however they ended."""
 
-    estimated_seconds: float
-    """How long all of them may take, as it was estimated before the first one."""
+    estimated_seconds: float | None
+    """How long all of them may take, by what earlier runs of them took; None without those."""
 
     stack: str = ""
     """The stack that runs; empty before the first run."""
@@ -70,14 +69,9 @@ class CallbackReporter(Reporter):
         self._what: dict[tuple[str, str], str] = {}
         self._lock = threading.RLock()
 
-    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
+    def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
         """Report how much is to be done."""
-        part = runs / max(plan.runs, 1)
-        self._plan = {
-            "scenario": plan.file.name,
-            "runs": runs,
-            "estimated_seconds": estimate.seconds * part,
-        }
+        self._plan = {"scenario": plan.file.name, "runs": runs, "estimated_seconds": seconds}
         self._ended = 0
         self._call("planned")
 

@@ -1,17 +1,12 @@
-"""Estimate a model's size and FLOPs from its configuration alone, without torch.
-
-The worker counts the built model; this is for the plan, before anything is started.
-"""
+"""Estimate a model's parameters from its configuration alone, for a plan: without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.catalog.models import model_directory, read_card, read_config
 from accel_bench.documents.presets import find_presets
-from accel_bench.flops.workload import Attention, Matmul, Workload
 from accel_bench.scenario.uses import ModelUse
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -29,7 +24,6 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "ffn_hidden_size",
     ),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "active_experts": ("num_experts_per_tok",),
 }
 """Sizes, and the keys that transformers' configurations have for each."""
 
@@ -54,43 +48,29 @@ layer norms."""
 
 
 DECODERS = "text-generation"
-"""The family whose models are outlined: others have other parts."""
+"""The family whose models are counted: others have other parts."""
 
 
-class Outline(NamedTuple):
-    """A model's size as its configuration shows it."""
+def parameters_of(model: ModelUse) -> int | None:
+    """Return a decoder's number of parameters; None where its configuration is not at hand, or has
+    other keys.
 
-    parameters: int
-    """Of the catalog where the model is one of it, scaled where overrides change its sizes; else
-    the matrices alone, without norms, biases and learned positions."""
-
-    workload: Workload
-    """Its matmuls and attention."""
-
-
-def outline_of(model: ModelUse, trains: bool = True) -> Outline | None:
-    """Return a decoder's size; None where its configuration is not at hand, or has other keys.
-
-    Nothing is downloaded to find out. `trains` says whether the weights receive gradients.
+    Of the catalog's where the model is one of it, scaled where overrides change its sizes; else of
+    the matrices alone, without norms, biases and learned positions. Nothing is downloaded.
     """
     if model.id in find_presets("models"):
         card = read_card(model.id)
         if card.family != DECODERS:
             return None
-        published = _outline(card.config, {}, trains)
-        changed = _outline(card.config, model.overrides, trains)
-        if published is None or changed is None:
-            return None
-        scale = changed.parameters / published.parameters
-        return Outline(round(card.parameters * scale), changed.workload)
+        published = _parameters(card.config, {})
+        changed = _parameters(card.config, model.overrides)
+        return round(card.parameters * changed / published) if published and changed else None
     directory = model_directory(model)
-    return None if directory is None else _outline(read_config(directory), model.overrides, trains)
+    return None if directory is None else _parameters(read_config(directory), model.overrides)
 
 
-def _outline(
-    config: Mapping[str, Any], overrides: Mapping[str, Any], trains: bool
-) -> Outline | None:
-    """Return what a configuration with its overrides describes."""
+def _parameters(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> int | None:
+    """Return the weights of the matrices that a configuration with its overrides describes."""
     text = config.get("text_config")
     config = {**config, **text} if isinstance(text, dict) else config
     sizes = {name: _size(config, overrides, keys) for name, keys in ALIASES.items()}
@@ -98,31 +78,17 @@ def _outline(
         return None
     if any({**config, **overrides}.get(key) not in (None, 0, 1, []) for key in UNEVEN):
         return None
-    hidden, layers, vocabulary = sizes["hidden"], sizes["layers"], sizes["vocabulary"]
+    hidden, layers = sizes["hidden"], sizes["layers"]
     head_size = sizes["head_size"] or hidden // sizes["heads"]
     shared = 1 if config.get("multi_query") else sizes["heads"]
     queries = sizes["heads"] * head_size
     keys_and_values = 2 * (sizes["key_value_heads"] or shared) * head_size
+    attention = (2 * queries + keys_and_values) * hidden
     inner, experts = sizes["inner"] or 4 * hidden, sizes["experts"] or 1
-    active = min(sizes["active_experts"] or experts, experts)
-    up = (2 if _is_gated(config) else 1) * inner
-    in_block = partial(Matmul, trains=trains, count=layers)
-    of_expert = partial(Matmul, trains=trains, count=layers * experts, share=active / experts)
-    output = Matmul(name="lm_head", rows=vocabulary, columns=hidden, trains=trains)
-    matmuls = (
-        in_block(name="attention.qkv", rows=queries + keys_and_values, columns=hidden),
-        in_block(name="attention.output", rows=hidden, columns=queries),
-        of_expert(name="mlp.up", rows=up, columns=hidden),
-        of_expert(name="mlp.down", rows=hidden, columns=inner),
-        output,
-    )
-    attention = Attention(
-        heads=sizes["heads"], query_size=head_size, value_size=head_size, count=layers
-    )
-    workload = Workload(matmuls=matmuls, attentions=(attention,))
+    mlp = (3 if _is_gated(config) else 2) * inner * hidden
     tied = overrides.get("tie_word_embeddings", config.get("tie_word_embeddings", True))
-    embedding = 0 if tied else output.rows * output.columns
-    return Outline(workload.matmul_parameters + embedding, workload)
+    output = sizes["vocabulary"] * hidden
+    return layers * (attention + experts * mlp) + output * (1 if tied else 2)
 
 
 def _is_gated(config: Mapping[str, Any]) -> bool:

@@ -8,11 +8,11 @@ from contextlib import ExitStack, redirect_stdout, suppress
 from typing import Any
 
 from accel_bench.analysis.aggregate import PlannedSummary
-from accel_bench.analysis.wording import differs, grouped_by_reason, label_of
+from accel_bench.analysis.wording import differs, duration, grouped_by_reason, label_of
 from accel_bench.cli.output import print_report
 from accel_bench.errors import NothingToRunError, StoreError
-from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.duration import estimate_time
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.duration import plan_seconds
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.table import Report, Section, keyed, one_or_list
@@ -26,11 +26,11 @@ CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
 """Columns of `plugins check --scenario`."""
 
 
-def print_plan(plans: Sequence[Plan], machine: Machine, results: str, output: str) -> None:
+def print_plan(plans: Sequence[Plan], results: str, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
     from accel_bench.analysis.wording import count
 
-    documents = [_document(plan, COLUMNS, **_estimate(plan, machine, results)) for plan in plans]
+    documents = [_document(plan, COLUMNS, **_estimate(plan, results)) for plan in plans]
     flat = keyed(
         ("scenario", *COLUMNS),
         [{"scenario": one["scenario"], **row} for one in documents for row in one["experiments"]],
@@ -112,18 +112,25 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
     }
 
 
-def _estimate(plan: Plan, machine: Machine, results: str) -> dict[str, Any]:
+def _estimate(plan: Plan, results: str) -> dict[str, Any]:
     """Return the number of runs, their memory at least, and the time of all rounds."""
     with ExitStack() as stack:
         store = None
         with suppress(StoreError):
             store = stack.enter_context(open_store(results, write=False))
-        time = estimate_time(plan, machine, store)
+        seconds = plan_seconds(plan, store)
     needs = [(label_of(one.experiment), one.need.describe()) for one in plan.runnable if one.need]
     return {
         "runs": plan.runs,
         "memory": grouped_by_reason(needs),
-        "estimated_seconds": round(time.seconds, 1),
-        "estimate": time.describe(),
-        "notices": [*plan.notices, *time.notices],
+        "estimated_seconds": None if seconds is None else round(seconds, 1),
+        "estimate": _time(plan, seconds),
     }
+
+
+def _time(plan: Plan, seconds: float | None) -> str:
+    if not plan.runnable:
+        return "nothing of it runs here"
+    if seconds is None:
+        return "time not known: not all of it has run here before"
+    return f"about {duration(seconds)} (from earlier runs here)"

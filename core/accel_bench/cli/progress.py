@@ -13,7 +13,6 @@ from rich.text import Text
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.wording import duration, rate
 from accel_bench.documents.shown import plain
-from accel_bench.planning.duration import TimeEstimate
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
 from accel_bench.runner.heartbeats import Progress
@@ -31,11 +30,11 @@ class LineReporter(Reporter):
         self._what: dict[str, str] = {}
         self._lock = threading.RLock()
 
-    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
+    def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
         """Print notices, skipped stacks and the number of runs."""
         from accel_bench.analysis.wording import count
 
-        for notice in (*plan.notices, *(estimate.notices if runs else ())):
+        for notice in plan.notices:
             self._print(f"notice: {notice}")
         for planned in plan.planned:
             if planned.skipped:
@@ -102,7 +101,7 @@ class LiveReporter(LineReporter):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._parts: list[str] = []
-        self._expected = 0.0
+        self._expected: float | None = None
         self._since = time.monotonic()
         self._live = Live(
             console=console, refresh_per_second=4, transient=True, get_renderable=self._line
@@ -110,10 +109,10 @@ class LiveReporter(LineReporter):
         self._live.start()
         self._first: dict[str, tuple[int, float]] = {}
 
-    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
-        """Count down from the estimate, preparation included, until a run has ended."""
-        super().on_plan(plan, runs, estimate)
-        self._expect(estimate.seconds * runs / max(plan.runs, 1))
+    def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
+        """Count down from what earlier runs took, until a run has ended."""
+        super().on_plan(plan, runs, seconds)
+        self._expect(seconds)
 
     def on_start(self, planned: Planned, what: str) -> None:
         """Show that a process group starts."""
@@ -141,16 +140,20 @@ class LiveReporter(LineReporter):
         """Erase the line that was updated in place."""
         self._live.stop()
 
-    def _expect(self, seconds: float) -> None:
+    def _expect(self, seconds: float | None) -> None:
         self._expected, self._since = seconds, time.monotonic()
 
     def _line(self) -> Text:
         """Return what runs, and how long all of it still takes."""
         if not self._parts:
             return Text("")
+        return Text(plain("  ".join([*self._parts, *self._left_of_all()])))
+
+    def _left_of_all(self) -> list[str]:
+        if self._expected is None:
+            return []
         left = self._expected - (time.monotonic() - self._since)
-        end = f"({duration(left)} left)" if left > 0 else "(longer than expected)"
-        return Text(plain("  ".join([*self._parts, end])))
+        return [f"({duration(left)} left)" if left > 0 else "(longer than expected)"]
 
     def _rate(self, planned: Planned, progress: Progress) -> float | None:
         """Return tokens or calls per second since the first step reported, padding included."""

@@ -59,7 +59,7 @@ def run_plans(plans: Sequence[Plan], command: Command) -> int:
     options = command.options
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
-        print_plan(plans, command.machine, options.results, options.output)
+        print_plan(plans, options.results, options.output)
     elif nothing_runs:
         command.show([plan.summarize([]) for plan in plans])
     if nothing_runs:

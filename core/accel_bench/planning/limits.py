@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from accel_bench.analysis.wording import count, join_names, label_of, size
-from accel_bench.catalog.estimate import outline_of
+from accel_bench.catalog.estimate import parameters_of
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
@@ -60,15 +60,15 @@ def memory_need(
     """
     scenario = experiment.scenario
     parts = _bytes_per_parameter(active.answers("load_model"), experiment)
-    outline = outline_of(scenario.model) if parts else None
-    if outline is None:
+    parameters = parameters_of(scenario.model) if parts else None
+    if parameters is None:
         return None
     if scenario.adapter.use == NO_PLUGIN:
         parts |= _bytes_per_parameter(active.answers("build_optimizer"), experiment)
     copies = device_copies(scenario, active.answers("parallelize_model"))
     return MemoryNeed(
-        outline.parameters,
-        {what: outline.parameters * each * copies(what) for what, each in parts.items()},
+        parameters,
+        {what: parameters * each * copies(what) for what, each in parts.items()},
         _available(scenario, machine),
     )
 

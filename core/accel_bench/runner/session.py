@@ -17,7 +17,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Machine
-from accel_bench.planning.duration import TimeEstimate, estimate_time
+from accel_bench.planning.duration import plan_seconds
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Provenance, Result
 from accel_bench.runner.at_once import run_points
@@ -36,8 +36,9 @@ class Reporter:
     Where sweep points run at once, it is called from several threads.
     """
 
-    def on_plan(self, plan: Plan, runs: int, estimate: TimeEstimate) -> None:
-        """Called before a plan is run; `runs` of it are still to be done."""
+    def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
+        """Called before a plan is run; `runs` of it are still to be done, in about so many
+        seconds, where that is known."""
 
     def on_start(self, planned: Planned, what: str) -> None:
         """Called before a process group starts; `what` is `prepare` or `round 2 of 5`."""
@@ -157,7 +158,9 @@ class Session:
             )
         )
         runs = sum(len(stacks) for rounds in order.values() for stacks in rounds)
-        self.reporter.on_plan(plan, runs, estimate_time(plan, self.machine, self.store))
+        seconds = plan_seconds(plan, self.store)
+        part = runs / max(plan.runs, 1)
+        self.reporter.on_plan(plan, runs, None if seconds is None else seconds * part)
         self.trackers = Trackers(
             plan.trackers,
             self.store.folder,

@@ -13,7 +13,6 @@ from accel_bench.cli.output import print_report, print_text
 from accel_bench.cli.request import one_draft, parse_overrides
 from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.duration import recent_results
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
@@ -23,6 +22,7 @@ from accel_bench_advise.estimates.devices import DeviceEstimator
 from accel_bench_advise.estimates.lengths import read_lengths, summarize_lengths
 from accel_bench_advise.estimates.schema import Estimate, EstimateDocument, LengthSummary
 from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.estimates.speed import recent_results
 from accel_bench_advise.estimates.stacks import Estimator
 from accel_bench_advise.estimates.view import estimate_report
 

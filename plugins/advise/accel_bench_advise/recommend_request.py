@@ -24,8 +24,7 @@ from accel_bench.documents.files import read_text
 from accel_bench.documents.load_json import load_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import NoResultsError, ScenarioError
-from accel_bench.machine.info import Machine, available_cores, available_memory, read_machine
-from accel_bench.planning.duration import recent_results
+from accel_bench.machine.info import available_cores, available_memory, read_machine
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, resolve_request
 from accel_bench.runner.unfinished import open_results
@@ -35,6 +34,7 @@ from accel_bench.store.schema import RUNS
 from accel_bench_advise.estimates.devices import DeviceEstimator
 from accel_bench_advise.estimates.lengths import read_lengths
 from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.estimates.speed import recent_results
 from accel_bench_advise.recommend import RecommendOptions
 from accel_bench_advise.recommendation.models import fitting_models
 from accel_bench_advise.recommendation.schema import FittingModels, RecommendRequest
@@ -223,16 +223,15 @@ def _estimator(
     )
 
 
-def _plan_of_run(words: Sequence[str]) -> tuple[Plan, Machine]:
+def _plan_of_run(words: Sequence[str]) -> Plan:
     """Return the plan of the arguments of `accel-bench run`. Raises AccelBenchError."""
     app = typer.Typer()
     app.command()(run)
     command = typer.main.get_command(app)
     options = RunOptions(**command.make_context("run", list(words)).params)
-    machine = read_machine()
     draft = one_draft(options.files[0] if options.files else "quickstart", "recommend")
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        return make_plan(draft, machine, run_request(replace(options, dry_run=True))), machine
+        return make_plan(draft, read_machine(), run_request(replace(options, dry_run=True)))
 
 
 def _model_of(scenario: str) -> str:

@@ -222,4 +222,4 @@ def test_without_stored_runs_it_estimates_and_names_the_command(
     assert taken["usd"]["high"] == min(priced)
     (run,) = document["next_runs"]
     assert run["command"] == f"accel-bench run {work}"
-    assert run["minutes"] > 0 and run["usd"] > 0
+    assert run["minutes"] is None  # nothing of it has run here

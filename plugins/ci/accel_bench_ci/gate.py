@@ -99,7 +99,7 @@ def _plan_and_run(
         plans = _plans(draft, machine, options)
     first = plans[0]
     if options.dry_run:
-        print_plan(plans[:1], machine, options.results, options.output)
+        print_plan(plans[:1], options.results, options.output)
     if not points_of_both(first):
         raise NothingToRunError(first.nothing or "no sweep point runs both stacks")
     return 0 if options.dry_run else _run(plans, machine, options, floor, allocation)

@@ -251,19 +251,6 @@ def test_a_measured_row_says_so() -> None:
     assert not make_result("a").imported
 
 
-def test_an_import_takes_no_part_in_the_estimate_of_a_run_s_time(tmp_path: Path) -> None:
-    """Sessions of imports crowd out none of those that were measured."""
-    from accel_bench.planning.duration import RECENT_SESSIONS, recent_results
-
-    with open_store(tmp_path, write=True) as store:
-        store.add_session(make_session())
-        store.add(make_result("a"))
-        for number in range(RECENT_SESSIONS):
-            update = {"document": {"imported": "mllog"}, "started_at": "2027-01-01T00:00:00Z"}
-            store.add_session(make_session(f"import-{number}").model_copy(update=update))
-        assert [run.run_id for run in recent_results(store)] == ["a"]
-
-
 def test_a_run_goes_on_as_if_nothing_had_been_imported(tmp_path: Path) -> None:
     """A run and `--resume` of it in a folder with imports count measured rounds alone."""
     path = write(tmp_path, "nulls.yaml", NULLS)

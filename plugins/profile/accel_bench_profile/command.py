@@ -207,7 +207,7 @@ def _profile(
     allocation: Allocation | None,
 ) -> int:
     if options.dry_run:
-        print_plan(plans, machine, options.results, options.output)
+        print_plan(plans, options.results, options.output)
         return 0
     with open_results(options.results, write=True) as store:
         with new_sessions(options, store, machine, allocation) as new_session:

@@ -111,7 +111,7 @@ def _search(
     kept = dict(freed(request, draft, options.vary, scenario))
     if options.dry_run:
         plan = plan_with({**kept, options.vary: start})
-        print_plan([plan], machine, options.results, options.output)
+        print_plan([plan], options.results, options.output)
         return 0
     where = SearchRange(start=start, most=options.most, step=options.step)
     with open_results(options.results, write=True) as store:

@@ -125,7 +125,7 @@ def tune(options: TuneOptions) -> int:
         task = _Task(axes, _at_the_rate(objective, planned, axes), plans, planned)
         _check_ends(task)
         if options.dry_run:
-            print_plan([plans.baseline({})], machine, options.results, options.output)
+            print_plan([plans.baseline({})], options.results, options.output)
             return 0
         return _run(options, task, machine, allocation)
 

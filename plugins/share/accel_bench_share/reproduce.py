@@ -80,7 +80,7 @@ def reproduce(options: ReproduceOptions) -> int:
         with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
             plan = make_plan(draft, machine, request)
         if options.dry_run:
-            print_plan([plan], machine, options.results, options.output)
+            print_plan([plan], options.results, options.output)
         if not plan.runnable:
             raise NothingToRunError(plan.nothing)
         return 0 if options.dry_run else _run(plan, bundle, options, machine, allocation)

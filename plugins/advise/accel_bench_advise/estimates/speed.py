@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import Hardware
+from accel_bench.errors import StoreError
+from accel_bench.result import Result
+from accel_bench.store.database import Store
 from accel_bench_advise.estimates.schema import Footprint, Span, SpeedEstimate
 
 CORE_FLOPS = 10e9
@@ -15,6 +19,9 @@ CORE_FLOPS = 10e9
 
 CORE_BYTES = 4e9
 """Bytes per second of a CPU core that count as its bandwidth."""
+
+RECENT_SESSIONS = 3
+"""Newest sessions of a results folder whose runs calibrate a span: the machine as it is now."""
 
 CALIBRATION_MARGIN = 0.1
 """How much further than what was measured a calibrated span reaches on both sides."""
@@ -133,3 +140,14 @@ def speed_estimate(
         basis=basis,
         calibrated_by=tuple(one.experiment_id for one in calibrations),
     )
+
+
+def recent_results(store: Store | None) -> list[Result]:
+    """Return the results that were measured in the newest sessions; none without a store."""
+    if store is None:
+        return []
+    with suppress(StoreError):
+        sessions = [one for one in store.sessions() if not one.imported][-RECENT_SESSIONS:]
+        found = (result for one in sessions for result in store.results(session=one.id))
+        return [result for result in found if result.provenance.origin == "measured"]
+    return []

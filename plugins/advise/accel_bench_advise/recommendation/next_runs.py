@@ -11,17 +11,13 @@ from typing import NamedTuple, TypeAlias
 from accel_bench.analysis.repeated import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import count, join_names
-from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.errors import AccelBenchError
-from accel_bench.machine.info import Machine
-from accel_bench.planning.duration import estimate_time
+from accel_bench.planning.duration import plan_seconds
 from accel_bench.planning.plan import Plan
 from accel_bench.runner.sweep_point import missing_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import SessionRecord
-from accel_bench_advise.estimates.devices import DeviceEstimator
-from accel_bench_advise.estimates.schema import CostEstimate
 from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import Ranked, pairs_of, verdict_between
 from accel_bench_advise.recommendation.schema import NextRun
@@ -40,7 +36,7 @@ REPLACED = {
 """Options of a command that its repetition gives anew or leaves out, and how many values each
 takes."""
 
-PlanOf: TypeAlias = Callable[[Sequence[str]], tuple[Plan, Machine]]
+PlanOf: TypeAlias = Callable[[Sequence[str]], Plan]
 """Returns the plan of the arguments of `accel-bench run`, for this machine."""
 
 
@@ -74,9 +70,8 @@ def more_rounds(
     return NextRun(
         why=f"{why}; {work.describe(done)}",
         command=shlex.join(words),
-        minutes=work.seconds / 60,
-        usd=work.seconds / 3600 * usd_per_hour if usd_per_hour else None,
-        basis=work.basis,
+        minutes=work.seconds / 60 if work.seconds else None,
+        usd=work.seconds / 3600 * usd_per_hour if work.seconds and usd_per_hour else None,
     )
 
 
@@ -85,8 +80,9 @@ class Work(NamedTuple):
 
     rounds: int
     runs: int
-    seconds: float
-    basis: str
+    seconds: float | None
+    """None where not all of it has run here before."""
+
     counts: bool
     """True if a stored round counts."""
 
@@ -103,7 +99,7 @@ def _work_of(words: Sequence[str], earlier: Earlier) -> Work | str:
     if not words or words[1] != "run" or earlier.plan_of is None:
         return ""
     try:
-        plan, machine = earlier.plan_of(words[2:])
+        plan = earlier.plan_of(words[2:])
     except AccelBenchError as error:
         return f"; the command cannot be planned here: {error}"
     points: dict[str, list[Experiment]] = {}
@@ -114,10 +110,11 @@ def _work_of(words: Sequence[str], earlier: Earlier) -> Work | str:
     stored = earlier.store.results(experiment_ids=ids) if earlier.store else []
     missing = [len(missing_rounds(stored, needed, rounds)) for needed in points.values()]
     runs = sum(map(mul, missing, map(len, points.values())))
-    time = estimate_time(plan, machine, earlier.store)
+    seconds = plan_seconds(plan, earlier.store)
     share = runs / (rounds * len(ids)) if ids else 0.0
     counts = any(one < rounds for one in missing)
-    return Work(max(missing, default=0), runs, time.seconds * share, time.basis, counts)
+    part = None if seconds is None else seconds * share
+    return Work(max(missing, default=0), runs, part, counts)
 
 
 def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
@@ -135,27 +132,6 @@ def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tu
     if needed <= done:
         return 0, f"{names} cannot be told apart by a number of rounds worth running"
     return needed, f"{count(needed, 'round')} would settle {names}; there are {done}"
-
-
-def first_run(
-    estimator: DeviceEstimator,
-    target: tuple[NamedHardware | None, Plan],
-    words: Sequence[str],
-    store: Store | None,
-    cost: CostEstimate | None,
-) -> NextRun:
-    """Return the command that measures a plan; `words` are the scenario and its changes."""
-    chosen, plan = target
-    time = estimate_time(plan, estimator.on(chosen), store)
-    usd_per_hour = cost.usd_per_hour if cost else None
-    device = chosen.name if chosen else "this machine"
-    return NextRun(
-        why=f"nothing that is stored answers this; run it on {device}",
-        command=shlex.join(["accel-bench", "run", *words]),
-        minutes=time.seconds / 60,
-        usd=time.seconds / 3600 * usd_per_hour if usd_per_hour else None,
-        basis=time.basis,
-    )
 
 
 def _resumed(

@@ -214,11 +214,10 @@ class NextRun(Frozen):
     why: str
     command: str
     minutes: float | None = None
+    """By what earlier runs here took; null where not all of it has run before."""
+
     usd: float | None = None
     """At the cheapest price of such a device; null where none is known."""
-
-    basis: str = ""
-    """Source of the minutes."""
 
 
 class Recommendation(Document):

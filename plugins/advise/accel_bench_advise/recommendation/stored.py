@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from accel_bench_advise.recommendation.answer import (
 )
 from accel_bench_advise.recommendation.candidates import Candidate, collect_candidates
 from accel_bench_advise.recommendation.evidence import of_gpu, of_length, of_newest_training
-from accel_bench_advise.recommendation.next_runs import Earlier, PlanOf, first_run, more_rounds
+from accel_bench_advise.recommendation.next_runs import Earlier, PlanOf, more_rounds
 from accel_bench_advise.recommendation.offers import (
     choose,
     estimated_answer,
@@ -277,8 +278,10 @@ class Recommender:
         elif found and self.estimator and not found.estimate.problem:
             changed = {**dict(self.estimator.request.overrides), **found.settings}
             words = [self.request.scenario, *assignments(changed)]
-            target, cost = (_hardware(found), found.plan), found.estimate.cost
-            yield first_run(self.estimator, target, words, self.stored.store, cost)
+            yield NextRun(
+                why=f"nothing that is stored answers this; run it on {_place(found)}",
+                command=shlex.join(["accel-bench", "run", *words]),
+            )
 
 
 def check_request(request: RecommendRequest) -> None:
@@ -308,7 +311,7 @@ def _device(ranked: Ranked) -> object:
     return one.device
 
 
-def _hardware(found: DeviceEstimate) -> NamedHardware | None:
+def _place(found: DeviceEstimate) -> str:
     with suppress(AccelBenchError):
-        return named_hardware(found.estimate.gpu)
-    return None
+        return named_hardware(found.estimate.gpu).name
+    return "this machine"

@@ -126,7 +126,7 @@ def _commands(document: Recommendation) -> Iterator[Section]:
 def _about(one: NextRun) -> str:
     text = one.why
     if one.minutes is not None:
-        text += f"; about {duration(one.minutes * 60)} ({one.basis})"
+        text += f"; about {duration(one.minutes * 60)} (from earlier runs here)"
     if one.usd is not None:
         text += f", {one.usd:,.2f} USD"
     return text

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from accel_bench_advise.estimates.schema import BatchShape, Footprint, Operations, Span
 from accel_bench_advise.estimates.speed import (
+    RECENT_SESSIONS,
     Calibration,
     Efficiency,
     cpu_peaks,
     gpu_peaks,
+    recent_results,
     roofline,
     speed_estimate,
     step_seconds,
 )
+from store.store_factory import make_result, make_session
 
 from accel_bench.catalog.hardware import named_hardware
+from accel_bench.result import Provenance
+from accel_bench.store.database import open_store
 
 WORK = (
     Operations(dtype="bfloat16", flops=989_400_000_000, moved_bytes=1, count=10),
@@ -61,3 +68,14 @@ def test_stored_rows_take_the_place_of_the_data_sheet() -> None:
         "roofline, calibrated by 2 stored experiments on this device: lora of m, base of m"
     )
     assert found.calibrated_by == ("a", "b")
+
+
+def test_imports_calibrate_nothing_and_crowd_out_no_session(tmp_path: Path) -> None:
+    with open_store(tmp_path, write=True) as store:
+        store.add_session(make_session())
+        store.add(make_result("a"))
+        store.add(make_result("b", round=1, provenance=Provenance(origin="exported", file="f")))
+        for number in range(RECENT_SESSIONS):
+            update = {"document": {"imported": "mllog"}, "started_at": "2027-01-01T00:00:00Z"}
+            store.add_session(make_session(f"import-{number}").model_copy(update=update))
+        assert [run.run_id for run in recent_results(store)] == ["a"]
