@@ -98,7 +98,12 @@ def imported(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plugins"], ["plugins", "--format", "json"], ["catalog", "stacks"], ["catalog", "models"]],
+    [
+        ["plugins"],
+        ["plugins", "--format", "json"],
+        pytest.param(["catalog", "stacks"], marks=pytest.mark.box),
+        pytest.param(["catalog", "models"], marks=pytest.mark.box),
+    ],
 )
 def test_listing_imports_no_plugin(arguments: list[str], site: Path, tmp_path: Path) -> None:
     done = call(*arguments, PYTHONPATH=str(site))

@@ -228,6 +228,7 @@ def test_a_noun_alone_lists(noun: str, tmp_path: Path) -> None:
     assert json.loads(as_json.out) == json.loads(call(*words, "list", "--format", "json").out)
 
 
+@pytest.mark.box
 def test_the_catalog_alone_lists_its_kinds() -> None:
     done = call("catalog")
     assert done.code == 0

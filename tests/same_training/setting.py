@@ -16,6 +16,7 @@ from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.summary import summarize
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
+from accel_bench.plugins.registry import installed
 from accel_bench.runner.kept_updates import KeptUpdates
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.settings import Measure
@@ -85,7 +86,12 @@ class Setting:
 def stacks_of(trains: str) -> dict[str, Any]:
     """Return the stacks that apply where the model trains in full or by `lora`."""
     stacks: dict[str, Any] = {name: [name] for name in (*CHEATS, *HONEST)}
-    stacks |= {name: {"set": settings} for name, settings in HONEST_SETTINGS.items()}
+    here = {plugin.name for plugin in installed()}
+    stacks |= {
+        name: {"set": settings}
+        for name, settings in HONEST_SETTINGS.items()
+        if settings.get("engine.use", "torch") in here
+    }
     return {name: use for name, use in {**stacks, **SHIPPED}.items() if applies(name, trains)}
 
 

@@ -217,6 +217,7 @@ def test_batches_that_are_used_up_once_are_no_answer(make_run: Any) -> None:
     assert not accepts(iter([1]), make_run())
 
 
+@pytest.mark.box
 @pytest.mark.parametrize(
     "scenario",
     [

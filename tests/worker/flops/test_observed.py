@@ -99,7 +99,7 @@ def loss_of(model: Any, inputs: Any, supervised_in_step: int) -> Any:
 
 def observed(folder: Path, model: Any, inputs: dict[str, Any], elements: int) -> Run:
     """A run around a model, and the batch whose products are observed."""
-    run = make_run(folder, {"task": "masked-lm"}, model=model)
+    run = make_run(folder, model=model)
     run.loss = loss_of
     run.batches = iter([Batch(inputs, SAMPLES, TokenCounts(elements, elements, elements), 1)])
     return run
