@@ -68,10 +68,12 @@ def test_what_it_says_is_what_the_classes_say(kinds: dict[str, type[Plugin[Any]]
 
 
 def test_it_names_the_stacks_of_every_extra() -> None:
-    files = (ROOT / "plugins").glob("*/accel_bench_*/sample_configurations/stacks/*.yaml")
+    folders = (path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
+    stacks = "accel_bench_*/sample_configurations/stacks/*.yaml"
     found = {
         (use if isinstance(use, str) else use["use"], file.stem)
-        for file in files
+        for folder in folders
+        for file in folder.glob(stacks)
         for use in yaml.safe_load(file.read_text(encoding="utf8"))["use"]
     }
     listed = {(name, stack) for name, plugin in extras().items() for stack in plugin.stacks}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
-
-from accel_bench import Run, Status
-from accel_bench.builtin.accelerations.activations import (
+from accel_bench_activations.activations import (
     ActivationCheckpointing,
     CheckpointingOptions,
 )
+from pydantic import ValidationError
+
+from accel_bench import Run, Status
 from accel_bench.testing import check_plugin, make_machine, run_plugin
 
 pytestmark = pytest.mark.long

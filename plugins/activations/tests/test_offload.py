@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_activations.activations import CheckpointingOptions
+from accel_bench_activations.checkpointing_impl import Checkpointing
+from accel_bench_activations.offload_impl import Offloading, OnHost, Packing
 from flop_counting import ROTARY, catalog_model
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from accel_bench.builtin.accelerations.activations import CheckpointingOptions
-from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
-from accel_bench.builtin.accelerations.offload_impl import Offloading, OnHost, Packing
 from accel_bench.errors import PluginError
 
 SMALL = {**ROTARY, "num_hidden_layers": 2}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_activations.activations import CheckpointingOptions
+from accel_bench_activations.checkpointing_impl import Checkpointing
 from flop_counting import GPT2, ROTARY, catalog_model, counted_flops, run_of
 
-from accel_bench.builtin.accelerations.activations import CheckpointingOptions
-from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
 from accel_bench.effective import CheckpointedBlocks
 from accel_bench.errors import ScenarioError
 from accel_bench.flops.formulas import hardware_flops, model_flops

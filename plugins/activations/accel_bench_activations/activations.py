@@ -12,8 +12,8 @@ from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 from accel_bench.errors import InvalidRunError, did_you_mean
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
-    from accel_bench.builtin.accelerations.offload_impl import Offloading
+    from accel_bench_activations.checkpointing_impl import Checkpointing
+    from accel_bench_activations.offload_impl import Offloading
 
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -100,7 +100,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
         """Set the blocks up; the model's weights and modules stay."""
-        from accel_bench.builtin.accelerations.checkpointing_impl import Checkpointing
+        from accel_bench_activations.checkpointing_impl import Checkpointing
 
         self._checkpointing = checkpointing = Checkpointing(run.model, self.options)
         run.on_close(checkpointing.undo)
@@ -137,7 +137,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
         """Bind the decoder's forward."""
-        from accel_bench.builtin.accelerations.offload_impl import Offloading
+        from accel_bench_activations.offload_impl import Offloading
 
         self._offloading = offloading = Offloading(
             run.model, self.options.minimum_bytes, run.device.type

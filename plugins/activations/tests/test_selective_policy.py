@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_activations.selective_policy_impl import SelectivePolicy
 from torch.utils.checkpoint import CheckpointPolicy
 
-from accel_bench.builtin.accelerations.selective_policy_impl import SelectivePolicy
 from accel_bench.errors import PluginError
 
 ATEN: Any = torch.ops.aten

@@ -9,8 +9,8 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.flop_counter import flop_registry
 
-from accel_bench.builtin.accelerations.activations import GROUPS
 from accel_bench.errors import PluginError, did_you_mean
+from accel_bench_activations.activations import GROUPS
 
 
 class SelectivePolicy:

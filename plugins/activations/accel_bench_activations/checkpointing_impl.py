@@ -10,16 +10,16 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from accel_bench.builtin.accelerations.selective_policy_impl import SelectivePolicy
 from accel_bench.errors import ScenarioError
 from accel_bench.modeling.checkpointing import (
     CheckpointFunction,
     disable_gradient_checkpointing,
     enable_gradient_checkpointing,
 )
+from accel_bench_activations.selective_policy_impl import SelectivePolicy
 
 if TYPE_CHECKING:
-    from accel_bench.builtin.accelerations.activations import CheckpointingOptions
+    from accel_bench_activations.activations import CheckpointingOptions
 
 
 class Checkpoint(CheckpointFunction):

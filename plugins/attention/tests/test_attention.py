@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from accel_bench_attention.attention import AttentionBackends, AttentionOptions, enable
 from pydantic import ValidationError
 from torch.nn.functional import scaled_dot_product_attention
 
 from accel_bench import Run
-from accel_bench.builtin.accelerations.attention import AttentionBackends, AttentionOptions, enable
 from accel_bench.modeling.attention_kernels import attention_kernels
 from accel_bench.testing import check_plugin, make_machine, run_plugin
 from accel_bench.worker.verify.kernels import enabled_attention_backends

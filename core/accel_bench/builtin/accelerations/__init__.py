@@ -1,1 +1,0 @@
-"""Acceleration plugins in the box."""
