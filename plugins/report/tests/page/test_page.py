@@ -24,6 +24,7 @@ from accel_bench_report.page.render_markdown import render_page_markdown
 from accel_bench_report.page.scenario import scenario_page, with_repetitions
 from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.tables import configuration, row_origin
+from accel_bench_report.stored_commands import RunLine
 from accel_bench_report.tables.overview import overview
 from analysis_factory import STEADY, make_experiment, make_rounds
 from repeated_sessions import make_runs
@@ -31,7 +32,6 @@ from repeated_sessions import make_runs
 from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store.commands import RunLine
 from accel_bench.store.repetitions import Repetition
 
 from .page_factory import (
