@@ -14,10 +14,10 @@ from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
 from accel_bench.store.queries import COMPLETED, condition_of, damaged_runs, without
-from accel_bench.store.repetitions import Repetition, read_repetitions, repeating_sessions
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
 from accel_bench.store.selection import one_of_each, with_resumed
+from accel_bench_report.page.repetitions import Repetition, read_repetitions, repeating_sessions
 
 MOST_RUNS = 400
 """Runs that are read with their samples; a single command may have more."""

@@ -21,6 +21,7 @@ from accel_bench_report.page.plots import (
 )
 from accel_bench_report.page.render_html import render_html
 from accel_bench_report.page.render_markdown import render_page_markdown
+from accel_bench_report.page.repetitions import Repetition
 from accel_bench_report.page.scenario import scenario_page, with_repetitions
 from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.tables import configuration, row_origin
@@ -32,7 +33,6 @@ from repeated_sessions import make_runs
 from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store.repetitions import Repetition
 
 from .page_factory import (
     HOSTILE,
