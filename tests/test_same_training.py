@@ -67,7 +67,7 @@ def cases(names: Iterable[str]) -> list[Any]:
             chosen = trains == "full" or not applies(name, "full")
             by_default = weights == "random" and chosen and name not in LEFT_TO_RELEASES
             marks = [] if by_default else [pytest.mark.release]
-            marks += [pytest.mark.box] if name == "hf-trainer" else []
+            marks += [pytest.mark.box] if name in (*SHIPPED, "hf-trainer") else []
             setting = (trains, weights)
             identity = f"{trains}-{weights}-{name}"
             found.append(pytest.param(setting, name, marks=marks, id=identity))

@@ -171,6 +171,7 @@ def test_what_is_shipped_and_not_installed_is_listed_with_what_it_does_and_needs
 
 
 @pytest.mark.usefixtures("bare")
+@pytest.mark.box
 def test_the_list_fits_80_columns_and_breaks_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -29,6 +29,7 @@ def test_the_list_says_what_each_scenario_asks() -> None:
     assert rows["quickstart"]["description"]
 
 
+@pytest.mark.box
 def test_the_list_says_what_each_scenario_needs() -> None:
     rows = {r["name"]: r for r in json.loads(call("scenarios", "list", "--format", "json").out)}
     assert rows["lora-8b-24gb"]["needs"] == ["1 GPU of 24 GB"]

@@ -86,13 +86,19 @@ class Setting:
 def stacks_of(trains: str) -> dict[str, Any]:
     """Return the stacks that apply where the model trains in full or by `lora`."""
     stacks: dict[str, Any] = {name: [name] for name in (*CHEATS, *HONEST)}
-    here = {plugin.name for plugin in installed()}
-    stacks |= {
-        name: {"set": settings}
-        for name, settings in HONEST_SETTINGS.items()
-        if settings.get("engine.use", "torch") in here
+    stacks |= {name: {"set": settings} for name, settings in HONEST_SETTINGS.items()}
+    return {
+        name: use
+        for name, use in {**stacks, **SHIPPED}.items()
+        if applies(name, trains) and is_installed(name)
     }
-    return {name: use for name, use in {**stacks, **SHIPPED}.items() if applies(name, trains)}
+
+
+def is_installed(name: str) -> bool:
+    """Return whether all plugins of a stack of ours are here: core has none of them."""
+    named = [use if isinstance(use, str) else use["use"] for use in SHIPPED.get(name, [])]
+    engine = HONEST_SETTINGS.get(name, {}).get("engine.use", "torch")
+    return {engine, *named} <= {plugin.name for plugin in installed()}
 
 
 def applies(name: str, trains: str) -> bool:
