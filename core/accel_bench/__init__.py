@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from accel_bench.flops.workload import Attention as Attention
     from accel_bench.flops.workload import Matmul as Matmul
     from accel_bench.flops.workload import Workload as Workload
-    from accel_bench.interchange.formats import Format as Format
-    from accel_bench.interchange.rows import ImportedRow as ImportedRow
-    from accel_bench.interchange.rows import SourceFile as SourceFile
+    from accel_bench.interchange import Format as Format
+    from accel_bench.interchange import ImportedRow as ImportedRow
+    from accel_bench.interchange import SourceFile as SourceFile
     from accel_bench.job import Job as Job
     from accel_bench.launcher import Allocation as Allocation
     from accel_bench.launcher import Observer as Observer
@@ -136,8 +136,7 @@ _HOMES = {
     "accel_bench.documents.redaction": ("Redactor",),
     "accel_bench.engine": ("Batch", "Engine", "Loss", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
-    "accel_bench.interchange.formats": ("Format",),
-    "accel_bench.interchange.rows": ("ImportedRow", "SourceFile"),
+    "accel_bench.interchange": ("Format", "ImportedRow", "SourceFile"),
     "accel_bench.job": ("Job",),
     "accel_bench.launcher": ("Allocation", "Observer", "RankProcess"),
     "accel_bench.local_process": ("LocalProcess", "NodePlace", "rank_environment"),

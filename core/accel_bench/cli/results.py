@@ -41,7 +41,7 @@ app = typer.Typer(help="Results that were stored.")
 
 def _formats() -> list[str]:
     """Return the names of formats: ours, then those that are installed."""
-    from accel_bench.interchange.formats import format_names
+    from accel_bench.interchange import format_names
 
     return [*OWN_FORMATS, *format_names()]
 
@@ -245,7 +245,7 @@ def _intact(
 def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
     """Write runs to a file or to the terminal."""
     from accel_bench.documents.files import write_atomically
-    from accel_bench.store.parquet import write_parquet
+    from accel_bench.report.export import write_parquet
 
     if output is None:
         for piece in _pieces(found, form, None):
@@ -259,16 +259,16 @@ def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
 def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
     """Yield the text of an export, run by run, so that few are in memory; what has to wait lies in
     the folder."""
-    from accel_bench.interchange import formats
+    from accel_bench import interchange
+    from accel_bench.report.export import export_lines
     from accel_bench.report.formats import render_list
-    from accel_bench.report.views.results import export_lines
 
     if form == "json":
         yield from render_list(found)
     elif form == "csv":
         yield from export_lines(found, folder)
     else:
-        yield from formats.export_lines(found, form)
+        yield from interchange.export_lines(found, form)
 
 
 @app.command("why")

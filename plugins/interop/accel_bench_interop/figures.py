@@ -10,9 +10,13 @@ from datetime import datetime, timezone
 from functools import wraps
 from typing import Any, Literal, TypeAlias
 
-from accel_bench.documents.canonical import MAXIMUM_NUMBER
-from accel_bench.interchange.rows import ImportedRow, SourceFile
+from accel_bench.documents.canonical import MAXIMUM_NUMBER, digest
+from accel_bench.documents.files import slug
+from accel_bench.interchange import ImportedRow, SourceFile
 from accel_bench.result import Metric
+
+LONGEST_NAME = 64
+"""Characters of a scenario's or a stack's name."""
 
 Scope: TypeAlias = Literal["rank", "device", "global"]
 Better: TypeAlias = Literal["lower", "higher", "neither"]
@@ -106,3 +110,11 @@ def utc_time(text: str, corrections: list[str]) -> str:
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what is not known."""
     return {key: value for key, value in values.items() if value is not None}
+
+
+def short_name(text: str) -> str:
+    """Return a name that a scenario or a stack may have; different texts stay different."""
+    name = slug(text)
+    if len(name) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME - 9]}-{digest(text, 8)}"
+    return name if name[:1].isalnum() and name.isascii() else f"x{name}"[:LONGEST_NAME]

@@ -14,8 +14,7 @@ from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
 from accel_bench_interop.exported import ExportedRun
 from accel_bench_interop.figures import (

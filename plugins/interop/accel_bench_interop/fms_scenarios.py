@@ -9,9 +9,8 @@ from typing import Any
 
 from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError, did_you_mean
-from accel_bench.interchange.rows import short_name
 from accel_bench.scenario.layers import set_path
-from accel_bench_interop.figures import positive_integer
+from accel_bench_interop.figures import positive_integer, short_name
 from accel_bench_interop.fms_stacks import Uses, read_stacks
 from accel_bench_interop.mapping import (
     Findings,

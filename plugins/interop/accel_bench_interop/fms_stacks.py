@@ -9,7 +9,7 @@ from typing import Any
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.rows import short_name
+from accel_bench_interop.figures import short_name
 from accel_bench_interop.mapping import Findings, Mapped, Stanza, apply_rules, spelled
 
 CONTENTS = "CONTENTS.yaml"

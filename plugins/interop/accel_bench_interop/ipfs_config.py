@@ -8,9 +8,8 @@ from typing import Any
 
 from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.rows import short_name
 from accel_bench.scenario.layers import set_path
-from accel_bench_interop.figures import positive_integer
+from accel_bench_interop.figures import positive_integer, short_name
 from accel_bench_interop.mapping import Findings, Mapped, read_mapping, spelled
 from accel_bench_interop.native import NativeScenario
 

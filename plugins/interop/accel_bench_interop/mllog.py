@@ -10,8 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
 from accel_bench_interop.exported import ExportedRun
 from accel_bench_interop.figures import (

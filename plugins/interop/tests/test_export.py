@@ -13,7 +13,7 @@ import pytest
 from store.store_factory import make_experiment, make_rank, make_result
 
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.formats import export_lines
+from accel_bench.interchange import export_lines
 from accel_bench.machine.info import Device
 from accel_bench.result import Metric, RankResult, Result, Status
 

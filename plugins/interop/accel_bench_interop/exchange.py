@@ -18,9 +18,9 @@ from accel_bench.documents.files import naming_the_file, open_regular, refuse_gr
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result
 from accel_bench.store.database import SessionRecord, Store
-from accel_bench.store.parquet import parquet_texts
 from accel_bench.store.records import parse_result
 from accel_bench.store.schema import EXPORTED, MAXIMUM_PAYLOAD_BYTES
+from accel_bench_interop.parquet import parquet_texts
 
 PIECE = 1024 * 1024
 """Letters of a file that are read at once."""
