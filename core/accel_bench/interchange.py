@@ -130,8 +130,8 @@ class Format:
     """Return whether a file is one, by what no other format has."""
 
     read: Callable[[SourceFile], Iterable[ImportedRow]] | None = None
-    """Yield the runs of a file that was recognized; what it lacks is left out. LookupError,
-    TypeError and ValueError mean that the file is damaged."""
+    """Yield the runs of a file that was recognized; what it lacks is left out. AttributeError,
+    LookupError, TypeError, ValueError and csv.Error mean that the file is damaged."""
 
     write: Callable[[Iterable[Result]], Iterable[str]] | None = None
     """Yield the text of runs piece by piece: a run is loaded when it is asked for."""

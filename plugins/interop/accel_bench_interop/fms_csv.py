@@ -11,19 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.catalog.hardware import find_hardware
-from accel_bench.documents.base import JsonValue
 from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
 from accel_bench_interop.exported import ExportedRun
 from accel_bench_interop.figures import (
+    Settings,
+    as_stated,
     figure,
     figures,
     number,
-    of_known_shape,
     one_line,
+    one_of,
     positive_integer,
+    settings,
 )
 from accel_bench_interop.trainer import peak_allocated
 
@@ -40,6 +42,23 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 }
 """Figures by column."""
 
+SETTINGS: Settings = {
+    "model.id": ("model_name_or_path", as_stated),
+    "model.dtype": ("torch_dtype", one_of("float32", "bfloat16", "float16")),
+    "train.precision": ("precision", as_stated),
+    "train.micro_batch_size": ("per_device_train_batch_size", positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
+    "train.learning_rate": ("learning_rate", number),
+    "data.sequence_length": ("max_seq_len", positive_integer),
+    "resources.devices": ("num_gpus", positive_integer),
+    "adapter.use": ("peft_method", as_stated),
+    "adapter.r": ("r", positive_integer),
+    "adapter.alpha": ("lora_alpha", number),
+    "adapter.dropout": ("lora_dropout", number),
+    "adapter.target_modules": ("target_modules", lambda text: text and text.split()),
+}
+"""Settings by column, which are read and written."""
+
 PEAK, LEVEL, DRIVER = (
     "peak_torch_mem_alloc_in_bytes",
     "torch_mem_alloc_in_bytes",
@@ -48,8 +67,6 @@ PEAK, LEVEL, DRIVER = (
 """Memory columns; newer files put `mem_` before them. The last one is in MiB."""
 
 MIB = 1024 * 1024
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 PER_DEVICE = (
     "train_tokens_per_second is that of one device, and counts padding: the global rate is that x "
@@ -80,7 +97,6 @@ def recognizes(source: SourceFile) -> bool:
     return bool(ours & columns) and "model_name_or_path" in columns
 
 
-@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each line. Raises ImportFileError for a line with too many cells."""
     source.check_values()
@@ -113,30 +129,14 @@ def _row(cells: Cells, place: int, most: float) -> ImportedRow:
     )
 
 
-def _settings(cells: Cells) -> dict[str, JsonValue]:
+def _settings(cells: Cells) -> dict[str, Any]:
     """Return what the line states of the work; a value that is none of ours is left out."""
-    devices = positive_integer(cells.get("num_gpus"))
-    found: dict[str, JsonValue | None] = {
-        "model.id": cells.get("model_name_or_path"),
-        "train.micro_batch_size": positive_integer(cells.get("per_device_train_batch_size")),
-        "train.gradient_accumulation": positive_integer(cells.get("gradient_accumulation_steps")),
-        "train.learning_rate": number(cells.get("learning_rate")),
-        "data.sequence_length": positive_integer(
-            cells.get("max_seq_len") or cells.get("max_seq_length")
-        ),
-        "resources.devices": devices,
-    }
-    dtype = cells.get("torch_dtype")
-    found["model.dtype"] = dtype if dtype in DTYPES else None
-    found["train.precision"] = _precision(cells)
-    if method := cells.get("peft_method"):
-        found["adapter.use"] = method
-        found["adapter.r"] = positive_integer(cells.get("r"))
-        found["adapter.alpha"] = number(cells.get("lora_alpha"))
-        found["adapter.dropout"] = number(cells.get("lora_dropout"))
-        modules = cells.get("target_modules", "").split()
-        found["adapter.target_modules"] = list(modules) or None
-    return {key: value for key, value in found.items() if value is not None}
+    length = cells.get("max_seq_len") or cells.get("max_seq_length")
+    stated = {**cells, "max_seq_len": length, "precision": _precision(cells)}
+    found = settings(stated, SETTINGS)
+    if "adapter.use" not in found:
+        return {key: value for key, value in found.items() if not key.startswith("adapter.")}
+    return found
 
 
 def _precision(cells: Cells) -> str | None:
@@ -247,28 +247,19 @@ def _modules(run: ExportedRun) -> str | None:
 
 
 COLUMNS: Mapping[str, Reader] = {
+    **{column: _setting(key) for key, (column, _) in SETTINGS.items() if column != "precision"},
     "bf16": _true_for("bf16-autocast"),
     "error_messages": _error,
     "fp16": _true_for("fp16-autocast"),
     "framework_config": lambda run: run.result.experiment.stack.name,
     "gpu_device_name": lambda run: run.device or None,
-    "gradient_accumulation_steps": _setting("train.gradient_accumulation"),
-    "learning_rate": _setting("train.learning_rate"),
-    "lora_alpha": _setting("adapter.alpha"),
-    "lora_dropout": _setting("adapter.dropout"),
-    "max_seq_len": _setting("data.sequence_length"),
     "mem_nvidia_mem_reserved": _driver,
     "mem_peak_torch_mem_alloc_in_bytes": lambda run: run.memory(
         "peak_memory_bytes", ("run_peak_memory", "peak_memory"), "allocated"
     ),
-    "model_name_or_path": _setting("model.id"),
     "num_gpus": lambda run: run.devices,
-    "peft_method": _setting("adapter.use"),
-    "per_device_train_batch_size": _setting("train.micro_batch_size"),
     "provenance": lambda run: run.provenance,
-    "r": _setting("adapter.r"),
     "target_modules": _modules,
-    "torch_dtype": _setting("model.dtype"),
     "train_loss": lambda run: run.mean_loss,
     "train_runtime": lambda run: run.seconds,
     "train_samples_per_second": lambda run: run.rate(
@@ -277,14 +268,17 @@ COLUMNS: Mapping[str, Reader] = {
     "train_steps_per_second": lambda run: run.steps_per_second,
     "train_tokens_per_second": _tokens,
 }
-"""Columns in the order of the alphabet, as there; `provenance` is ours."""
+"""What stands in each column; `provenance` is ours."""
+
+IN_ORDER = sorted(COLUMNS)
+"""Columns in the order of the alphabet, as there."""
 
 
 def write(results: Iterable[Result]) -> Iterator[str]:
     """Yield a line for each run; what did not complete has no figure, and its reason."""
-    yield csv_line(COLUMNS)
+    yield csv_line(IN_ORDER)
     for run in map(ExportedRun, results):
-        yield csv_line(read(run) for read in COLUMNS.values())
+        yield csv_line(COLUMNS[column](run) for column in IN_ORDER)
 
 
 FORMAT = Format(

@@ -8,19 +8,37 @@ from typing import Any
 from accel_bench.interchange import Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Status
 from accel_bench_interop.figures import (
+    Settings,
+    as_stated,
     figure,
     number,
-    of_known_shape,
     one_line,
+    one_of,
     positive_integer,
+    settings,
     utc_time,
-    without_none,
 )
 
 STATISTICS = ("min", "max", "mean", "std")
 
 WORDS = {"min": "smallest", "max": "largest", "mean": "mean", "std": "standard_deviation"}
 """What our names say for a statistic."""
+
+SETTINGS: Settings = {
+    "train.micro_batch_size": ("batch_size", positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
+}
+"""Settings of a leaf."""
+
+TAGGED: Settings = {
+    "resources.device": ("hardware", one_of("cpu", "cuda", "rocm", "mps")),
+    "train.micro_batch_size": ("batch", positive_integer),
+    "train.gradient_accumulation": ("accum", positive_integer),
+    "data.sequence_length": ("seq", positive_integer),
+    "train.learning_rate": ("lr", number),
+    "optimizer.use": ("opt", as_stated),
+}
+"""Settings of its place and its tag, which hold where it has none of its own."""
 
 THROUGHPUT = "throughput is in samples/s, of all devices: batch_size / training_time.mean"
 MEMORY = "the file does not state the unit of memory_usage: the numbers are as they stand"
@@ -33,7 +51,6 @@ def recognizes(source: SourceFile) -> bool:
     return isinstance(found.get("benchmarks"), dict) and "system_info" in found
 
 
-@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each configuration, and one for a model that never got to any."""
     found = source.json
@@ -84,20 +101,8 @@ def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]
     """Return what a leaf states, and what its tag adds: sequence length, rate and optimizer."""
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
-    kind = hardware if hardware in ("cpu", "cuda", "rocm", "mps") else None
-    return without_none(
-        {
-            "resources.device": kind,
-            "train.micro_batch_size": positive_integer(run.get("batch_size", tagged.get("batch"))),
-            "train.gradient_accumulation": positive_integer(
-                run.get("gradient_accumulation_steps", tagged.get("accum"))
-            ),
-            "data.sequence_length": positive_integer(tagged.get("seq")),
-            "train.learning_rate": number(tagged.get("lr")),
-            "optimizer.use": tagged.get("opt"),
-            "resources.devices": None if run.get("distributed", True) else 1,
-        }
-    )
+    alone = {} if run.get("distributed", True) else {"resources.devices": 1}
+    return settings({**tagged, "hardware": hardware}, TAGGED) | settings(run, SETTINGS) | alone
 
 
 def _figures(

@@ -12,7 +12,6 @@ from accel_bench_interop.figures import (
     Scope,
     figure,
     number,
-    of_known_shape,
     one_line,
     positive_integer,
     raw_numbers,
@@ -60,7 +59,6 @@ def is_repeated(source: SourceFile) -> str:
     return ""
 
 
-@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the training of a report; other scenarios have a row for each of their parts."""
     found = source.json

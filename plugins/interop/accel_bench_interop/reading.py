@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -42,6 +43,9 @@ MAXIMUM_FILES = 10_000
 
 MAXIMUM_ROWS = 10_000
 """Rows of one file."""
+
+DAMAGED = (AttributeError, LookupError, TypeError, ValueError, csv.Error)
+"""What a format raises for a file that is not as it begins."""
 
 Given: TypeAlias = Mapping[str, JsonValue]
 """Settings of the work that the user gives, by dotted key."""
@@ -170,7 +174,7 @@ def _read(source: SourceFile, named: Named, given: Given) -> ImportedFile:
     with entry.blamed(f"{source.path}: "):
         try:
             rows = [*form.read(source)]
-        except (LookupError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise ImportFileError(
                 f"{source.path}: begins as {form.description}, but is not: {error!r}"
             ) from error

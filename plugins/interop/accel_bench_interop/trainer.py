@@ -11,7 +11,6 @@ from accel_bench_interop.figures import (
     figure,
     figures,
     number,
-    of_known_shape,
     positive_integer,
     without_none,
 )
@@ -68,7 +67,6 @@ def is_repeated(source: SourceFile) -> str:
     return ""
 
 
-@of_known_shape
 def read_results(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the run of a file of results, with the log of the state beside it."""
     found = source.json
@@ -77,7 +75,6 @@ def read_results(source: SourceFile) -> Iterator[ImportedRow]:
     yield _row(source, {**_summary_of(log), **found}, log)
 
 
-@of_known_shape
 def read_state(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the run of a Trainer's state: its log, and the summary at the log's end."""
     yield _row(source, _summary_of(source.json), source.json)
