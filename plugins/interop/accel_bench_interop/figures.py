@@ -106,11 +106,6 @@ def utc_time(text: str, corrections: list[str]) -> str:
         return ""
 
 
-def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is not known."""
-    return {key: value for key, value in values.items() if value is not None}
-
-
 def short_name(text: str) -> str:
     """Return a name that a scenario or a stack may have; different texts stay different."""
     name = slug(text)

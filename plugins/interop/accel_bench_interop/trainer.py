@@ -12,7 +12,7 @@ from accel_bench_interop.figures import (
     figures,
     number,
     positive_integer,
-    without_none,
+    settings,
 )
 
 STATE = "trainer_state.json"
@@ -81,7 +81,6 @@ def read_state(source: SourceFile) -> Iterator[ImportedRow]:
 
 
 def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any]) -> ImportedRow:
-    micro = positive_integer(state.get("train_batch_size"))
     log, corrections = _log(state), [MEAN_LOSS] if "train_loss" in found else []
     corrections += [LOGGED_LOSS] if log else []
     metrics = figures(found, KNOWN)
@@ -98,7 +97,9 @@ def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any])
         key=source.path.name,
         scenario=name or "trainer",
         stack="trainer",
-        settings=without_none({"train.micro_batch_size": micro}),
+        settings=settings(
+            state, {"train.micro_batch_size": ("train_batch_size", positive_integer)}
+        ),
         metrics=[*metrics, *_ends(log)],
         corrections=corrections,
         series=log,
