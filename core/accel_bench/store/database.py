@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import (
     URL,
@@ -27,7 +27,6 @@ from sqlalchemy.exc import DBAPIError
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store import sqlite
-from accel_bench.store.checksums import Columns
 from accel_bench.store.opening import Opened, opened_database
 from accel_bench.store.postgresql import ConnectionLostError
 from accel_bench.store.records import (
@@ -39,7 +38,7 @@ from accel_bench.store.records import (
     run_record,
     unreadable,
 )
-from accel_bench.store.rows import Row, chronological_key, text_of, to_row
+from accel_bench.store.rows import Columns, Row, chronological_key, text_of, to_row
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
     EXPERIMENTS,
@@ -50,7 +49,6 @@ from accel_bench.store.schema import (
     SESSIONS,
     SHOWN_LETTERS,
     reading,
-    reading_ids,
     within_limits,
 )
 from accel_bench.store.sessions import SessionRecord, session_columns, to_session
@@ -78,9 +76,6 @@ ROWS_SALVAGED_AT_ONCE = 64
 """Runs that are read together from a database with a damaged page."""
 
 
-RowT = TypeVar("RowT")
-
-
 class Store:
     """An open results folder, from `open_store`. Methods raise StoreError."""
 
@@ -93,7 +88,7 @@ class Store:
         self._engine = opened.engine
         self._writing = sqlite.writing(opened.engine)
         self.on_sqlite = opened.engine.dialect.name == "sqlite"
-        self._reading, self._reading_ids = reading(self.on_sqlite), reading_ids(self.on_sqlite)
+        self._reading = reading(self.on_sqlite)
 
     @property
     def url(self) -> URL:
@@ -206,15 +201,8 @@ class Store:
     def with_ids(self, run_ids: Sequence[str]) -> list[Result]:
         """Return the intact results with these ids; of each part of ids in the order of
         `results`."""
-        return [result for part in in_parts(run_ids) for result in self._with_ids(part)]
-
-    def _with_ids(self, run_ids: Sequence[str]) -> list[Result]:
-        try:
-            # One statement for all calls: building it anew takes as long as a row.
-            found = list(self.fetch(self._reading_ids, ROWS_AT_ONCE, run_ids=list(run_ids)))
-        except sqlite.BrokenDatabaseError:
-            return self.results(RUNS.c.run_id.in_(run_ids))
-        return [result for columns in found if (result := readable(columns)) is not None]
+        parts = (self.results(RUNS.c.run_id.in_(part)) for part in in_parts(run_ids))
+        return [result for part in parts for result in part]
 
     def each(self, *conditions: ColumnElement[bool]) -> Iterator[tuple[str, Result | None]]:
         """Yield id and result of each run in the same order; None for one that cannot be read."""
@@ -233,30 +221,16 @@ class Store:
 
         `conditions` on columns of `schema.RUNS` choose some of them, `newest` so many at most.
         """
-        return list(self.each_row(to_row, *conditions, newest=newest))
-
-    def each_row(
-        self,
-        shown: Callable[[Mapping[str, Any]], RowT],
-        *conditions: ColumnElement[bool],
-        newest: int | None = None,
-    ) -> Iterator[RowT]:
-        """Yield what `shown` makes of the columns of each run of `rows`, one by one; all are read
-        first, from the newest on, if there is a `newest`."""
         if newest is None:
-            return map(shown, self._runs(*conditions))
+            return list(map(to_row, self._runs(*conditions)))
         last = [column.desc() for column in CHRONOLOGICAL]
         query = self._reading.where(*conditions).order_by(*last).limit(newest)
-        return reversed([shown(columns) for columns in self.fetch(query, ROWS_AT_ONCE)])
+        return [*map(to_row, self.fetch(query, ROWS_AT_ONCE))][::-1]
 
     def count(self) -> int:
         """Return the number of runs."""
         (found,) = self.fetch(select(func.count().label("runs")).select_from(RUNS))
         return int(found["runs"])
-
-    def unreadable(self) -> list[str]:
-        """Return the ids of runs that are corrupt, or that this version cannot read."""
-        return [to_row(found).run_id for found in self._runs() if readable(found) is None]
 
     def named_by(self, word: str) -> list[ColumnElement[bool]]:
         """Return conditions on runs that a word names, to be tried in this order.
@@ -348,14 +322,14 @@ class Store:
                 yield from self._salvage_part(half, conditions)
 
     def fetch(
-        self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS, **parameters: Any
+        self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the rows of a query on tables of `schema`, fetching so many at once."""
         with self._faults(), self._connect(self._engine) as connection:
             reading = connection.execution_options(yield_per=at_once)
 
             def rows() -> Iterable[Any]:
-                return reading.execute(query, parameters).mappings()
+                return reading.execute(query).mappings()
 
             given = 0
             try:

@@ -21,6 +21,7 @@ from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.schema import (
     COLUMN_OF,
     DERIVED,
+    FORMAT,
     IMPORTED,
     MAXIMUM_COLUMN_BYTES,
     ORIGIN,
@@ -87,7 +88,7 @@ def _imported_columns(result: Result) -> dict[str, Any]:
         "device": _text(result.provenance.machine) or None,
         "broken": "[]",
         "throughput": None,
-        "options": _mapping(options | {"provenance.format": result.provenance.format}),
+        "options": _mapping(options | {FORMAT: result.provenance.format}),
         "metrics": _mapping({one.name: one.value for one in result.metrics}),
         "figures_version": FIGURES_VERSION,
     }

@@ -20,10 +20,10 @@ from sqlalchemy import (
 
 from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
-from accel_bench.store.checksums import intact
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.filter import parse_condition
 from accel_bench.store.names import Field, column_field, json_field, unknown_name
+from accel_bench.store.rows import intact
 from accel_bench.store.schema import RUNS, within_limits
 
 COMPLETED = tuple(status.value for status in Status if status.completed)

@@ -24,9 +24,14 @@ from accel_bench.documents.redaction import SPOILED, Redactor
 from accel_bench.errors import ResultTooLargeError, StoreError, UnreadableResultError
 from accel_bench.result import Result, Sample
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store.checksums import Columns, content_checksum, with_checksum
 from accel_bench.store.fields import derived_columns
-from accel_bench.store.rows import problem_of, text_of
+from accel_bench.store.rows import (
+    Columns,
+    content_checksum,
+    problem_of,
+    text_of,
+    with_checksum,
+)
 from accel_bench.store.schema import (
     DOCUMENTS,
     MAXIMUM_COLUMN_BYTES,
