@@ -72,10 +72,6 @@ IDS_AT_ONCE = 500
 """Ids of one query."""
 
 
-ROWS_SALVAGED_AT_ONCE = 64
-"""Runs that are read together from a database with a damaged page."""
-
-
 class Store:
     """An open results folder, from `open_store`. Methods raise StoreError."""
 
@@ -102,7 +98,8 @@ class Store:
         columns = session_columns(session)
         self._write(
             lambda connection: self._add_session(connection, session.id, columns),
-            lambda connection: self._is_stored(connection, SESSIONS.c.id, columns),
+            SESSIONS.c.id,
+            columns,
         )
 
     def add(self, result: Result) -> Result:
@@ -113,28 +110,22 @@ class Store:
         """
         stored = redact_result(result)
         record = run_record(stored)
-        self._write(
-            lambda connection: self._add(connection, record),
-            lambda connection: self._is_stored(connection, RUNS.c.run_id, record.columns),
-        )
+        self._write(lambda connection: self._add(connection, record), RUNS.c.run_id, record.columns)
         return stored
 
     def _write(
-        self, write: Callable[[Connection], None], is_written: Callable[[Connection], bool]
+        self, write: Callable[[Connection], None], key: Column[str], columns: Columns
     ) -> None:
-        """Write in one transaction; once more where the server was lost in the middle of it, unless
-        it has committed it."""
+        """Write a row in one transaction; once more where the server was lost in the middle of it,
+        unless it has committed it."""
+        same = key == columns[key.name], key.table.c.checksum == columns["checksum"]
         try:
             with self.changing() as connection:
                 write(connection)
         except ConnectionLostError:
             with self.changing() as connection:
-                if not is_written(connection):
+                if connection.scalar(select(key).where(*same)) is None:
                     write(connection)
-
-    def _is_stored(self, connection: Connection, key: Column[str], columns: Columns) -> bool:
-        same = key.table.c.checksum == columns["checksum"]
-        return connection.scalar(select(key).where(key == columns[key.name], same)) is not None
 
     def add_together(self, records: Iterable[SessionRecord | Result], tag: str = "") -> None:
         """Store sessions and results in one transaction: all of them, or none.
@@ -300,26 +291,17 @@ class Store:
             yield from sorted(found, key=lambda columns: [text_of(columns[name]) for name in first])
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Mapping[str, Any]]:
-        """Read part by part where a damaged page stops a query; what cannot be read is empty.
+        """Read run by run where a damaged page stops a query; what cannot be read is empty.
 
         The ids come from the primary key's index, which lies on pages of its own.
         """
         ids = dict.fromkeys(found["run_id"] for found in self.fetch(select(RUNS.c.run_id)))
-        for part in in_parts(list(ids), ROWS_SALVAGED_AT_ONCE):
-            yield from self._salvage_part(part, conditions)
-
-    def _salvage_part(
-        self, ids: Sequence[str], conditions: Sequence[ColumnElement[bool]]
-    ) -> Iterator[Mapping[str, Any]]:
-        """Read runs together, or in two halves where that cannot be."""
-        try:
-            yield from list(self.fetch(self._reading.where(RUNS.c.run_id.in_(ids), *conditions)))
-        except sqlite.BrokenDatabaseError:
-            if len(ids) == 1:
-                yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": ids[0]}
-                return
-            for half in in_parts(ids, -(-len(ids) // 2)):
-                yield from self._salvage_part(half, conditions)
+        for run_id in ids:
+            query = self._reading.where(RUNS.c.run_id == run_id, *conditions)
+            try:
+                yield from list(self.fetch(query))
+            except sqlite.BrokenDatabaseError:
+                yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
 
     def fetch(
         self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS

@@ -44,9 +44,8 @@ def list_runs(
     numbers = store.numbers()
     with uncollected():
         listed = [_cells(row, numbers) for row in store.rows(*conditions, newest=newest)]
-    if max(map(len, listed), default=0) > len(LIST_COLUMNS) + bool(numbers):
-        names = names_of(listed)
-        listed = [{name: row.get(name) for name in names} for row in listed]
+    names = names_of(listed)
+    listed = [{name: row.get(name) for name in names} for row in listed]
     unfinished = list(map(_unfinished_run, cut_off))
     stored = set(store.present([str(row["run_id"]) for row in unfinished]))
     listed += [row for row in unfinished if row["run_id"] not in stored]
@@ -55,7 +54,7 @@ def list_runs(
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:
     """Return the rows with `tags` and `notes`, each where any row has some."""
-    for name, kind in (("tags", "tag"), ("notes", "note")) if labels else ():
+    for name, kind in LABEL_KINDS.items() if labels else ():
         given = {row["run_id"]: labels.get(row["run_id"], {}).get(kind, []) for row in rows}
         if any(given.values()):
             rows = [{**row, name: given[row["run_id"]]} for row in rows]
