@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.exc import DBAPIError
 
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
@@ -309,20 +308,8 @@ class Store:
         """Yield the rows of a query on tables of `schema`, fetching so many at once."""
         with self._faults(), self._connect(self._engine) as connection:
             reading = connection.execution_options(yield_per=at_once)
-
-            def rows() -> Iterable[Any]:
-                return reading.execute(query).mappings()
-
-            given = 0
-            try:
-                for row in rows():
-                    yield row
-                    given += 1
-            except DBAPIError as error:
-                if not sqlite.keeps_odd_bytes(connection, error):
-                    raise
-                # Within the same transaction the same rows come again.
-                yield from islice(rows(), given, None)
+            rows: Iterable[Any] = reading.execute(query).mappings()
+            yield from rows
 
     def unknown(self, prefix: str) -> StoreError:
         """Return the error for an unknown id, with the nearest ids or the newest."""
