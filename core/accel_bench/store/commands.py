@@ -17,7 +17,7 @@ from accel_bench.store.queries import COMPLETED, condition_of, damaged_runs, wit
 from accel_bench.store.repetitions import Repetition, read_repetitions, repeating_sessions
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
-from accel_bench.store.selection import with_resumed
+from accel_bench.store.selection import CommandKey, command_of, with_resumed
 
 MOST_RUNS = 400
 """Runs that are read with their samples; a single command may have more."""
@@ -34,9 +34,6 @@ COLUMNS = (
     *("peak_memory_bytes", "host", "device", "options"),
 )
 """Columns of a run that a report needs where it does not read the run."""
-
-CommandKey = tuple[str, str]
-"""Id of the first session of a command, and a scenario."""
 
 
 class RunLine(NamedTuple):
@@ -134,11 +131,6 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
         elsewhere=_elsewhere(store, commands),
         notes=tuple(_notes(damaged, lines, keys)),
     )
-
-
-def command_of(session: str) -> str:
-    """Return the id of the command: those of its further sessions differ behind the dot."""
-    return session.partition(".")[0]
 
 
 def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:

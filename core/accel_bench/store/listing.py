@@ -20,7 +20,6 @@ from accel_bench.store.labels import labels_of
 from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names, stored_part
 from accel_bench.store.rows import Row, intact, provenance_of
 from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, RUNS, within_limits
-from accel_bench.store.selection import uncollected
 
 IN_COLUMNS = attrgetter(*LIST_COLUMNS)
 
@@ -42,8 +41,7 @@ def list_runs(
     results folder one for the number by which a run can be named.
     """
     numbers = store.numbers()
-    with uncollected():
-        listed = [_cells(row, numbers) for row in store.rows(*conditions, newest=newest)]
+    listed = [_cells(row, numbers) for row in store.rows(*conditions, newest=newest)]
     names = names_of(listed)
     listed = [{name: row.get(name) for name in names} for row in listed]
     unfinished = list(map(_unfinished_run, cut_off))

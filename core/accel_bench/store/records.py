@@ -48,9 +48,6 @@ SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
 """What stands in a JSON text with a number beyond these limits, and seldom in another, where all
 digits are written as 1, all exponents as e, and nothing of IN_NO_NUMBER."""
 
-SURROGATE = r"\ud"
-"""Beginning of half a character in canonical JSON, and of each half of one beyond 16 bits."""
-
 EXPERIMENT, BEHIND_EXPERIMENT = '"experiment":', ',"folder":"'
 """Texts before and behind an experiment in the canonical JSON of a result."""
 
@@ -85,22 +82,14 @@ def redact_result(result: Result) -> Result:
     redactor = Redactor.of_this_process(result.experiment.scenario.environment)
     payload = redactor.redact_value(result.model_dump(mode="json"))
     payload["command"] = redactor.redact_arguments(result.command)
-    text = canonical_json(payload)
-    if _is_suspicious(text) or SURROGATE in text:
-        _refuse_unreadable(result.run_id, payload)
+    if fault := unreadable_part(payload):
+        raise UnreadableResultError(f"run {result.run_id!r} cannot be stored: its {fault}")
     try:
-        return Result.model_validate_json(text)
+        return Result.model_validate_json(canonical_json(payload))
     except ValueError as error:
-        _refuse_unreadable(result.run_id, payload)  # it is nested too deeply
         raise StoreError(
             f"run {result.run_id!r} cannot be stored, since {SPOILED}: {error}"
         ) from error
-
-
-def _refuse_unreadable(run_id: str, payload: dict[str, Any]) -> None:
-    """Raise UnreadableResultError for a part that could not be read back, with its place."""
-    if fault := unreadable_part(payload):
-        raise UnreadableResultError(f"run {run_id!r} cannot be stored: its {fault}")
 
 
 class RunRecord(NamedTuple):

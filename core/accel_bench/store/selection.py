@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, select
@@ -29,7 +27,7 @@ from accel_bench.store.schema import CHRONOLOGICAL, IMPORTED, RUNS
 Runs = list[Result]
 """Runs of one experiment, by one name of its stack."""
 
-Command = tuple[str, str]
+CommandKey = tuple[str, str]
 """Id of the first session of a command, and a scenario."""
 
 CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
@@ -54,10 +52,15 @@ class Named(NamedTuple):
     """A run that a word may mean, by what the selection needs of it."""
 
     run_id: str
-    command: Command
+    command: CommandKey
     started_at: str
     stack: str
     imported: bool
+
+
+def command_of(session: str) -> str:
+    """Return the id of the command: those of its further sessions differ behind the dot."""
+    return session.partition(".")[0]
 
 
 def select_pairs(
@@ -74,7 +77,7 @@ def select_pairs(
     if store_b is None:
         shared = {run.command for run in right}
         both = [run for run in left if run.command in shared]
-        command = max(both, key=_start).command if both else None
+        command = max(both, key=attrgetter("started_at")).command if both else None
     at_a = _by_point(a, _runs_of(store, a, left, command))
     at_b = _by_point(b, _runs_of(store_b or store, b, right, command))
     if len(at_a) == len(at_b) == 1:
@@ -111,16 +114,15 @@ def select_experiments(
     """
     again = store.results(RUNS.c.replaces != "", *conditions)
     found = []
-    with uncollected():
-        for rows in store.by_experiment(*conditions):
-            speeds = {one["run_id"]: speed for one in rows if (speed := stored_throughput(one))}
-            read = (readable(one, one["run_id"] not in speeds) for one in rows)
-            if runs := [run for run in read if run is not None]:
-                row, first = collect_experiment(runs, again, speeds), runs[0]
-                lean = {one["run_id"]: one for one in rows if one["run_id"] in speeds}
-                begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
-                ran = {run.session for run in runs}
-                found.append((begin, ran, row.for_tables(partial(_whole, lean))))
+    for rows in store.by_experiment(*conditions):
+        speeds = {one["run_id"]: speed for one in rows if (speed := stored_throughput(one))}
+        read = (readable(one, one["run_id"] not in speeds) for one in rows)
+        if runs := [run for run in read if run is not None]:
+            row, first = collect_experiment(runs, again, speeds), runs[0]
+            lean = {one["run_id"]: one for one in rows if one["run_id"] in speeds}
+            begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
+            ran = {run.session for run in runs}
+            found.append((begin, ran, row.for_tables(partial(_whole, lean))))
     found.sort(key=itemgetter(0))
     sessions = store.sessions({session for _, ran, _ in found for session in ran})
     return [row for *_, row in found], {one.id: one.baseline for one in sessions}
@@ -129,20 +131,6 @@ def select_experiments(
 def _whole(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
     """Return the run with its samples, which is one of these rows if it has none."""
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Look for no cycles among the objects that the block makes: results and rows have none, and
-    the search through all that were read takes as long as reading them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.freeze()
-            gc.enable()
 
 
 def _candidates(store: Store, word: str) -> list[Named]:
@@ -183,8 +171,7 @@ def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Name
     return [
         Named(
             row["run_id"],
-            # A gate's looks are sessions of one command: their ids differ behind the dot.
-            (row["session"].partition(".")[0], row["scenario"]),
+            (command_of(row["session"]), row["scenario"]),
             row["started_at"],
             row["stack"],
             row["audited_status"] == IMPORTED,
@@ -202,15 +189,15 @@ def _read(store: Store, named: Sequence[Named]) -> Runs:
     return found
 
 
-def _of_one_command(word: str, runs: list[Named], command: Command | None) -> list[Named]:
+def _of_one_command(word: str, runs: list[Named], command: CommandKey | None) -> list[Named]:
     """Return the runs of a command, else of the newest, where the word is a stack's bare name."""
     if any(run.stack != word for run in runs):
         return runs
-    command = command or max(runs, key=_start).command
+    command = command or max(runs, key=attrgetter("started_at")).command
     return [run for run in runs if run.command == command]
 
 
-def _runs_of(store: Store, word: str, runs: list[Named], command: Command | None) -> Runs:
+def _runs_of(store: Store, word: str, runs: list[Named], command: CommandKey | None) -> Runs:
     """Return the runs that a word means; a bare name means resumed rounds too."""
     found = _read(store, _of_one_command(word, runs, command))
     if any(run.stack != word for run in runs):
@@ -233,10 +220,6 @@ def with_resumed(store: Store, runs: Runs, sessions: Sequence[SessionRecord]) ->
     )
     earlier = (run for run in found if run.session not in own)
     return [*(run for run in earlier if run.experiment.stack.name in stacks), *runs]
-
-
-def _start(run: Named) -> str:
-    return run.started_at
 
 
 def _by_point(word: str, runs: Runs) -> dict[str, Runs]:
