@@ -17,7 +17,7 @@ from typing import Any
 
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.files import as_text, read_bytes
-from accel_bench.errors import ImportFileError, PluginError
+from accel_bench.errors import ImportFileError
 from accel_bench.plugins.doors import Entry, find_entries, find_entry
 from accel_bench.result import Metric, Result, Status
 
@@ -167,18 +167,8 @@ def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
     """
     entry = find_entry(GROUP, KIND, name)
     if (form := load_format(entry)).write is None:
-        written = ", ".join(_written_formats())
-        raise ImportFileError(f"{name!r} is not written; {written} are")
+        raise ImportFileError(f"{name} ({form.description}) is read, and not written")
     return _written(entry, form.write, results)
-
-
-def _written_formats() -> Iterator[str]:
-    for name, entry in find_entries(GROUP, KIND).items():
-        try:
-            if load_format(entry).write:
-                yield name
-        except PluginError:  # broken ones are named where they are asked for
-            continue
 
 
 def _written(

@@ -15,6 +15,7 @@ from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
+from accel_bench_interop import trainer
 from accel_bench_interop.exported import ExportedRun
 from accel_bench_interop.figures import (
     Settings,
@@ -27,19 +28,13 @@ from accel_bench_interop.figures import (
     positive_integer,
     settings,
 )
-from accel_bench_interop.trainer import peak_allocated
 
 Cells = Mapping[str, str]
 
 Reader = Callable[[ExportedRun], Any]
 
-KNOWN: Mapping[str, tuple[str, ...]] = {
-    "train_samples_per_second": ("samples_per_second", "1/s", "global", "higher"),
-    "train_steps_per_second": ("steps_per_second", "1/s", "global", "higher"),
-    "train_tokens_per_second": ("tokens_per_second_per_device", "1/s", "device", "higher"),
-    "train_loss": ("mean_loss", "1", "global", "lower"),
-    "epoch": ("epochs", "1", "global"),
-}
+KNOWN = {key: trainer.KNOWN[key] for key in ("train_samples_per_second", "train_steps_per_second",
+         "train_tokens_per_second", "train_loss", "epoch")}  # fmt: skip
 """Figures by column."""
 
 SETTINGS: Settings = {
@@ -160,7 +155,7 @@ def _memory(cells: Mapping[str, str | None], column: str) -> str | None:
 
 
 def _memory_figures(cells: Cells) -> Iterator[Metric]:
-    stages = peak_allocated(cells)
+    stages = trainer.peak_allocated(cells)
     peak = number(_memory(cells, PEAK))
     if peak is not None:
         yield figure("peak_memory_bytes", peak, "bytes", "device", "lower")

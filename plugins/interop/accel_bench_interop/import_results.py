@@ -73,11 +73,12 @@ def _import_export(path: Path, set_: options.Names, results: str) -> None:
     from accel_bench.analysis.wording import count
     from accel_bench.errors import ImportFileError
     from accel_bench.runner.unfinished import open_results
-    from accel_bench_interop.exchange import add_export, check_export
+    from accel_bench_interop.exchange import add_export, read_export
 
     if set_:
         raise ImportFileError(f"--set {set_[0]}: {path} is an export, and states all settings")
-    run_ids = check_export(path)
+    # All runs are validated before anything is stored.
+    run_ids = list(dict.fromkeys(result.run_id for result in read_export(path)))
     with open_results(results, write=True) as store:
         added, there = add_export(store, path, run_ids)
     typer.echo(f"{count(added, 'run')} added, {there} there already")

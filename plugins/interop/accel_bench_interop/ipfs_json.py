@@ -11,6 +11,7 @@ from accel_bench_interop.figures import (
     Settings,
     as_stated,
     figure,
+    figures,
     number,
     one_line,
     one_of,
@@ -39,6 +40,12 @@ TAGGED: Settings = {
     "optimizer.use": ("opt", as_stated),
 }
 """Settings of its place and its tag, which hold where it has none of its own."""
+
+FIGURES = {
+    "throughput": ("samples_per_second", "1/s", "global", "higher"),
+    "loss_convergence_rate": ("loss_change_per_step", "1", "global", "lower"),
+}
+"""Figures of a leaf."""
 
 THROUGHPUT = "throughput is in samples/s, of all devices: batch_size / training_time.mean"
 MEMORY = "the file does not state the unit of memory_usage: the numbers are as they stand"
@@ -116,13 +123,12 @@ def _figures(
     yield from _statistics(memory, "{}_memory_of_unstated_unit", "unstated", corrections)
     if run.get("throughput") is not None:
         corrections.append(THROUGHPUT)
-        yield figure("samples_per_second", run["throughput"], "1/s", "global", "higher")
-    if run.get("loss_convergence_rate") is not None:
-        yield figure("loss_change_per_step", run["loss_convergence_rate"], "1", "global", "lower")
+    yield from figures(run, FIGURES)
+    yield from figures(
+        tree, {"model_load_time": ("model_load_seconds", "seconds", "global", "lower")}
+    )
     if run.get("mixed_precision") is not None:
         yield figure("mixed_precision", int(bool(run["mixed_precision"])), "1")
-    if tree.get("model_load_time") is not None:
-        yield figure("model_load_seconds", tree["model_load_time"], "seconds", "global", "lower")
 
 
 def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> Iterator[Metric]:

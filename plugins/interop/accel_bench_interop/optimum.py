@@ -12,6 +12,7 @@ from accel_bench_interop.figures import (
     Settings,
     as_stated,
     figure,
+    figures,
     number,
     one_line,
     one_of,
@@ -34,12 +35,15 @@ MEMORY = {
 """Figures of memory by the report's key; the report has megabytes of 1,000,000 bytes."""
 
 LATENCY = {
-    "mean": "mean_step_seconds",
-    "p50": "median_step_seconds",
-    "p90": "p90_step_seconds",
-    "p95": "p95_step_seconds",
-    "p99": "p99_step_seconds",
-    "stdev": "step_seconds_standard_deviation",
+    key: (name, "seconds", "device", "lower")
+    for key, name in {
+        "mean": "mean_step_seconds",
+        "p50": "median_step_seconds",
+        "p90": "p90_step_seconds",
+        "p95": "p95_step_seconds",
+        "p99": "p99_step_seconds",
+        "stdev": "step_seconds_standard_deviation",
+    }.items()
 }
 """Figures of the times of steps."""
 
@@ -107,7 +111,7 @@ def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> Impor
         stack=name,
         settings=_settings(config, name == "train"),
         metrics=[
-            *_latency(part),
+            *figures(latency, LATENCY),
             *_memory(part, corrections),
             *rates(part, config, corrections),
         ],
@@ -176,13 +180,6 @@ def _processes(config: Mapping[str, Any]) -> int | None:
     each = positive_integer(launcher.get("nproc_per_node"))
     nodes = str(launcher.get("nnodes", 1))
     return each * int(nodes) if each and nodes.isdigit() else 1 if each is None else None
-
-
-def _latency(part: Mapping[str, Any]) -> Iterator[Metric]:
-    latency = part.get("latency") or {}
-    for key, name in LATENCY.items():
-        if latency.get(key) is not None:
-            yield figure(name, latency[key], "seconds", "device", "lower")
 
 
 def _memory(part: Mapping[str, Any], corrections: list[str]) -> Iterator[Metric]:

@@ -115,22 +115,23 @@ class _Formats:
     """Formats that a file may have: each is imported when a file is first held against it."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self._waiting = iter(entries)
-        self._loaded: list[Named] = []
+        self._entries = [*entries]
 
         self.broken: list[str] = []
         """What was found to be broken, each with its reason: it hides no other."""
 
     def __iter__(self) -> Iterator[Named]:
-        yield from [*self._loaded]
-        for entry in self._waiting:
+        for entry in [*self._entries]:
             try:
                 form = load_format(entry)
             except PluginError as error:
-                self.broken.append(str(error))
+                self._leave_out(entry, error)
             else:
-                self._loaded.append((entry, form))
                 yield entry, form
+
+    def _leave_out(self, entry: Entry, error: PluginError) -> None:
+        self._entries.remove(entry)
+        self.broken.append(str(error))
 
     def recognized(self, source: SourceFile) -> Named | None:
         """Return the first format that recognizes a file."""
@@ -141,9 +142,8 @@ class _Formats:
             except AccelBenchError:
                 raise
             except (Exception, SystemExit) as error:  # of another distribution
-                self._loaded.remove((entry, form))
-                problem = entry.broken(f"{source.path}: {type(error).__name__}: {error}")
-                self.broken.append(str(problem))
+                problem = f"{source.path}: {type(error).__name__}: {error}"
+                self._leave_out(entry, entry.broken(problem))
         return None
 
     def listed(self) -> str:

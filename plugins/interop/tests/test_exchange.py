@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from accel_bench_interop import exchange
-from accel_bench_interop.exchange import check_export, read_export
+from accel_bench_interop.exchange import read_export
 from sqlalchemy import Connection
 from store.store_factory import change_payload, make_experiment, make_result, make_session
 from store.test_queries import RESULTS, fill
@@ -175,9 +175,9 @@ def test_one_bad_run_among_good_ones_imports_none(tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     file.write_text(json.dumps(runs))
     with pytest.raises(StoreError, match=r"run 2 is no result.*nothing was imported"):
-        check_export(file)
+        list(read_export(file))
     with pytest.raises(StoreError, match="No such file"):
-        check_export(tmp_path / "missing.json")
+        list(read_export(tmp_path / "missing.json"))
 
 
 BOMB = (
@@ -192,7 +192,7 @@ BOMB = (
 def test_a_file_that_would_fill_the_memory_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "bomb").write_bytes(zlib.decompress(base64.b85decode(BOMB)))
     with pytest.raises(StoreError, match=r"bomb: no Parquet.* needs more than 201,326,592 bytes"):
-        check_export(tmp_path / "bomb")
+        list(read_export(tmp_path / "bomb"))
 
 
 def test_a_text_that_is_larger_than_any_run_is_not_parsed(
@@ -210,12 +210,12 @@ def test_a_text_that_is_larger_than_any_run_is_not_parsed(
         next(reading)
     monkeypatch.setattr(exchange, "MAXIMUM_TEXT", len(good) - 1)
     with pytest.raises(StoreError, match="run 1 is larger than any run that is stored"):
-        check_export(file)
+        list(read_export(file))
 
 
 def test_a_pipe_is_refused_and_so_is_an_export_that_is_still_written(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for read in (check_export, exchange.is_export):
+    for read in (lambda path: list(read_export(path)), exchange.is_export):
         with pytest.raises(StoreError, match="pipe' cannot be read: it is a named pipe"):
             read(tmp_path / "pipe")
     file = tmp_path / "file.json"
@@ -239,4 +239,4 @@ def test_a_number_that_no_database_holds_is_refused_by_name(tmp_path: Path, key:
     run = {**make_result("a").model_dump(mode="json"), key: 2**64}
     (tmp_path / "file.json").write_text(json.dumps([run]))
     with pytest.raises(StoreError, match=rf"run 1 is no result.*\n?.*{key}.*nothing was imported"):
-        check_export(tmp_path / "file.json")
+        list(read_export(tmp_path / "file.json"))
