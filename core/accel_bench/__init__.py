@@ -174,23 +174,6 @@ _HOMES = {
 __all__ = list(sorted(["nvml", *chain.from_iterable(_HOMES.values())]))
 """All public names."""
 
-_RENAMED = {"forget_compilation": "reset_compiler", "micro": "accel_bench_op"}
-"""Former public names."""
-
-
-class _FormerModules:
-    """The last to be asked for a module: names the new one of a former `accel_bench.NAME`."""
-
-    @staticmethod
-    def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
-        """Raise ImportError for a former name."""
-        package, _, module = name.partition(".")
-        if package == __name__ and module in _RENAMED:
-            raise ImportError(f"{name} is called {_RENAMED[module]!r} now", name=name)
-
-
-sys.meta_path.append(_FormerModules)
-
 
 def __getattr__(name: str) -> Any:
     """Return a public name from the module that holds it, imported on first use."""
@@ -199,8 +182,7 @@ def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)
-    now = f"; it is called {_RENAMED[name]!r} now" if name in _RENAMED else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{now}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
