@@ -16,11 +16,11 @@ from store.store_factory import make_result, make_session
 from store.test_queries import CONDITIONS, RESULTS, fill
 from typer.testing import CliRunner
 
+from accel_bench.cli.audit import audit_store
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
 from accel_bench.store import database, postgresql, schema
-from accel_bench.store.audit import audit_store
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.queries import condition_of, group_runs

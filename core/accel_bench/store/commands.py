@@ -28,13 +28,6 @@ MOST_COMMANDS = 8
 MOST_OF_ONE = 1000
 """Runs of one command that are read with their samples."""
 
-COLUMNS = (
-    *("run_id", "session", "experiment_id", "scenario", "stack", "sweep", "tag", "round"),
-    *("attempt", "audited_status", "status", "started_at", "tokens_per_second"),
-    *("peak_memory_bytes", "host", "device", "options"),
-)
-"""Columns of a run that a report needs where it does not read the run."""
-
 
 class RunLine(NamedTuple):
     """What the store's columns tell of a run; null for what they do not."""
@@ -71,6 +64,11 @@ class RunLine(NamedTuple):
     def completed(self) -> bool:
         """True if its figures may be used."""
         return self.status in (Status.OK.value, Status.DEGRADED.value)
+
+
+NEEDED = (*RunLine._fields, "audited_status", "options")
+COLUMNS = [RUNS.c[name] for name in NEEDED if name in RUNS.c]
+"""Columns of a run that a report needs where it does not read the run."""
 
 
 class CommandRuns(NamedTuple):
@@ -176,8 +174,7 @@ def _of_command(key: CommandKey) -> ColumnElement[bool]:
 
 
 def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[RunLine]:
-    columns = (RUNS.c[name] for name in COLUMNS)
-    query = select(*columns).where(*conditions).order_by(*CHRONOLOGICAL)
+    query = select(*COLUMNS).where(*conditions).order_by(*CHRONOLOGICAL)
     rows = list(store.fetch(query))
     # What an id stands for does not differ between runs: one of each is read.
     try:
@@ -229,7 +226,7 @@ def _elsewhere(
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
     """Return the speeds of completed runs of the same experiments in all other commands."""
     ids = list({result.experiment.id for one in commands for result in one.results})
-    query = select(*(RUNS.c[name] for name in COLUMNS)).where(
+    query = select(*COLUMNS).where(
         RUNS.c.audited_status.in_(COMPLETED), RUNS.c.tokens_per_second.is_not(None)
     )
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
