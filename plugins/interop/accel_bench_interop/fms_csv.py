@@ -61,6 +61,12 @@ PEAK, LEVEL, DRIVER = (
 )
 """Memory columns; newer files put `mem_` before them. The last one is in MiB."""
 
+MEMORY = {
+    PEAK: ("peak_memory_bytes", "bytes", "device", "lower"),
+    LEVEL: ("memory_bytes", "bytes", "device", "lower"),
+}
+"""Figures of the first two."""
+
 MIB = 1024 * 1024
 
 PER_DEVICE = (
@@ -73,10 +79,6 @@ TORCH_MEMORY = "memory by torch is rank 0's alone"
 
 FULL = 0.95
 """Fraction of a device's memory from which a run is taken to have needed more."""
-
-HARDLY = 1024.0
-"""MiB below which no model was on the device."""
-
 
 LONGEST_HEADER = 64 * 1024
 """Letters of the line that names the columns."""
@@ -95,27 +97,22 @@ def recognizes(source: SourceFile) -> bool:
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each line. Raises ImportFileError for a line with too many cells."""
     source.check_values()
-    lines = list(csv.DictReader(io.StringIO(source.text)))
-    most = max((number(_memory(line, DRIVER)) or 0.0 for line in lines), default=0.0)
-    for place, line in enumerate(lines):
+    for place, line in enumerate(csv.DictReader(io.StringIO(source.text)), 2):
         if None in line:
-            raise ImportFileError(f"{source.path}: line {place + 2} has more cells than columns")
-        cells = {key: value.strip() for key, value in line.items() if value and value.strip()}
-        yield _row(cells, place, most)
+            raise ImportFileError(f"{source.path}: line {place} has more cells than columns")
+        stated = {key: value.strip() for key, value in line.items() if value and value.strip()}
+        yield _row({key.removeprefix("mem_"): value for key, value in stated.items()}, place)
 
 
-def _row(cells: Cells, place: int, most: float) -> ImportedRow:
-    metrics = figures(cells, KNOWN)
-    metrics += _global_rate(cells)
-    metrics += _memory_figures(cells)
-    status, reasons = _ending(cells, most)
+def _row(cells: Cells, place: int) -> ImportedRow:
+    status, reasons = _ending(cells)
     framework = cells.get("framework_config", "")
     return ImportedRow(
-        key=f"line {place + 2}",
+        key=f"line {place}",
         scenario="fms-acceleration",
         stack=framework if framework not in ("", "none") else "none",
         settings=_settings(cells),
-        metrics=metrics,
+        metrics=[*figures(cells, KNOWN), *_global_rate(cells), *_memory_figures(cells)],
         status=status,
         reasons=reasons,
         corrections=_corrections(cells),
@@ -142,28 +139,18 @@ def _precision(cells: Cells) -> str | None:
 
 
 def _global_rate(cells: Cells) -> Iterator[Metric]:
-    rate, devices = (
-        number(cells.get("train_tokens_per_second")),
-        positive_integer(cells.get("num_gpus")),
-    )
+    rate = number(cells.get("train_tokens_per_second"))
+    devices = positive_integer(cells.get("num_gpus"))
     if rate is not None and devices is not None:
         yield figure("tokens_per_second", rate * devices, "1/s", "global", "higher")
 
 
-def _memory(cells: Mapping[str, str | None], column: str) -> str | None:
-    return cells.get(f"mem_{column}") or cells.get(column)
-
-
 def _memory_figures(cells: Cells) -> Iterator[Metric]:
     stages = trainer.peak_allocated(cells)
-    peak = number(_memory(cells, PEAK))
-    if peak is not None:
-        yield figure("peak_memory_bytes", peak, "bytes", "device", "lower")
-    elif stages is not None:
+    if number(cells.get(PEAK)) is None and stages is not None:
         yield stages
-    if (level := number(_memory(cells, LEVEL))) is not None:
-        yield figure("memory_bytes", level, "bytes", "device", "lower")
-    if (driver := number(_memory(cells, DRIVER))) is not None:
+    yield from figures(cells, MEMORY)
+    if (driver := number(cells.get(DRIVER))) is not None:
         yield figure("peak_driver_memory_bytes", driver * MIB, "bytes", "device", "lower")
 
 
@@ -171,16 +158,16 @@ def _corrections(cells: Cells) -> list[str]:
     found = []
     if number(cells.get("train_tokens_per_second")) is not None:
         found += [PER_DEVICE, *([] if positive_integer(cells.get("num_gpus")) else [SAME_RATE])]
-    if _memory(cells, DRIVER) is not None:
+    if DRIVER in cells:
         found.append(DRIVER_MEMORY)
-    if _memory(cells, PEAK) is not None or _memory(cells, LEVEL) is not None:
+    if PEAK in cells or LEVEL in cells:
         found.append(TORCH_MEMORY)
     if "provenance" in cells:
         found.append(f"the file marks the row as {one_line(cells['provenance'])!r}")
     return found
 
 
-def _ending(cells: Cells, most: float) -> tuple[Status, Sequence[str]]:
+def _ending(cells: Cells) -> tuple[Status, Sequence[str]]:
     """Return how a run ended: a line without figures failed, for a reason that it may state."""
     stated = cells.get("error_messages", "")
     if not stated and number(cells.get("train_runtime")) is not None:
@@ -189,24 +176,18 @@ def _ending(cells: Cells, most: float) -> tuple[Status, Sequence[str]]:
         return Status.OOM, (one_line(stated)[-500:],)
     if stated:
         return Status.FAILED, (one_line(stated)[-500:],)
-    return Status.FAILED, (f"inferred, the file states no reason: {_inferred(cells, most)}",)
+    return Status.FAILED, (f"inferred, the file states no reason: {_inferred(cells)}",)
 
 
-def _inferred(cells: Cells, most: float) -> str:
+def _inferred(cells: Cells) -> str:
     """Return the likeliest reason of a line without figures, from the driver's peak."""
-    driver = number(_memory(cells, DRIVER))
-    if driver is None:
-        return "it left no figure"
-    if driver < HARDLY:
-        return f"it failed before a model was on the device, of which {driver:,.0f} MiB were used"
-    device = cells.get("gpu_device_name", UNKNOWN)
+    device, used = cells.get("gpu_device_name", UNKNOWN), number(cells.get(DRIVER))
     row = find_hardware(device)
-    total, of = most, "the most that any run of the file used"
-    if row is not None and row.hardware.memory_bytes:
-        total, of = row.hardware.memory_bytes / MIB, f"the memory of {device}"
-    if driver >= FULL * total:
-        return f"out of memory, since it used {driver:,.0f} MiB, {driver / total:.0%} of {of}"
-    return f"it failed with {driver:,.0f} MiB of the device used, {driver / total:.0%} of {of}"
+    total = row.hardware.memory_bytes / MIB if row and row.hardware.memory_bytes else None
+    if used is None or total is None or used < FULL * total:
+        return "it left no figure"
+    share = f"{used / total:.0%} of the memory of {device}"
+    return f"out of memory, since it used {used:,.0f} MiB, {share}"
 
 
 def _setting(key: str) -> Reader:
