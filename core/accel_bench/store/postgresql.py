@@ -11,8 +11,8 @@ from typing import NamedTuple
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
+from accel_bench.documents.program import DEFAULT_RESULTS
 from accel_bench.documents.redaction import looks_secret
-from accel_bench.documents.variables import DEFAULT_RESULTS
 from accel_bench.errors import StoreError, StoreUnavailableError
 
 DRIVER = "postgresql+psycopg"

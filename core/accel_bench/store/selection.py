@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 from sqlalchemy import ColumnElement, select
 
@@ -36,26 +36,11 @@ CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
 MOST_NAMED = 20
 """Stacks that an error names."""
 
-
-NAMING = (
-    RUNS.c.run_id,
-    RUNS.c.session,
-    RUNS.c.scenario,
-    RUNS.c.started_at,
-    RUNS.c.stack,
-    RUNS.c.audited_status,
-)
+NAMING = "run_id session scenario started_at stack audited_status".split()
 """Columns that a selection needs."""
 
-
-class Named(NamedTuple):
-    """A run that a word may mean, by what the selection needs of it."""
-
-    run_id: str
-    command: CommandKey
-    started_at: str
-    stack: str
-    imported: bool
+Named = Mapping[str, Any]
+"""A run that a word may mean: these columns, and its `command`."""
 
 
 def command_of(session: str) -> str:
@@ -75,9 +60,9 @@ def select_pairs(
     left, right = _candidates(store, a), _candidates(store_b or store, b)
     command = None
     if store_b is None:
-        shared = {run.command for run in right}
-        both = [run for run in left if run.command in shared]
-        command = max(both, key=attrgetter("started_at")).command if both else None
+        shared = {run["command"] for run in right}
+        both = [run for run in left if run["command"] in shared]
+        command = max(both, key=itemgetter("started_at"))["command"] if both else None
     at_a = _by_point(a, _runs_of(store, a, left, command))
     at_b = _by_point(b, _runs_of(store_b or store, b, right, command))
     if len(at_a) == len(at_b) == 1:
@@ -141,7 +126,7 @@ def _candidates(store: Store, word: str) -> list[Named]:
         conditions.append(begins_with(RUNS.c.session, session))
     if found := _named(store, conditions):
         # A bare name means what was measured; imported runs of it are named by session or id.
-        measured = [] if slash else [run for run in found if not run.imported]
+        measured = [] if slash else [run for run in found if run["audited_status"] != IMPORTED]
         return measured or found
     if slash:
         raise StoreError(
@@ -167,22 +152,14 @@ def _unknown(store: Store, word: str) -> StoreError:
 
 
 def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Named]:
-    rows = store.fetch(select(*NAMING).where(*conditions).order_by(*CHRONOLOGICAL))
-    return [
-        Named(
-            row["run_id"],
-            (command_of(row["session"]), row["scenario"]),
-            row["started_at"],
-            row["stack"],
-            row["audited_status"] == IMPORTED,
-        )
-        for row in rows
-    ]
+    query = select(*(RUNS.c[name] for name in NAMING)).where(*conditions)
+    rows = store.fetch(query.order_by(*CHRONOLOGICAL))
+    return [{**row, "command": (command_of(row["session"]), row["scenario"])} for row in rows]
 
 
 def _read(store: Store, named: Sequence[Named]) -> Runs:
     """Read the results of the runs. Raises StoreError where none of them can be read."""
-    ids = [run.run_id for run in named]
+    ids = [run["run_id"] for run in named]
     found = store.with_ids(ids)
     if not found:
         raise StoreError(f"none of {', '.join(ids[:10])} can be read, since they are damaged")
@@ -191,16 +168,16 @@ def _read(store: Store, named: Sequence[Named]) -> Runs:
 
 def _of_one_command(word: str, runs: list[Named], command: CommandKey | None) -> list[Named]:
     """Return the runs of a command, else of the newest, where the word is a stack's bare name."""
-    if any(run.stack != word for run in runs):
+    if any(run["stack"] != word for run in runs):
         return runs
-    command = command or max(runs, key=attrgetter("started_at")).command
-    return [run for run in runs if run.command == command]
+    command = command or max(runs, key=itemgetter("started_at"))["command"]
+    return [run for run in runs if run["command"] == command]
 
 
 def _runs_of(store: Store, word: str, runs: list[Named], command: CommandKey | None) -> Runs:
     """Return the runs that a word means; a bare name means resumed rounds too."""
     found = _read(store, _of_one_command(word, runs, command))
-    if any(run.stack != word for run in runs):
+    if any(run["stack"] != word for run in runs):
         return found
     return with_resumed(store, found, store.sessions({one.session for one in found}))
 
