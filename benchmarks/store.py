@@ -30,10 +30,10 @@ from accel_bench.machine.info import Device
 from accel_bench.result import RankResult, Result, Sample, Status, Window
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import Scenario, Stack
-from accel_bench.store.checksums import with_checksum
 from accel_bench.store.database import SessionRecord, Store, open_store
 from accel_bench.store.queries import condition_of, group_runs
 from accel_bench.store.records import RunRecord, run_record
+from accel_bench.store.rows import with_checksum
 from accel_bench.store.schema import DOCUMENTS, RUNS, SAMPLES
 from accel_bench.store.selection import select_pairs
 from accel_bench.store.sqlite import FILE_NAME

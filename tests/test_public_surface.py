@@ -112,34 +112,6 @@ def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
         _ = accel_bench.Nothing
 
 
-@pytest.mark.parametrize(
-    ("owner", "old", "new"),
-    [
-        (accel_bench, "forget_compilation", "reset_compiler"),
-        (accel_bench.RankResult(rank=0, status=accel_bench.Status.OK), "realised", "effective"),
-        (accel_bench.Window(started=0, ended=1), "disturbances", "instabilities"),
-    ],
-)
-def test_a_former_name_is_answered_with_the_one_of_today(owner: object, old: str, new: str) -> None:
-    with pytest.raises(AttributeError, match=rf"'?{old}'?.* is called '{new}' now"):
-        getattr(owner, old)
-    assert getattr(owner, new) is not None
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import accel_bench.micro",
-        "import accel_bench.micro.cell",
-        "from accel_bench.micro import Benchmark",
-        "from accel_bench import micro",
-    ],
-)
-def test_a_former_module_is_answered_with_the_one_of_today(program: str) -> None:
-    with pytest.raises(ImportError, match=r"accel_bench\.micro is called 'accel_bench_op' now"):
-        exec(program)  # noqa: S102 - a program of ours, as its author wrote it
-
-
 def test_importing_the_package_costs_nothing() -> None:
     program = "import sys; before = set(sys.modules); import accel_bench; " + (
         "print(sorted(name.partition('.')[0] for name in set(sys.modules) - before))"

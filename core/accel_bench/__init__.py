@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from accel_bench.flops.workload import Attention as Attention
     from accel_bench.flops.workload import Matmul as Matmul
     from accel_bench.flops.workload import Workload as Workload
-    from accel_bench.interchange.formats import Format as Format
-    from accel_bench.interchange.rows import ImportedRow as ImportedRow
-    from accel_bench.interchange.rows import SourceFile as SourceFile
+    from accel_bench.interchange import Format as Format
+    from accel_bench.interchange import ImportedRow as ImportedRow
+    from accel_bench.interchange import SourceFile as SourceFile
     from accel_bench.job import Job as Job
     from accel_bench.launcher import Allocation as Allocation
     from accel_bench.launcher import Observer as Observer
@@ -136,8 +136,7 @@ _HOMES = {
     "accel_bench.documents.redaction": ("Redactor",),
     "accel_bench.engine": ("Batch", "Engine", "Loss", "Stopwatch", "TokenCounts"),
     "accel_bench.flops.workload": ("Attention", "Matmul", "Workload"),
-    "accel_bench.interchange.formats": ("Format",),
-    "accel_bench.interchange.rows": ("ImportedRow", "SourceFile"),
+    "accel_bench.interchange": ("Format", "ImportedRow", "SourceFile"),
     "accel_bench.job": ("Job",),
     "accel_bench.launcher": ("Allocation", "Observer", "RankProcess"),
     "accel_bench.local_process": ("LocalProcess", "NodePlace", "rank_environment"),
@@ -175,23 +174,6 @@ _HOMES = {
 __all__ = list(sorted(["nvml", *chain.from_iterable(_HOMES.values())]))
 """All public names."""
 
-_RENAMED = {"forget_compilation": "reset_compiler", "micro": "accel_bench_op"}
-"""Former public names."""
-
-
-class _FormerModules:
-    """The last to be asked for a module: names the new one of a former `accel_bench.NAME`."""
-
-    @staticmethod
-    def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
-        """Raise ImportError for a former name."""
-        package, _, module = name.partition(".")
-        if package == __name__ and module in _RENAMED:
-            raise ImportError(f"{name} is called {_RENAMED[module]!r} now", name=name)
-
-
-sys.meta_path.append(_FormerModules)
-
 
 def __getattr__(name: str) -> Any:
     """Return a public name from the module that holds it, imported on first use."""
@@ -200,8 +182,7 @@ def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)
-    now = f"; it is called {_RENAMED[name]!r} now" if name in _RENAMED else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{now}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

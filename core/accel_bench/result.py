@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -52,8 +52,6 @@ class Status(str, Enum):
 
 class Sample(Frozen):
     """One optimizer step of one rank; it counts what `TokenCounts` does, on this rank."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"samples": "sequences"}
 
     step: int
     """Step number from 0, warm-up included."""
@@ -155,8 +153,6 @@ class Metric(Frozen):
 
 class Window(Frozen):
     """The measured window of one rank, as metrics plugins and the store see it."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"disturbances": "instabilities"}
 
     started: float
     """time.monotonic() after the last warm-up step, in seconds."""
@@ -466,8 +462,6 @@ class Node(Frozen):
 class RankResult(Frozen):
     """What one rank writes as `rank<N>.json`."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"realised": "effective"}
-
     schema_version: int = SCHEMA_VERSION
 
     rank: int
@@ -578,8 +572,6 @@ class Provenance(Frozen):
 
 class Result(Frozen):
     """One attempt of one run: the row that is stored, and that nothing overwrites."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"sitting": "session"}
 
     schema_version: int = Field(SCHEMA_VERSION, ge=0, lt=2**31)
 

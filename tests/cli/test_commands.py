@@ -32,7 +32,7 @@ from accel_bench.cli.main import app
 from accel_bench.cli.output import AnyFormat
 from accel_bench.documents.load_toml import load_toml
 from accel_bench.documents.presets import presets_root
-from accel_bench.documents.variables import RESULTS
+from accel_bench.documents.program import RESULTS
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.caches import VARIABLE
 

@@ -18,9 +18,9 @@ from store.store_factory import make_rank, make_result, make_session
 from accel_bench.analysis.tables.listing import flat_run
 from accel_bench.errors import StoreError, UnreadableResultError
 from accel_bench.store import records
-from accel_bench.store.checksums import content_checksum, with_checksum
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
+from accel_bench.store.rows import content_checksum, with_checksum
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES, RUNS
 
 DEEP = "[" * 1000 + "]" * 1000
@@ -109,9 +109,9 @@ def test_a_row_that_cannot_be_read_is_named_and_the_other_is_read(
 ) -> None:
     forge(folder, payload)
     with open_store(folder, write=False) as store:
-        assert [row["run_id"] for row in list_runs(store).rows] == ["run-0", "run-1"]
+        assert [row["run_id"] for row in list_runs(store)] == ["run-0", "run-1"]
         assert [flat_run(result)["run_id"] for result in store.results()] == ["run-1"]
-        assert store.unreadable() == ["run-0"]
+        assert [name for name, run in store.each() if run is None] == ["run-0"]
         with pytest.raises(StoreError, match="run-0"):
             store.find("run-0")
 
@@ -121,7 +121,7 @@ def test_a_column_may_hold_anything(folder: Path, column: str) -> None:
     forge(folder, **{column: DEEP})
     with open_store(folder, write=False) as store:
         assert {row.run_id for row in store.rows()} == {"run-0", "run-1"}
-        assert len(list_runs(store).rows) == 2
+        assert len(list_runs(store)) == 2
 
 
 @pytest.mark.parametrize("place", ["reasons", pytest.param("documents", marks=pytest.mark.release)])
@@ -175,7 +175,7 @@ def test_a_value_that_could_not_be_read_again_is_not_stored(folder: Path, reason
             UnreadableResultError, match=r"'run-2'.*ranks\.0\.evidence\.lora\.shown"
         ):
             store.add(make_result("run-2", ranks=(rank,)))
-        assert not store.unreadable()
+        assert all(run for _, run in store.each())
         assert [*store.present(["run-2"])] == []
 
 

@@ -16,11 +16,11 @@ from store.store_factory import make_result, make_session
 from store.test_queries import CONDITIONS, RESULTS, fill
 from typer.testing import CliRunner
 
+from accel_bench.cli.audit import audit_store
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
 from accel_bench.store import database, postgresql, schema
-from accel_bench.store.audit import audit_store
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
 from accel_bench.store.queries import condition_of, group_runs
@@ -97,7 +97,7 @@ def test_it_answers_as_sqlite_does(address: str, tmp_path: Path) -> None:
             # A server does not count rows, so its runs have no numbers.
             listed = [
                 [{key: one for key, one in row.items() if key != "number"} for row in rows]
-                for rows in (list_runs(store).rows, list_runs(store, newest=2).rows)
+                for rows in (list_runs(store), list_runs(store, newest=2))
             ]
             documents = [*listed, store.sessions(), pairs]
             answers.append([chosen, groups, *documents, audit_store(store), store.results()])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from accel_bench.analysis.compare import ExperimentComparison, compare_stored
 from accel_bench.api.frame import to_frame
+from accel_bench.documents.program import DEFAULT_RESULTS, RESULTS
 from accel_bench.documents.redaction import Redactor
-from accel_bench.documents.variables import DEFAULT_RESULTS, RESULTS
 from accel_bench.result import Result
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store import database

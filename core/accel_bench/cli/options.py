@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_h
 import typer
 
 from accel_bench.cli.output import AnyFormat
-from accel_bench.documents.variables import DEFAULT_RESULTS, RESULTS
+from accel_bench.documents.program import DEFAULT_RESULTS, RESULTS
 from accel_bench.errors import ScenarioError
 
 if TYPE_CHECKING:

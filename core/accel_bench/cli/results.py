@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -41,7 +40,7 @@ app = typer.Typer(help="Results that were stored.")
 
 def _formats() -> list[str]:
     """Return the names of formats: ours, then those that are installed."""
-    from accel_bench.interchange.formats import format_names
+    from accel_bench.interchange import format_names
 
     return [*OWN_FORMATS, *format_names()]
 
@@ -70,8 +69,7 @@ class ListOptions:
 def list_results(asked: ListOptions) -> None:
     """List all runs, a row each.
 
-    A row that was damaged on the disk is shown as `corrupt`. Of more than 1,000 such rows a table
-    has the first 1,000 and the number of the others.
+    A row that was damaged on the disk is shown as `corrupt`.
 
     What a kill of the program has cut off is `unfinished`, and has no columns to choose it by.
 
@@ -83,7 +81,7 @@ def list_results(asked: ListOptions) -> None:
     """
     from accel_bench.report.views.results import groups_report, listing_report
     from accel_bench.runner.unfinished import open_results, unfinished_attempts
-    from accel_bench.store.listing import MOST_CORRUPT, list_runs
+    from accel_bench.store.listing import list_runs
     from accel_bench.store.queries import condition_of, field_of, group_runs
 
     tag = asked.tag
@@ -96,11 +94,9 @@ def list_results(asked: ListOptions) -> None:
             print_report(groups_report(group_runs(store, names, conditions)), asked.output)
             return
         cut_off = () if conditions or asked.newest else unfinished_attempts(store.folder)
-        whole = tag is not None or asked.output in ("json", "csv")
-        most = math.inf if whole else MOST_CORRUPT
-        rows, left_out = list_runs(store, cut_off, conditions, asked.newest, most)
+        rows = list_runs(store, cut_off, conditions, asked.newest)
     rows = [row for row in rows if tag is None or fnmatchcase(str(row["tag"] or ""), tag)]
-    print_report(listing_report(rows, left_out), asked.output)
+    print_report(listing_report(rows), asked.output)
 
 
 def _without_damaged(
@@ -245,7 +241,7 @@ def _intact(
 def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
     """Write runs to a file or to the terminal."""
     from accel_bench.documents.files import write_atomically
-    from accel_bench.store.parquet import write_parquet
+    from accel_bench.report.export import write_parquet
 
     if output is None:
         for piece in _pieces(found, form, None):
@@ -259,16 +255,16 @@ def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
 def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
     """Yield the text of an export, run by run, so that few are in memory; what has to wait lies in
     the folder."""
-    from accel_bench.interchange import formats
+    from accel_bench import interchange
+    from accel_bench.report.export import export_lines
     from accel_bench.report.formats import render_list
-    from accel_bench.report.views.results import export_lines
 
     if form == "json":
         yield from render_list(found)
     elif form == "csv":
         yield from export_lines(found, folder)
     else:
-        yield from formats.export_lines(found, form)
+        yield from interchange.export_lines(found, form)
 
 
 @app.command("why")

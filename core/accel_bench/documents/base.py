@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -15,9 +14,6 @@ PositiveInt: TypeAlias = Annotated[int, Field(gt=0)]
 class Frozen(BaseModel):
     """Base of a model that cannot be changed and refuses unknown keys."""
 
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Former names of fields, for a hint where one is still used."""
-
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
@@ -27,14 +23,6 @@ class Frozen(BaseModel):
         # A validator is built at its first use: a worker needs few of them.
         defer_build=True,
     )
-
-    if not TYPE_CHECKING:  # For a type checker every attribute would exist.
-
-        def __getattr__(self, name: str) -> Any:
-            """Name the field that has taken the place of a former one."""
-            if new := type(self).renamed.get(name):
-                raise AttributeError(f"{type(self).__name__}.{name} is called {new!r} now")
-            return super().__getattr__(name)
 
 
 class Described(Frozen):

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
 from accel_bench.documents.canonical import MAXIMUM_NUMBER
-from accel_bench.documents.document import (
-    MAXIMUM_DEPTH,
-    MAXIMUM_DIGITS,
-    Document,
-    Location,
-    kind,
-    place,
-)
 from accel_bench.documents.files import read_text
-from accel_bench.documents.load_json import load_json
-from accel_bench.documents.load_toml import load_toml
 from accel_bench.errors import ScenarioError
-
-__all__ = ["SUFFIXES", "Document", "Location", "load_file", "load_yaml", "parse_value"]
 
 MAXIMUM_BYTES = 256 * 1024
 """A scenario is written by a person; nothing that large is one."""
+
+MAXIMUM_DEPTH = 32
+"""Levels of nesting."""
+
+MAXIMUM_DIGITS = 30
+"""Digits of an integer."""
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 """Endings of the files that can be read."""
@@ -33,11 +29,78 @@ SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_A_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)")
+_PAIR = re.compile(r"\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w")
 _WORDS = {
     **dict.fromkeys(("true", "True"), True),
     **dict.fromkeys(("false", "False"), False),
     **dict.fromkeys(("null", "~", ""), None),
 }
+
+
+Location = tuple[str | int, ...]
+"""Path of a value: keys of mappings, indexes of lists."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file, with the line and column of every value."""
+
+    source: str
+    """The file's name, or what else the text came from."""
+
+    data: dict[str, Any]
+    """Mappings, lists, strings, numbers, booleans and None."""
+
+    marks: dict[Location, tuple[int, int]] = field(default_factory=dict)
+    """Line and column, from 1, of each key or list item."""
+
+    def where(self, location: Location) -> str:
+        """Return `file:line:column` of a value, or of the nearest enclosing one that is known."""
+        for length in range(len(location), 0, -1):
+            if mark := self.marks.get(tuple(location[:length])):
+                return f"{self.source}:{mark[0]}:{mark[1]}"
+        return self.source
+
+
+def place(text: str, position: int) -> tuple[int, int]:
+    """Return the line and column, from 1, of a position in a text."""
+    return text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
+
+
+def kind(value: Any) -> str:
+    """Return the type of a value in words for a message."""
+    return {"list": "a list", "str": "text", "NoneType": "nothing"}.get(
+        type(value).__name__, f"a {type(value).__name__}"
+    )
+
+
+def check_plain(document: Document, value: Any, location: Location) -> None:
+    """Refuse what TOML or JSON has and a scenario does not: dates, infinity, many digits or levels.
+
+    Raises ScenarioError with the place.
+    """
+    problem = None
+    if len(location) > MAXIMUM_DEPTH:
+        problem = f"nested deeper than {MAXIMUM_DEPTH} levels"
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_plain(document, key, (*location, key))
+            check_plain(document, item, (*location, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            check_plain(document, item, (*location, index))
+    elif not isinstance(value, str | int | float | None):
+        problem = f"{kind(value)} is not a value of a scenario"
+    elif isinstance(value, float) and not abs(value) < MAXIMUM_NUMBER:
+        problem = f"{value} is not a number that can be worked with"
+    elif isinstance(value, int) and abs(value) >= 10**MAXIMUM_DIGITS:
+        problem = f"an integer of more than {MAXIMUM_DIGITS} digits"
+    elif isinstance(value, str) and "\0" in value:
+        problem = "holds a NUL character"
+    elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        problem = "holds half a character; write it whole, not as an escape"
+    if problem:
+        raise ScenarioError(f"{document.where(location)}: {problem}")
 
 
 def load_file(path: Path) -> Document:
@@ -51,6 +114,8 @@ def load_file(path: Path) -> Document:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ScenarioError(f"{path}:{line}:1: holds a NUL character; save it as UTF-8 text")
+    from accel_bench.documents.load_toml import load_toml
+
     parse = {".toml": load_toml, ".json": load_json}.get(path.suffix, load_yaml)
     return parse(text, str(path))
 
@@ -64,6 +129,34 @@ def load_yaml(text: str, source: str) -> Document:
     if not isinstance(data, dict):
         raise ScenarioError(f"{source}:1:1: expected keys and values, found {kind(data)}")
     return Document(source, data, marks)
+
+
+def load_json(text: str, source: str) -> Document:
+    """Parse JSON; the standard library gives no places, so the text is read as YAML for these."""
+    try:
+        data = json.loads(text if text.strip() else "{}", parse_int=_integer)
+    except json.JSONDecodeError as error:
+        raise ScenarioError(
+            f"{source}:{error.lineno}:{error.colno}: {error.msg}; JSON has texts in double quotes, "
+            "no comma behind the last item, and no comments"
+        ) from error
+    except RecursionError as error:
+        raise ScenarioError(f"{source}: nested too deeply") from error
+    if not isinstance(data, dict):
+        raise ScenarioError(f"{source}:1:1: expected keys and values, found {kind(data)}")
+    document = Document(source, data, load_yaml(_as_yaml(text), source).marks)
+    check_plain(document, data, ())
+    return document
+
+
+def _integer(digits: str) -> int:
+    # So many are refused with their place; int() itself refuses thousands without one.
+    return int(digits[: MAXIMUM_DIGITS + 2])
+
+
+def _as_yaml(text: str) -> str:
+    """Return valid JSON as YAML has it: no tabs, and no character as two escapes."""
+    return _PAIR.sub(lambda found: str(json.loads(f'"{found[0]}"')), text.replace("\t", " "))
 
 
 def parse_value(text: str, source: str) -> Any:

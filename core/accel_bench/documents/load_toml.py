@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from accel_bench.documents.document import (
+from accel_bench.documents.load import (
     MAXIMUM_DEPTH,
     Document,
     Location,

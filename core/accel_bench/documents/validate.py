@@ -58,10 +58,8 @@ def _line(
     location = _location(problem["loc"], data)
     key = ".".join(str(part) for part in location)
     if problem["type"] == "extra_forbidden":
-        here, name = _model_at(model, location[:-1]), str(location[-1])
-        new = getattr(here, "renamed", {}).get(name)
-        hint = f"; did you mean {new!r}?" if new else did_you_mean(name, here.model_fields)
-        text = f"unknown key {key!r}{hint}"
+        known = known_keys(model, location[:-1])
+        text = f"unknown key {key!r}{did_you_mean(str(location[-1]), known)}"
     elif problem["type"] == "value_error":
         raised = problem["ctx"]["error"]
         text = f"{key}: {raised}" if key else str(raised)
@@ -94,15 +92,10 @@ def _is_internal(part: str | int) -> bool:
 
 def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
     """Return the names of the fields of the model at a path, or of the nearest enclosing one."""
-    return list(_model_at(model, location).model_fields)
-
-
-def _model_at(model: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel]:
-    """Return the model at a path, or the nearest enclosing one."""
     here = model
     for part in location:
         field = here.model_fields.get(str(part))
         annotation = field and field.annotation
         inner = [annotation, *get_args(annotation)]
         here = next((kind for kind in inner if hasattr(kind, "model_fields")), here)
-    return here
+    return list(here.model_fields)

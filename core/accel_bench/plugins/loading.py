@@ -18,7 +18,7 @@ from importlib import metadata
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
-from accel_bench.documents.variables import seconds_from
+from accel_bench.documents.program import seconds_from
 from accel_bench.errors import PluginError
 from accel_bench.machine import clock  # noqa: F401 - taken before a plugin is imported
 from accel_bench.machine.scheduling import restored_scheduling

@@ -12,7 +12,7 @@ from types import FrameType
 
 from pydantic import ValidationError
 
-from accel_bench.documents.variables import seconds_from
+from accel_bench.documents.program import seconds_from
 from accel_bench.job import Job
 from accel_bench.launcher import INTERRUPTIONS, RankProcess
 from accel_bench.machine.clock import monotonic

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accel_bench.documents.document import MAXIMUM_DEPTH
-from accel_bench.documents.load import Document, Location, load_file
+from accel_bench.documents.load import MAXIMUM_DEPTH, Document, Location, load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean

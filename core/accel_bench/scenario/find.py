@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from accel_bench.documents.document import Document, check_plain
-from accel_bench.documents.load import SUFFIXES
+from accel_bench.documents.load import SUFFIXES, Document, check_plain
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.scenario.draft import Draft, make_draft, read_draft

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.documents.document import kind
+from accel_bench.documents.load import kind
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 from accel_bench.scenario.draft import Draft

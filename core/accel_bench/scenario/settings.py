@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -227,8 +226,6 @@ class Inference(Described):
 
 class Measure(Described):
     """How a run is measured."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"repeats": "rounds"}
 
     warmup: Annotated[int, Field(ge=1, le=MAXIMUM_SAMPLES)] | Literal["auto"] = "auto"
     """Steps before the window; `auto` looks for a plateau in round 1 and freezes the largest count.

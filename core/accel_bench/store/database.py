@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import (
     URL,
@@ -22,12 +22,10 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.exc import DBAPIError
 
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench.store import sqlite
-from accel_bench.store.checksums import Columns
 from accel_bench.store.opening import Opened, opened_database
 from accel_bench.store.postgresql import ConnectionLostError
 from accel_bench.store.records import (
@@ -39,7 +37,7 @@ from accel_bench.store.records import (
     run_record,
     unreadable,
 )
-from accel_bench.store.rows import Row, chronological_key, text_of, to_row
+from accel_bench.store.rows import Columns, Row, chronological_key, text_of, to_row
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
     EXPERIMENTS,
@@ -50,7 +48,6 @@ from accel_bench.store.schema import (
     SESSIONS,
     SHOWN_LETTERS,
     reading,
-    reading_ids,
     within_limits,
 )
 from accel_bench.store.sessions import SessionRecord, session_columns, to_session
@@ -74,13 +71,6 @@ IDS_AT_ONCE = 500
 """Ids of one query."""
 
 
-ROWS_SALVAGED_AT_ONCE = 64
-"""Runs that are read together from a database with a damaged page."""
-
-
-RowT = TypeVar("RowT")
-
-
 class Store:
     """An open results folder, from `open_store`. Methods raise StoreError."""
 
@@ -93,7 +83,7 @@ class Store:
         self._engine = opened.engine
         self._writing = sqlite.writing(opened.engine)
         self.on_sqlite = opened.engine.dialect.name == "sqlite"
-        self._reading, self._reading_ids = reading(self.on_sqlite), reading_ids(self.on_sqlite)
+        self._reading = reading(self.on_sqlite)
 
     @property
     def url(self) -> URL:
@@ -107,7 +97,8 @@ class Store:
         columns = session_columns(session)
         self._write(
             lambda connection: self._add_session(connection, session.id, columns),
-            lambda connection: self._is_stored(connection, SESSIONS.c.id, columns),
+            SESSIONS.c.id,
+            columns,
         )
 
     def add(self, result: Result) -> Result:
@@ -118,28 +109,22 @@ class Store:
         """
         stored = redact_result(result)
         record = run_record(stored)
-        self._write(
-            lambda connection: self._add(connection, record),
-            lambda connection: self._is_stored(connection, RUNS.c.run_id, record.columns),
-        )
+        self._write(lambda connection: self._add(connection, record), RUNS.c.run_id, record.columns)
         return stored
 
     def _write(
-        self, write: Callable[[Connection], None], is_written: Callable[[Connection], bool]
+        self, write: Callable[[Connection], None], key: Column[str], columns: Columns
     ) -> None:
-        """Write in one transaction; once more where the server was lost in the middle of it, unless
-        it has committed it."""
+        """Write a row in one transaction; once more where the server was lost in the middle of it,
+        unless it has committed it."""
+        same = key == columns[key.name], key.table.c.checksum == columns["checksum"]
         try:
             with self.changing() as connection:
                 write(connection)
         except ConnectionLostError:
             with self.changing() as connection:
-                if not is_written(connection):
+                if connection.scalar(select(key).where(*same)) is None:
                     write(connection)
-
-    def _is_stored(self, connection: Connection, key: Column[str], columns: Columns) -> bool:
-        same = key.table.c.checksum == columns["checksum"]
-        return connection.scalar(select(key).where(key == columns[key.name], same)) is not None
 
     def add_together(self, records: Iterable[SessionRecord | Result], tag: str = "") -> None:
         """Store sessions and results in one transaction: all of them, or none.
@@ -206,15 +191,8 @@ class Store:
     def with_ids(self, run_ids: Sequence[str]) -> list[Result]:
         """Return the intact results with these ids; of each part of ids in the order of
         `results`."""
-        return [result for part in in_parts(run_ids) for result in self._with_ids(part)]
-
-    def _with_ids(self, run_ids: Sequence[str]) -> list[Result]:
-        try:
-            # One statement for all calls: building it anew takes as long as a row.
-            found = list(self.fetch(self._reading_ids, ROWS_AT_ONCE, run_ids=list(run_ids)))
-        except sqlite.BrokenDatabaseError:
-            return self.results(RUNS.c.run_id.in_(run_ids))
-        return [result for columns in found if (result := readable(columns)) is not None]
+        parts = (self.results(RUNS.c.run_id.in_(part)) for part in in_parts(run_ids))
+        return [result for part in parts for result in part]
 
     def each(self, *conditions: ColumnElement[bool]) -> Iterator[tuple[str, Result | None]]:
         """Yield id and result of each run in the same order; None for one that cannot be read."""
@@ -233,30 +211,16 @@ class Store:
 
         `conditions` on columns of `schema.RUNS` choose some of them, `newest` so many at most.
         """
-        return list(self.each_row(to_row, *conditions, newest=newest))
-
-    def each_row(
-        self,
-        shown: Callable[[Mapping[str, Any]], RowT],
-        *conditions: ColumnElement[bool],
-        newest: int | None = None,
-    ) -> Iterator[RowT]:
-        """Yield what `shown` makes of the columns of each run of `rows`, one by one; all are read
-        first, from the newest on, if there is a `newest`."""
         if newest is None:
-            return map(shown, self._runs(*conditions))
+            return list(map(to_row, self._runs(*conditions)))
         last = [column.desc() for column in CHRONOLOGICAL]
         query = self._reading.where(*conditions).order_by(*last).limit(newest)
-        return reversed([shown(columns) for columns in self.fetch(query, ROWS_AT_ONCE)])
+        return [*map(to_row, self.fetch(query, ROWS_AT_ONCE))][::-1]
 
     def count(self) -> int:
         """Return the number of runs."""
         (found,) = self.fetch(select(func.count().label("runs")).select_from(RUNS))
         return int(found["runs"])
-
-    def unreadable(self) -> list[str]:
-        """Return the ids of runs that are corrupt, or that this version cannot read."""
-        return [to_row(found).run_id for found in self._runs() if readable(found) is None]
 
     def named_by(self, word: str) -> list[ColumnElement[bool]]:
         """Return conditions on runs that a word names, to be tried in this order.
@@ -326,47 +290,26 @@ class Store:
             yield from sorted(found, key=lambda columns: [text_of(columns[name]) for name in first])
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Mapping[str, Any]]:
-        """Read part by part where a damaged page stops a query; what cannot be read is empty.
+        """Read run by run where a damaged page stops a query; what cannot be read is empty.
 
         The ids come from the primary key's index, which lies on pages of its own.
         """
         ids = dict.fromkeys(found["run_id"] for found in self.fetch(select(RUNS.c.run_id)))
-        for part in in_parts(list(ids), ROWS_SALVAGED_AT_ONCE):
-            yield from self._salvage_part(part, conditions)
-
-    def _salvage_part(
-        self, ids: Sequence[str], conditions: Sequence[ColumnElement[bool]]
-    ) -> Iterator[Mapping[str, Any]]:
-        """Read runs together, or in two halves where that cannot be."""
-        try:
-            yield from list(self.fetch(self._reading.where(RUNS.c.run_id.in_(ids), *conditions)))
-        except sqlite.BrokenDatabaseError:
-            if len(ids) == 1:
-                yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": ids[0]}
-                return
-            for half in in_parts(ids, -(-len(ids) // 2)):
-                yield from self._salvage_part(half, conditions)
+        for run_id in ids:
+            query = self._reading.where(RUNS.c.run_id == run_id, *conditions)
+            try:
+                yield from list(self.fetch(query))
+            except sqlite.BrokenDatabaseError:
+                yield {**dict.fromkeys(RUNS.columns.keys(), ""), "run_id": run_id}
 
     def fetch(
-        self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS, **parameters: Any
+        self, query: Select[Any], at_once: int = ROWS_OF_COLUMNS
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the rows of a query on tables of `schema`, fetching so many at once."""
         with self._faults(), self._connect(self._engine) as connection:
             reading = connection.execution_options(yield_per=at_once)
-
-            def rows() -> Iterable[Any]:
-                return reading.execute(query, parameters).mappings()
-
-            given = 0
-            try:
-                for row in rows():
-                    yield row
-                    given += 1
-            except DBAPIError as error:
-                if not sqlite.keeps_odd_bytes(connection, error):
-                    raise
-                # Within the same transaction the same rows come again.
-                yield from islice(rows(), given, None)
+            rows: Iterable[Any] = reading.execute(query).mappings()
+            yield from rows
 
     def unknown(self, prefix: str) -> StoreError:
         """Return the error for an unknown id, with the nearest ids or the newest."""

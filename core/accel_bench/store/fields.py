@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from accel_bench.analysis.checks.audit import audit, marked_degraded
+from accel_bench.analysis.checks.audit import Broken, audit, marked_degraded
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.metrics.utilization import peak_flops_of, utilization
 from accel_bench.analysis.tables.listing import flat_metrics, flat_speed
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import RankResult, Result
-from accel_bench.scenario.layers import dotted
+from accel_bench.scenario.layers import dotted, look_up, set_path
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.schema import (
     COLUMN_OF,
     DERIVED,
+    FORMAT,
     IMPORTED,
     MAXIMUM_COLUMN_BYTES,
     ORIGIN,
     SECTIONS,
-    SETTINGS,
     DerivedColumn,
 )
 
@@ -45,11 +45,23 @@ def derived_columns(result: Result) -> dict[str, Any]:
     An imported one has the status `imported` there, so that no condition on a status and no figure
     of a group mixes it with what was measured; its figures are `metrics` alone.
     """
-    if result.imported:
-        return _imported_columns(result)
-    broken = audit(result)
+    broken = [] if result.imported else audit(result)
+    sources = _stated(result) if result.imported else _measured(result, broken)
+    stated = {one.name: one.value for one in result.metrics}
+    return {
+        **{one.column: _fitting(one, _read(sources, one.path)) for one in DERIVED},
+        "broken": canonical_json([[one.invariant, one.figures] for one in broken]),
+        "throughput": _throughput(result),
+        "options": _mapping(_options_of(result)),
+        "metrics": _mapping(stated if result.imported else flat_metrics(result)),
+        "figures_version": FIGURES_VERSION,
+    }
+
+
+def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
+    """Return where the columns of a run are read, by the first part of their paths."""
     audited = marked_degraded(result, broken)
-    sources = {
+    return {
         "result": result,
         "audited": audited,
         "scenario": result.experiment.scenario,
@@ -57,39 +69,22 @@ def derived_columns(result: Result) -> dict[str, Any]:
         "machine": result.machine,
         "derived": {**_figures(result), "reasons": "; ".join(audited.reasons)},
     }
+
+
+def _stated(result: Result) -> dict[str, Any]:
+    """Return the same of an imported run: settings that its file states, and its reasons."""
+    scenario: dict[str, Any] = {}
+    settings = result.experiment.scenario.model_dump(mode="json")
+    for key in result.provenance.stated:
+        set_path(scenario, key.split("."), look_up(settings, key)[1])
+    device = result.provenance.machine or None
     return {
-        **{one.column: _fitting(one, _read(sources, one.path)) for one in DERIVED},
-        "broken": canonical_json([[one.invariant, one.figures] for one in broken]),
-        "throughput": _throughput(result),
-        "options": _mapping(options_of(result) | _origin_of(result)),
-        "metrics": _mapping(flat_metrics(result)),
-        "figures_version": FIGURES_VERSION,
-    }
-
-
-def _origin_of(result: Result) -> dict[str, Any]:
-    """Return what a listing needs to mark a run that was not measured here."""
-    origin = result.provenance.origin
-    return {} if origin == "measured" else {ORIGIN: origin}
-
-
-def _imported_columns(result: Result) -> dict[str, Any]:
-    """Return the columns of an imported result: settings that its file states, and its reasons."""
-    sources = {"result": result, "scenario": result.experiment.scenario}
-    stated = {one for one in SETTINGS if one.name in result.provenance.stated}
-    found = {one.column: _fitting(one, _read(sources, one.path)) for one in stated}
-    options = {key: item for key, item in options_of(result).items() if _is_stated(key, result)}
-    return {
-        **{one.column: found.get(one.column) for one in DERIVED},
-        "audited_status": IMPORTED,
-        "reasons": _text("; ".join(result.reasons)),
-        "seconds": result.seconds or None,
-        "device": _text(result.provenance.machine) or None,
-        "broken": "[]",
-        "throughput": None,
-        "options": _mapping(options | {"provenance.format": result.provenance.format}),
-        "metrics": _mapping({one.name: one.value for one in result.metrics}),
-        "figures_version": FIGURES_VERSION,
+        "result": {"seconds": result.seconds or None},
+        "audited": {"status": IMPORTED},
+        "scenario": scenario,
+        "effective": None,
+        "machine": None,
+        "derived": {"reasons": "; ".join(result.reasons), "device": device},
     }
 
 
@@ -97,8 +92,9 @@ def _is_stated(key: str, result: Result) -> bool:
     return any(f"{key}.".startswith(f"{one}.") for one in result.provenance.stated)
 
 
-def options_of(result: Result) -> dict[str, Any]:
-    """Return settings that have no column of their own, options of plugins above all, by key."""
+def _options_of(result: Result) -> dict[str, Any]:
+    """Return settings that have no column of their own, options of plugins above all, by key; and
+    where a run comes from that was not measured here."""
     generates = result.experiment.scenario.generates
     sections = {*SECTIONS} - (set() if generates else {"inference"})
     scenario = result.experiment.scenario.model_dump(mode="json", include=sections)
@@ -109,6 +105,11 @@ def options_of(result: Result) -> dict[str, Any]:
         found["mode"] = result.experiment.scenario.mode
     for use in result.experiment.stack.uses:
         found |= dict(dotted({use.use: use.options}))
+    if result.imported:
+        found = {key: value for key, value in found.items() if _is_stated(key, result)}
+        found[FORMAT] = result.provenance.format
+    elif (origin := result.provenance.origin) != "measured":
+        found[ORIGIN] = origin  # a listing marks a run that was not measured here
     plain = str | int | float
     return {key: value for key, value in found.items() if isinstance(value, plain)}
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import ColumnElement, select
 
@@ -17,30 +15,16 @@ from accel_bench.documents.files import read_text
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
 from accel_bench.scenario.uses import TOKENS
-from accel_bench.store.checksums import intact
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.labels import labels_of
 from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names, stored_part
-from accel_bench.store.rows import Row, origin_of, problem_of, to_row
-from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, IMPORTED, RUNS, within_limits
-from accel_bench.store.selection import uncollected
+from accel_bench.store.rows import Row, intact, provenance_of
+from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, RUNS, within_limits
 
 IN_COLUMNS = attrgetter(*LIST_COLUMNS)
 
 MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
 """A job that is larger is not read."""
-
-MOST_CORRUPT = 1000
-"""Corrupt runs that a table for people has; programs get all."""
-
-
-class Listing(NamedTuple):
-    """Runs of a store as rows for a table."""
-
-    rows: list[Cells]
-
-    left_out: int
-    """Corrupt runs that have no row."""
 
 
 def list_runs(
@@ -48,40 +32,27 @@ def list_runs(
     cut_off: Iterable[Path] = (),
     conditions: Sequence[ColumnElement[bool]] = (),
     newest: int | None = None,
-    most_corrupt: float = math.inf,
-) -> Listing:
+) -> list[Cells]:
     """Return a row of LIST_COLUMNS for each run, corrupt ones included. Raises StoreError.
 
-    `conditions` choose some of them, `newest` so many at most. Of corrupt runs beyond
-    `most_corrupt` only the number is returned. `cut_off` are folders of attempts
-    that have no result, as a kill of the program leaves them; those that are not stored follow as
-    `unfinished`. Where a run has tags or notes, all rows have a column for them, and in a results
-    folder one for the number by which a run can be named.
+    `conditions` choose some of them, `newest` so many at most. `cut_off` are folders of
+    attempts that have no result, as a kill of the program leaves them; those that are not stored
+    follow as `unfinished`. Where a run has tags or notes, all rows have a column for them, and in a
+    results folder one for the number by which a run can be named.
     """
-    numbers, corrupt = store.numbers(), count()
-
-    def shown(columns: Mapping[str, Any]) -> Cells | None:
-        problem = problem_of(columns)
-        if problem and next(corrupt) >= most_corrupt:
-            return None
-        return _cells(to_row(columns, problem), numbers)
-
-    with uncollected():
-        found = list(store.each_row(shown, *conditions, newest=newest))
-    listed = [row for row in found if row is not None]
-    left_out = len(found) - len(listed)
-    if max(map(len, listed), default=0) > len(LIST_COLUMNS) + bool(numbers):
-        names = names_of(listed)
-        listed = [{name: row.get(name) for name in names} for row in listed]
+    numbers = store.numbers()
+    listed = [_cells(row, numbers) for row in store.rows(*conditions, newest=newest)]
+    names = names_of(listed)
+    listed = [{name: row.get(name) for name in names} for row in listed]
     unfinished = list(map(_unfinished_run, cut_off))
     stored = set(store.present([str(row["run_id"]) for row in unfinished]))
     listed += [row for row in unfinished if row["run_id"] not in stored]
-    return Listing(_with_labels(listed, labels_of(store)), left_out)
+    return _with_labels(listed, labels_of(store))
 
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:
     """Return the rows with `tags` and `notes`, each where any row has some."""
-    for name, kind in (("tags", "tag"), ("notes", "note")) if labels else ():
+    for name, kind in LABEL_KINDS.items() if labels else ():
         given = {row["run_id"]: labels.get(row["run_id"], {}).get(kind, []) for row in rows}
         if any(given.values()):
             rows = [{**row, name: given[row["run_id"]]} for row in rows]
@@ -142,9 +113,7 @@ def _all_cells(row: Mapping[str, Any], labels: Mapping[str, Mapping[str, list[st
     metrics = json.loads(row["metrics"] or "{}")
     given = labels.get(row["run_id"], {})
     cells |= {name: given[kind] for name, kind in LABEL_KINDS.items() if kind in given}
-    origin = cells["provenance"] = origin_of(row)
-    if origin == IMPORTED:
-        cells["provenance"] = f"{IMPORTED} {options.get('provenance.format', '')}".rstrip()
+    cells["provenance"] = provenance_of(row)
     cells |= {key: value for key, value in options.items() if not key.startswith("provenance.")}
     return cells | {f"metrics.{name}": value for name, value in metrics.items()}
 

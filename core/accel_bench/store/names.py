@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import JSON, Column, ColumnElement, Float, Text, and_, case, cast, exists, func, or_
 
@@ -49,46 +49,24 @@ COMPUTED: dict[str, ColumnElement[Any]] = {
 LABEL_KINDS = {"tags": "tag", "notes": "note"}
 """What people give to runs."""
 
+TRUTHS = {"true": ("true", "1"), "false": ("false", "0")}
+"""Truth values as databases spell them, by how they are written."""
+
 _OPTION = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 
 
-class Field(Protocol):
-    """Something stored of each run that can be compared."""
+class Field:
+    """Something stored of each run that can be compared, such as a column."""
 
-    name: str
-    """Its full name."""
-
-    @property
-    def value(self) -> ColumnElement[Any]:
+    def __init__(self, name: str, kind: type, value: ColumnElement[Any]) -> None:
+        self.name = name
+        """Its full name."""
+        self.kind = kind
+        self.value = value
         """What a group has in common."""
-        ...
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
         """Return the comparison with a value as it is written. Raises StoreError."""
-        ...
-
-    def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that it is one of the values. Raises StoreError."""
-        ...
-
-    def is_known(self) -> ColumnElement[bool]:
-        """Return the condition that a run has a value."""
-        ...
-
-    def shown(self, value: Any) -> Any:
-        """Return the value of a group as people and programs read it."""
-        ...
-
-
-class ColumnField:
-    """A column."""
-
-    def __init__(self, name: str, kind: type, value: ColumnElement[Any]) -> None:
-        self.name, self.kind = name, kind
-        self.value: ColumnElement[Any] = value
-
-    def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Compare with a text, a number or a truth value, as the column has them."""
         if sign == "~":
             return _like(cast(self.value, Text), text)
         compared: ColumnElement[bool]
@@ -96,66 +74,57 @@ class ColumnField:
         return compared
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Compare with each of them."""
+        """Return the condition that it is one of the values. Raises StoreError."""
         return self.value.in_([_converted(self.name, self.kind, text) for text in texts])
 
     def is_known(self) -> ColumnElement[bool]:
-        """Return the condition that the column is not null."""
+        """Return the condition that a run has a value."""
         return self.value.is_not(None)
 
     def shown(self, value: Any) -> Any:
-        """Return the value as it is."""
+        """Return the value of a group as people and programs read it."""
         return value
 
 
-class JsonField:
+class JsonField(Field):
     """A setting or a metric without a column, in a JSON column."""
 
     def __init__(self, name: str, sound: ColumnElement[Any], key: str, sqlite: bool) -> None:
-        self.name = name
         path = f'$."{key}"'
         found = cast(sound, JSON)[key]
-        self._kind = func.json_type(sound, path) if sqlite else func.json_typeof(found)
-        self._text: ColumnElement[Any] = (
-            func.json_extract(sound, path) if sqlite else found.as_string()
-        )
-        truth = (self._kind == "true", "true"), (self._kind == "false", "false")
-        self.value: ColumnElement[Any] = case(*truth, else_=self._text) if sqlite else self._text
+        kind = func.json_type(sound, path) if sqlite else func.json_typeof(found)
+        value = func.json_extract(sound, path) if sqlite else found.as_string()
+        truth = (kind == "true", "true"), (kind == "false", "false")
+        super().__init__(name, str, case(*truth, else_=value) if sqlite else value)
+        self._text = cast(value, Text)
+        self._is_text = kind.in_(("text", "string"))
+        self._is_truth = kind.in_(("true", "false", "boolean"))
+        self._is_number = kind.in_(("integer", "real", "number"))
+        # PostgreSQL would not read a text as a number, and `and` does not keep it from trying.
+        self._number = case((self._is_number, cast(value, Float(53))))
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
         """Compare with a number where a number is written, and with a text elsewhere."""
         if sign == "~":
-            return _like(cast(self._text, Text), text)
-        if text in ("true", "false"):
-            answer = {"true": ("true", "1"), "false": ("false", "0")}[text]
-            is_truth = self._kind.in_(("true", "false", "boolean"))
-            return and_(is_truth, cast(self._text, Text).in_(answer))
+            return _like(self._text, text)
+        if sign == "=":
+            return self.among([text])
         number = _number(text)
         if number is None:
-            is_text = self._kind.in_(("text", "string"))
-            return and_(is_text, COMPARE[sign](cast(self._text, Text), text))
-        is_number = self._kind.in_(("integer", "real", "number"))
-        # PostgreSQL would not read a text as a number, and `and` does not keep it from trying.
-        value = case((is_number, cast(self._text, Float(53))))
-        return and_(is_number, COMPARE[sign](value, number))
+            return and_(self._is_text, COMPARE[sign](self._text, text))
+        return and_(self._is_number, COMPARE[sign](self._number, number))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
         """Compare with each of them, numbers as numbers."""
-        truths = [text for text in texts if text in ("true", "false")]
+        truths = [spelt for text in texts for spelt in TRUTHS.get(text, ())]
         numbers = [number for text in texts if (number := _number(text)) is not None]
-        others = [text for text in texts if text not in truths and _number(text) is None]
-        is_number = self._kind.in_(("integer", "real", "number"))
-        value = case((is_number, cast(self._text, Float(53))))
-        is_text = self._kind.in_(("text", "string"))
-        return or_(
-            and_(is_number, value.in_(numbers)),
-            and_(is_text, cast(self._text, Text).in_(others)),
-            *(self.compare("=", text) for text in dict.fromkeys(truths)),
+        others = [text for text in texts if text not in TRUTHS and _number(text) is None]
+        compared = (
+            (self._is_truth, self._text, truths),
+            (self._is_number, self._number, numbers),
+            (self._is_text, self._text, others),
         )
-
-    def is_known(self) -> ColumnElement[bool]:
-        """Return the condition that the key is there."""
-        return self._text.is_not(None)
+        return or_(*(and_(fits, own.in_(values)) for fits, own, values in compared if values))
 
     def shown(self, value: Any) -> Any:
         """Return a number as one, as every database has it."""
@@ -164,34 +133,24 @@ class JsonField:
         return value if number is None else int(number) if whole else number
 
 
-class LabelField:
+class LabelField(Field):
     """Tags or notes: a comparison holds for a run that has one of which it holds."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name, str, LABELS.c.text)
         self._own = and_(LABELS.c.run_id == RUNS.c.run_id, LABELS.c.kind == LABEL_KINDS[name])
-
-    @property
-    def value(self) -> ColumnElement[Any]:
-        """Refuse groups: a run may have several."""
-        raise StoreError(f"runs cannot be grouped by {self.name}, of which one may have several")
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
         """Compare with each of them."""
-        same = _like(LABELS.c.text, text) if sign == "~" else COMPARE[sign](LABELS.c.text, text)
-        return exists().where(self._own, same)
+        return exists().where(self._own, super().compare(sign, text))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
         """Compare each of them with each of the values."""
-        return exists().where(self._own, LABELS.c.text.in_(list(texts)))
+        return exists().where(self._own, super().among(texts))
 
     def is_known(self) -> ColumnElement[bool]:
         """Return the condition that there are any."""
         return exists().where(self._own)
-
-    def shown(self, value: Any) -> Any:
-        """Return the value as it is."""
-        return value
 
 
 def known_names() -> dict[str, type]:
@@ -216,7 +175,7 @@ def column_field(name: str) -> Field | None:
     if name in LABEL_KINDS:
         return LabelField(name)
     if name in COMPUTED:
-        return ColumnField(name, float, COMPUTED[name])
+        return Field(name, float, COMPUTED[name])
     name = ALIASES.get(name, name)
     kinds = {**known_names(), "audited_status": str}
     spelled = {column: full for full, column in COLUMN_OF.items()}
@@ -228,7 +187,7 @@ def column_field(name: str) -> Field | None:
         full = ends[0] if ends else None
     if full is None:
         return None
-    return ColumnField(full, kinds[full], RUNS.c[COLUMN_OF.get(full, full)])
+    return Field(full, kinds[full], RUNS.c[COLUMN_OF.get(full, full)])
 
 
 def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | None:

@@ -50,9 +50,7 @@ def opened_database(place: Path | str, write: bool, timeout_seconds: float) -> I
 def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Opened]:
     """Open a database of PostgreSQL."""
     address = postgresql.parse_address(place)
-    root = _resolved(address.folder)
-    if write:
-        _make_folder(root)
+    root = _results_folder(address.folder, write)
     engine = postgresql.connect(address, write=write, timeout_seconds=timeout_seconds)
     faults = partial(postgresql.named_faults, address.shown)
     try:
@@ -73,16 +71,25 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
 @contextmanager
 def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Opened]:
     """Open the database of a results folder."""
-    root = _resolved(folder)
+    root = _results_folder(folder, write)
     path = root / sqlite.FILE_NAME
-    if write:
-        _make_folder(root)
-    with sqlite.named_faults(path):
+    faults = partial(sqlite.named_faults, path)
+    with faults():
         if not write and not path.exists():
             raise NoResultsError(_no_results(root))
-    engine = _opened_or_set_aside(path, write, timeout_seconds)
+    engine = sqlite.connect(path, write=write, timeout_seconds=timeout_seconds)
     try:
-        faults = partial(sqlite.named_faults, path)
+        try:
+            with faults():
+                sqlite.check_file(path)
+                if not has_tables(engine, str(path)) and not write:
+                    raise NoResultsError(_no_results(root))
+                if write:
+                    sqlite.enable_wal(engine, timeout_seconds)
+                    make_tables(sqlite.writing(engine), str(path))
+        except sqlite.BrokenDatabaseError as error:
+            engine.dispose()
+            raise _left_or_set_aside(path, write, error) from error
         yield Opened(root, engine, str(path), partial(_bound, faults), Engine.connect)
     finally:
         engine.dispose()
@@ -101,65 +108,43 @@ def _bound(faults: Faults) -> Iterator[None]:
         ) from error
 
 
-def _resolved(folder: Path) -> Path:
-    """Follow links once, so that everything later stays inside what they lead to."""
+def _results_folder(folder: Path, write: bool) -> Path:
+    """Follow links once, so that everything later stays inside what they lead to; with `write`
+    make the folder. Raises StoreError with the reason."""
+    another = "choose another folder with --results"
     try:
         root = folder.resolve()
         str(root).encode()
     except UnicodeEncodeError as error:
         raise StoreError(
             f"{str(folder)!r} cannot be a results folder: its name is not UTF-8, as a database and "
-            "reports must write it; choose another folder with --results"
+            f"reports must write it; {another}"
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(f"{str(folder)!r} cannot be a results folder: {error}") from error
-    return root
-
-
-def _make_folder(root: Path) -> None:
-    """Make the results folder. Raises StoreError with the reason."""
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        if write:
+            root.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise StoreError(
-            f"{root} cannot be a results folder, since a file is in its place; "
-            "choose another folder with --results"
+            f"{root} cannot be a results folder, since a file is in its place; {another}"
         ) from error
     except OSError as error:
         raise StoreUnavailableError(
-            f"{root} cannot be made: {error.strerror}; choose another folder with --results"
+            f"{root} cannot be made: {error.strerror}; {another}"
         ) from error
+    return root
 
 
-def _opened_or_set_aside(path: Path, write: bool, timeout_seconds: float) -> Engine:
-    """Open a database; one that cannot be read is left as it is, or set aside with `write`."""
-    try:
-        return _open(path, write, timeout_seconds)
-    except sqlite.BrokenDatabaseError as error:
-        if not write:
-            do = "It is left as it is; `accel-bench run` sets it aside and starts a new one"
-            raise StoreError(f"{error}. {do}") from error
-        with sqlite.named_faults(path):
-            kept = sqlite.set_aside(path)
-        do = f"It is kept as {kept.name}; run again to start a new one"
-        raise StoreError(f"{error}. {do}") from error
-
-
-def _open(path: Path, write: bool, timeout_seconds: float) -> Engine:
-    """Open a database after all checks."""
-    engine = sqlite.connect(path, write=write, timeout_seconds=timeout_seconds)
-    try:
-        with sqlite.named_faults(path):
-            sqlite.check_file(path)
-            if not has_tables(engine, str(path)) and not write:
-                raise NoResultsError(_no_results(path.parent))
-            if write:
-                sqlite.enable_wal(engine, timeout_seconds)
-                make_tables(sqlite.writing(engine), str(path))
-    except BaseException:
-        engine.dispose()
-        raise
-    return engine
+def _left_or_set_aside(path: Path, write: bool, error: StoreError) -> StoreError:
+    """Return the error for a database that cannot be read, which is left as it is, or set aside
+    with `write`."""
+    if not write:
+        do = "It is left as it is; `accel-bench run` sets it aside and starts a new one"
+        return StoreError(f"{error}. {do}")
+    with sqlite.named_faults(path):
+        kept = sqlite.set_aside(path)
+    return StoreError(f"{error}. It is kept as {kept.name}; run again to start a new one")
 
 
 def _no_results(root: Path) -> str:
@@ -169,17 +154,10 @@ def _no_results(root: Path) -> str:
     )
 
 
-class Version(NamedTuple):
-    """What a database says of itself."""
-
-    schema_version: int
-    written_by: str
-
-
 def has_tables(engine: Engine, place: str) -> bool:
     """Return whether there are tables; refuse those of other programs and of other versions."""
     with engine.connect() as connection:
-        return _version(connection, place) is not None
+        return _has_tables(connection, place)
 
 
 def make_tables(writing: Engine, place: str) -> None:
@@ -190,7 +168,7 @@ def make_tables(writing: Engine, place: str) -> None:
     with writing.begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite has taken its lock
             connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
-        if _version(connection, place) is None:
+        if not _has_tables(connection, place):
             METADATA.create_all(connection)
             connection.execute(
                 insert(META), {"schema_version": STORE_VERSION, "written_by": __version__}
@@ -199,38 +177,37 @@ def make_tables(writing: Engine, place: str) -> None:
             sqlite.refuse_triggers(connection, place)
 
 
-def _version(connection: Connection, place: str) -> Version | None:
-    """Return what the database says of itself; None for an empty one. Raises StoreError."""
+def _has_tables(connection: Connection, place: str) -> bool:
     tables = inspect(connection).get_table_names()
     for view in {*METADATA.tables}.intersection(inspect(connection).get_view_names()):
         # A view computes what it returns: without end, if who made it wants that.
         raise sqlite.BrokenDatabaseError(f"{place} has a view in the place of its table {view}")
     if not tables:
-        return None
+        return False
     if META.name not in tables:
         raise StoreError(f"{place} is a database of another program; choose another results folder")
-    written_by = func.substr(META.c.written_by, 1, SHOWN_LETTERS).label("written_by")
+    written_by = func.substr(META.c.written_by, 1, SHOWN_LETTERS)
     rows = connection.execute(select(META.c.schema_version, written_by).distinct().limit(2)).all()
     if len(rows) > 1:
         raise sqlite.BrokenDatabaseError(f"{place} names several schema versions")
-    if not rows or not isinstance(rows[0].schema_version, int):
+    version, writer = rows[0] if rows else (None, None)
+    if not isinstance(version, int):
         raise sqlite.BrokenDatabaseError(f"{place} does not name its schema version")
-    found = Version(*rows[0])
-    if found.schema_version != STORE_VERSION:
-        raise StoreError(_refused(place, found))
-    return found
+    if version != STORE_VERSION:
+        raise StoreError(_refused(place, version, str(writer)))
+    return True
 
 
-def _refused(place: str, found: Version) -> str:
+def _refused(place: str, version: int, writer: str) -> str:
     do = (
-        f"Upgrade to {found.written_by} or newer"
-        if found.schema_version > STORE_VERSION
+        f"Upgrade to {writer} or newer"
+        if version > STORE_VERSION
         else "Export it with the accel-bench that wrote it (`accel-bench results export --output "
         "FILE`), and import the file into another results folder with this one (`accel-bench "
         "results import FILE`)"
     )
     return (
-        f"{place} has schema version {found.schema_version} and was written by accel-bench "
-        f"{found.written_by}; this is accel-bench {__version__}, which reads version "
+        f"{place} has schema version {version} and was written by accel-bench "
+        f"{writer}; this is accel-bench {__version__}, which reads version "
         f"{STORE_VERSION}. {do}; nothing was changed"
     )

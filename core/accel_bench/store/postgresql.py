@@ -11,15 +11,12 @@ from typing import NamedTuple
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 
+from accel_bench.documents.program import DEFAULT_RESULTS
 from accel_bench.documents.redaction import looks_secret
 from accel_bench.errors import StoreError, StoreUnavailableError
 
 DRIVER = "postgresql+psycopg"
 """The only driver; `postgresql://` means it too."""
-
-DEFAULT_FOLDER = "accel_bench_results"
-"""Folder in which runs leave their logs and files when the address names no `folder`."""
-
 
 RETRY_SECONDS = 0.5
 """Time between two attempts to reach a server that went away."""
@@ -64,7 +61,7 @@ def parse_address(place: str) -> Address:
         raise StoreError(
             f"--results {scheme}://... cannot be read; expected {DRIVER}://USER@HOST/DATABASE"
         ) from error
-    folder = url.query.get("folder", DEFAULT_FOLDER)
+    folder = url.query.get("folder", DEFAULT_RESULTS)
     if not isinstance(folder, str):
         raise StoreError("--results names several folders for the files of its runs")
     return Address(url.difference_update_query(["folder"]), Path(folder))

@@ -20,10 +20,10 @@ from sqlalchemy import (
 
 from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
-from accel_bench.store.checksums import intact
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.filter import parse_condition
-from accel_bench.store.names import Field, column_field, json_field, unknown_name
+from accel_bench.store.names import Field, LabelField, column_field, json_field, unknown_name
+from accel_bench.store.rows import intact
 from accel_bench.store.schema import RUNS, within_limits
 
 COMPLETED = tuple(status.value for status in Status if status.completed)
@@ -109,6 +109,9 @@ def group_runs(
     fields = [field_of(store, name) for name in names]
     if not fields:
         raise StoreError("runs are grouped by at least one column, such as stack")
+    for one in fields:
+        if isinstance(one, LabelField):
+            raise StoreError(f"runs cannot be grouped by {one.name}, of which one may have several")
     labels = [f"key_{number}" for number in range(len(fields))]
     keys = [one.value.label(label) for one, label in zip(fields, labels, strict=True)]
     completed = RUNS.c.audited_status.in_(COMPLETED)

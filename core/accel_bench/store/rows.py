@@ -1,23 +1,31 @@
-"""What a listing shows of a run, also of one that is damaged."""
+"""Rows of tables: their checksums, and what a listing shows of a run, also of a damaged one."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.metrics.throughput import RunThroughput
 from accel_bench.documents.base import JsonValue
+from accel_bench.documents.canonical import digest
 from accel_bench.scenario.uses import TOKENS
-from accel_bench.store.checksums import intact
 from accel_bench.store.fields import FIGURES_VERSION
 from accel_bench.store.schema import (
     COUNTS,
     EXPORTED,
+    FORMAT,
     IMPORTED,
     MAXIMUM_PAYLOAD_BYTES,
     ORIGIN,
 )
+
+Columns = dict[str, Any]
+"""A row of a table by column name."""
+
+SHA256_DIGITS = 64
+"""Hex digits of a whole checksum."""
 
 
 class Row(NamedTuple):
@@ -62,11 +70,9 @@ class Row(NamedTuple):
     problem: str = ""
     """Why the row cannot be believed; empty where it can."""
 
-    imported_from: str = ""
-    """Format of the file that it was imported from."""
-
-    exported: bool = False
-    """True if it came with an export of another store."""
+    provenance: str | None = None
+    """`measured`, `exported`, or `imported` with the format; null where the row cannot be
+    believed."""
 
     counts: str = TOKENS
     """What is counted as tokens, such as `images`."""
@@ -77,19 +83,42 @@ class Row(NamedTuple):
         return self.audited_status == IMPORTED
 
     @property
-    def provenance(self) -> str | None:
-        """`measured`, `exported`, or `imported` with the format; null where the row cannot be
-        believed."""
-        if self.corrupt:
-            return None
-        if self.imported:
-            return f"{IMPORTED} {self.imported_from}".rstrip()
-        return EXPORTED if self.exported else "measured"
-
-    @property
     def corrupt(self) -> bool:
         """True if the row cannot be believed."""
         return bool(self.problem)
+
+
+def content_checksum(document: bytes, samples: bytes) -> str:
+    """Return the checksum of what is stored of a run beside its columns."""
+    return hashlib.sha256(document + samples).hexdigest()
+
+
+def with_checksum(columns: Columns) -> Columns:
+    """Return all columns of a row in the order of their names, with their checksum."""
+    ordered = dict(sorted(columns.items()))
+    return {**ordered, "checksum": _checksum([*ordered.values()])}
+
+
+def _checksum(values: list[Any]) -> str:
+    # A value's place is its name: texts of names would double the time.
+    return digest(values, SHA256_DIGITS)
+
+
+def intact(columns: Mapping[str, Any], contents: Sequence[Any] = ()) -> bool:
+    """Return whether the columns match their checksum, and the contents of a run their own.
+
+    They are those of a whole row, in the order in which `schema.within_limits` reads them, and the
+    contents behind them, if any.
+    """
+    values = [*columns.values()]
+    own = len(values) - len(contents) - 1
+    try:
+        if _checksum(values[:own]) != values[own]:
+            return False
+    except (TypeError, ValueError):
+        # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.
+        return False
+    return not contents or content_checksum(*contents) == columns["content_checksum"]
 
 
 def problem_of(columns: Mapping[str, Any]) -> str:
@@ -103,12 +132,9 @@ def problem_of(columns: Mapping[str, Any]) -> str:
     return ""
 
 
-def to_row(columns: Mapping[str, Any], problem: str | None = None) -> Row:
-    """Return the listing of a run; the columns of a corrupt one may hold anything.
-
-    `problem` is what `problem_of` says of it, if that is known.
-    """
-    problem = problem_of(columns) if problem is None else problem
+def to_row(columns: Mapping[str, Any]) -> Row:
+    """Return the listing of a run; the columns of a corrupt one may hold anything."""
+    problem = problem_of(columns)
     return Row(
         run_id=text_of(columns["run_id"]),
         session=text_of(columns["session"]),
@@ -129,18 +155,16 @@ def to_row(columns: Mapping[str, Any], problem: str | None = None) -> Row:
 
 def _believed(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a listing shows of intact runs alone."""
-    rates, form = _rates(columns), ""
+    rates = _rates(columns)
     if columns["audited_status"] == IMPORTED:
         stated = _mapping(columns["metrics"])
         rates = {name: _real(stated.get(name)) for name in rates}
-        form = text_of(_mapping(columns["options"]).get("provenance.format", ""))
+    texts = {name: columns[name] for name in ("tag", "audited_status")}
     return {
         **rates,
-        "tag": _optional_text(columns["tag"]),
-        "audited_status": _optional_text(columns["audited_status"]),
+        **{name: None if text is None else text_of(text) for name, text in texts.items()},
         "broken": stored_audit(columns),
-        "imported_from": form,
-        "exported": is_exported(columns["options"]),
+        "provenance": provenance_of(columns),
     }
 
 
@@ -156,18 +180,19 @@ def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:
     }
 
 
-def is_exported(options: Any) -> bool:
-    """Return whether a run came with an export, by the text of its column `options`."""
-    # Few rows are, and parsing the options of all would take as long as all the rest.
+def provenance_of(columns: Mapping[str, Any]) -> str:
+    """Return `measured`, `exported`, or `imported` with the format."""
+    options = columns["options"]
+    if columns["audited_status"] == IMPORTED:
+        return f"{IMPORTED} {text_of(_mapping(options).get(FORMAT, ''))}".rstrip()
+    # Few rows are exported, and parsing the options of all would take as long as all the rest.
     there = isinstance(options, str) and ORIGIN in options
-    return there and _mapping(options).get(ORIGIN) == EXPORTED
+    return EXPORTED if there and _mapping(options).get(ORIGIN) == EXPORTED else "measured"
 
 
 def origin_of(columns: Mapping[str, Any]) -> str:
     """Return `measured`, `exported` or `imported`."""
-    if columns["audited_status"] == IMPORTED:
-        return IMPORTED
-    return EXPORTED if is_exported(columns["options"]) else "measured"
+    return provenance_of(columns).partition(" ")[0]
 
 
 def counted(options: Any) -> str:
@@ -215,10 +240,6 @@ def text_of(value: Any) -> str:
         return value
     # A damaged column may hold another type, or bytes that are not UTF-8.
     return str(value).encode("utf8", "replace").decode()
-
-
-def _optional_text(value: Any) -> str | None:
-    return None if value is None else text_of(value)
 
 
 def _real(value: Any) -> float | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    BindParameter,
     Boolean,
     Column,
     ColumnElement,
@@ -22,7 +21,6 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
-    bindparam,
     case,
     func,
     literal_column,
@@ -133,6 +131,9 @@ EXPORTED = "exported"
 
 ORIGIN = "provenance.origin"
 """Name under which `options` has the origin of a run that was not measured here."""
+
+FORMAT = "provenance.format"
+"""Name under which `options` has the format of an imported run."""
 
 COUNTS = re.compile(r'"task\.counts":"([a-z_]+)"')
 """What stands in `options` of a run in which something else than tokens is counted as them."""
@@ -282,10 +283,3 @@ def reading(untyped: bool) -> Select[Any]:
         .outerjoin_from(RUNS, DOCUMENTS, DOCUMENTS.c.run_id == RUNS.c.run_id)
         .outerjoin(SAMPLES, SAMPLES.c.run_id == RUNS.c.run_id)
     )
-
-
-@cache
-def reading_ids(untyped: bool) -> Select[Any]:
-    """Return the query of the runs whose ids are bound to `run_ids`."""
-    ids: BindParameter[list[str]] = bindparam("run_ids", expanding=True)
-    return reading(untyped).where(RUNS.c.run_id.in_(ids)).order_by(*CHRONOLOGICAL)

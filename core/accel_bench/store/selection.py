@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import ColumnElement, select
 
@@ -29,7 +27,7 @@ from accel_bench.store.schema import CHRONOLOGICAL, IMPORTED, RUNS
 Runs = list[Result]
 """Runs of one experiment, by one name of its stack."""
 
-Command = tuple[str, str]
+CommandKey = tuple[str, str]
 """Id of the first session of a command, and a scenario."""
 
 CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
@@ -38,26 +36,16 @@ CONDITION_SIGNS = ("=", "<", ">", "~", " in ", " is ")
 MOST_NAMED = 20
 """Stacks that an error names."""
 
-
-NAMING = (
-    RUNS.c.run_id,
-    RUNS.c.session,
-    RUNS.c.scenario,
-    RUNS.c.started_at,
-    RUNS.c.stack,
-    RUNS.c.audited_status,
-)
+NAMING = "run_id session scenario started_at stack audited_status".split()
 """Columns that a selection needs."""
 
+Named = Mapping[str, Any]
+"""A run that a word may mean: these columns, and its `command`."""
 
-class Named(NamedTuple):
-    """A run that a word may mean, by what the selection needs of it."""
 
-    run_id: str
-    command: Command
-    started_at: str
-    stack: str
-    imported: bool
+def command_of(session: str) -> str:
+    """Return the id of the command: those of its further sessions differ behind the dot."""
+    return session.partition(".")[0]
 
 
 def select_pairs(
@@ -72,9 +60,9 @@ def select_pairs(
     left, right = _candidates(store, a), _candidates(store_b or store, b)
     command = None
     if store_b is None:
-        shared = {run.command for run in right}
-        both = [run for run in left if run.command in shared]
-        command = max(both, key=_start).command if both else None
+        shared = {run["command"] for run in right}
+        both = [run for run in left if run["command"] in shared]
+        command = max(both, key=itemgetter("started_at"))["command"] if both else None
     at_a = _by_point(a, _runs_of(store, a, left, command))
     at_b = _by_point(b, _runs_of(store_b or store, b, right, command))
     if len(at_a) == len(at_b) == 1:
@@ -111,16 +99,15 @@ def select_experiments(
     """
     again = store.results(RUNS.c.replaces != "", *conditions)
     found = []
-    with uncollected():
-        for rows in store.by_experiment(*conditions):
-            speeds = {one["run_id"]: speed for one in rows if (speed := stored_throughput(one))}
-            read = (readable(one, one["run_id"] not in speeds) for one in rows)
-            if runs := [run for run in read if run is not None]:
-                row, first = collect_experiment(runs, again, speeds), runs[0]
-                lean = {one["run_id"]: one for one in rows if one["run_id"] in speeds}
-                begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
-                ran = {run.session for run in runs}
-                found.append((begin, ran, row.for_tables(partial(_whole, lean))))
+    for rows in store.by_experiment(*conditions):
+        speeds = {one["run_id"]: speed for one in rows if (speed := stored_throughput(one))}
+        read = (readable(one, one["run_id"] not in speeds) for one in rows)
+        if runs := [run for run in read if run is not None]:
+            row, first = collect_experiment(runs, again, speeds), runs[0]
+            lean = {one["run_id"]: one for one in rows if one["run_id"] in speeds}
+            begin = (first.started_at, first.round, first.position, first.attempt, first.run_id)
+            ran = {run.session for run in runs}
+            found.append((begin, ran, row.for_tables(partial(_whole, lean))))
     found.sort(key=itemgetter(0))
     sessions = store.sessions({session for _, ran, _ in found for session in ran})
     return [row for *_, row in found], {one.id: one.baseline for one in sessions}
@@ -139,20 +126,6 @@ def _whole(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Look for no cycles among the objects that the block makes: results and rows have none, and
-    the search through all that were read takes as long as reading them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.freeze()
-            gc.enable()
-
-
 def _candidates(store: Store, word: str) -> list[Named]:
     """Return all runs that the word may mean; only their columns are read."""
     session, slash, name = word.rpartition("/")
@@ -161,7 +134,7 @@ def _candidates(store: Store, word: str) -> list[Named]:
         conditions.append(begins_with(RUNS.c.session, session))
     if found := _named(store, conditions):
         # A bare name means what was measured; imported runs of it are named by session or id.
-        measured = [] if slash else [run for run in found if not run.imported]
+        measured = [] if slash else [run for run in found if run["audited_status"] != IMPORTED]
         return measured or found
     if slash:
         raise StoreError(
@@ -187,41 +160,32 @@ def _unknown(store: Store, word: str) -> StoreError:
 
 
 def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Named]:
-    rows = store.fetch(select(*NAMING).where(*conditions).order_by(*CHRONOLOGICAL))
-    return [
-        Named(
-            row["run_id"],
-            # A gate's looks are sessions of one command: their ids differ behind the dot.
-            (row["session"].partition(".")[0], row["scenario"]),
-            row["started_at"],
-            row["stack"],
-            row["audited_status"] == IMPORTED,
-        )
-        for row in rows
-    ]
+    query = select(*(RUNS.c[name] for name in NAMING)).where(*conditions)
+    rows = store.fetch(query.order_by(*CHRONOLOGICAL))
+    return [{**row, "command": (command_of(row["session"]), row["scenario"])} for row in rows]
 
 
 def _read(store: Store, named: Sequence[Named]) -> Runs:
     """Read the results of the runs. Raises StoreError where none of them can be read."""
-    ids = [run.run_id for run in named]
+    ids = [run["run_id"] for run in named]
     found = store.with_ids(ids)
     if not found:
         raise StoreError(f"none of {', '.join(ids[:10])} can be read, since they are damaged")
     return found
 
 
-def _of_one_command(word: str, runs: list[Named], command: Command | None) -> list[Named]:
+def _of_one_command(word: str, runs: list[Named], command: CommandKey | None) -> list[Named]:
     """Return the runs of a command, else of the newest, where the word is a stack's bare name."""
-    if any(run.stack != word for run in runs):
+    if any(run["stack"] != word for run in runs):
         return runs
-    command = command or max(runs, key=_start).command
-    return [run for run in runs if run.command == command]
+    command = command or max(runs, key=itemgetter("started_at"))["command"]
+    return [run for run in runs if run["command"] == command]
 
 
-def _runs_of(store: Store, word: str, runs: list[Named], command: Command | None) -> Runs:
+def _runs_of(store: Store, word: str, runs: list[Named], command: CommandKey | None) -> Runs:
     """Return the runs that a word means; a bare name means resumed rounds too."""
     found = _read(store, _of_one_command(word, runs, command))
-    if any(run.stack != word for run in runs):
+    if any(run["stack"] != word for run in runs):
         return found
     return with_resumed(store, found, store.sessions({one.session for one in found}))
 
@@ -241,10 +205,6 @@ def with_resumed(store: Store, runs: Runs, sessions: Sequence[SessionRecord]) ->
     )
     earlier = (run for run in found if run.session not in own)
     return [*(run for run in earlier if run.experiment.stack.name in stacks), *runs]
-
-
-def _start(run: Named) -> str:
-    return run.started_at
 
 
 def _by_point(word: str, runs: Runs) -> dict[str, Runs]:

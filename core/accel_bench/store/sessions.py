@@ -11,7 +11,7 @@ from pydantic import Field
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.redaction import Redactor
-from accel_bench.store.checksums import Columns, intact, with_checksum
+from accel_bench.store.rows import Columns, intact, with_checksum
 
 REPEATED = "repeated_sessions"
 """Key of a session's document: ids of the sessions in the bundle that it repeats."""

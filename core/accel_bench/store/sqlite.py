@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -34,9 +33,8 @@ _BROKEN = (
 )
 _LOCKED = ("locked", "busy")
 
-
 KEEPING_ODD_BYTES = partial(str, encoding="utf8", errors="surrogateescape")
-"""How texts are read that may have bytes that are not UTF-8."""
+"""How texts are read: a damaged one may be no UTF-8, and its row must fail its checksum."""
 
 
 class BrokenDatabaseError(StoreError):
@@ -55,8 +53,7 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
         opened = sqlite3.connect(
             uri, uri=True, timeout=timeout_seconds, isolation_level=None, check_same_thread=False
         )
-        if write:  # Readers of many rows do so when they must, as it takes time.
-            opened.text_factory = KEEPING_ODD_BYTES
+        opened.text_factory = KEEPING_ODD_BYTES
         return opened
 
     def configure(opened: sqlite3.Connection, record: object) -> None:
@@ -72,19 +69,6 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
     event.listen(engine, "connect", configure)
     event.listen(engine, "begin", _begin)
     return engine
-
-
-def keeps_odd_bytes(connection: Connection, error: DBAPIError) -> bool:
-    """Let a connection keep bytes that are not UTF-8; False if these have not caused the error.
-
-    So a damaged row is read and fails its checksum. Reading takes half as long again so, and a
-    sound database has no such bytes.
-    """
-    if "Could not decode to UTF-8" not in str(error.orig):
-        return False
-    opened: Any = connection.connection.dbapi_connection
-    opened.text_factory = KEEPING_ODD_BYTES
-    return True
 
 
 def writing(engine: Engine) -> Engine:

@@ -19,9 +19,8 @@ from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import one_draft
 from accel_bench.cli.run import RunOptions, run, run_request
-from accel_bench.documents.document import Location
 from accel_bench.documents.files import read_text
-from accel_bench.documents.load_json import load_json
+from accel_bench.documents.load import Location, load_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import NoResultsError, ScenarioError
 from accel_bench.machine.info import available_cores, available_memory, read_machine

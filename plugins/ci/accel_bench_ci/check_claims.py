@@ -13,8 +13,7 @@ import typer
 from accel_bench.analysis.wording import percent
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, print_report
-from accel_bench.documents.document import Document
-from accel_bench.documents.load import SUFFIXES, load_file
+from accel_bench.documents.load import SUFFIXES, Document, load_file
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, StoreError, StoreUnavailableError
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader

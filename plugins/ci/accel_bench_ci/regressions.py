@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
@@ -15,16 +14,18 @@ from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, print_report
 from accel_bench.documents.load import load_file
 from accel_bench.errors import ScenarioError, StoreError
-from accel_bench.interchange.formats import read_files, results_of_file
+from accel_bench.plugins.doors import find_entry
 from accel_bench.result import Result
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store.database import Store
-from accel_bench.store.exchange import is_export, read_export
 from accel_bench.store.selection import select_runs
 from accel_bench_ci.figures import figure_named
 from accel_bench_ci.reference import DEFAULT_FIGURES, Rule, compare_with_reference
 from accel_bench_ci.reference_keys import DEFAULT_KEYS
 from accel_bench_ci.reference_view import reference_report
+
+READERS = "accel_bench.readers"
+"""Group of entry points; `runs` is a function that returns the results in a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +104,14 @@ def read_reference(text: str, store: Store) -> list[Result]:
     """Return the runs of a file, of another results folder, or of a selection of the store."""
     path = Path(text)
     if path.is_file():
-        return list(read_export(path)) if is_export(path) else _imported(path)
+        entry = find_entry(READERS, "reader", "runs")
+        read = entry.load()
+        with entry.blamed():
+            return list(read(path))
     if path.is_dir() or "://" in text:
         with open_results(text) as other:
             return select_runs(other)
     return select_runs(store, text)
-
-
-def _imported(path: Path) -> list[Result]:
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    files, _ = read_files(path, None, {})
-    return [run for file in files for run in results_of_file(file, now)]
 
 
 def parse_aliases(texts: Sequence[str]) -> dict[str, str]:

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import wraps
 from typing import Any, Literal, TypeAlias
 
-from accel_bench.documents.canonical import MAXIMUM_NUMBER
-from accel_bench.interchange.rows import ImportedRow, SourceFile
+from accel_bench.documents.canonical import MAXIMUM_NUMBER, digest
+from accel_bench.documents.files import slug
 from accel_bench.result import Metric
+
+LONGEST_NAME = 64
+"""Characters of a scenario's or a stack's name."""
 
 Scope: TypeAlias = Literal["rank", "device", "global"]
 Better: TypeAlias = Literal["lower", "higher", "neither"]
-Reader: TypeAlias = Callable[[SourceFile], Iterator[ImportedRow]]
 
-
-def of_known_shape(read: Reader) -> Reader:
-    """Let a reader call a file damaged in which a value is of the wrong kind.
-
-    It is a list in place of a mapping, or a cell that no spreadsheet writes.
-    """
-
-    @wraps(read)
-    def reading(source: SourceFile) -> Iterator[ImportedRow]:
-        try:
-            yield from read(source)
-        except (AttributeError, csv.Error) as error:
-            raise ValueError(str(error)) from error
-
-    return reading
+Settings: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
+"""Keys of a file, with what reads their values, by dotted key of a scenario."""
 
 
 def figure(
@@ -55,6 +42,22 @@ def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> l
         for key, (name, *rest) in known.items()
         if found.get(key) is not None
     ]
+
+
+def settings(found: Mapping[str, Any], known: Settings) -> dict[str, Any]:
+    """Return what a file states of the work; what reads as None is left out."""
+    read = {key: reader(found.get(their)) for key, (their, reader) in known.items()}
+    return {key: value for key, value in read.items() if value is not None}
+
+
+def as_stated(value: Any) -> Any:
+    """Return a value as the file has it."""
+    return value
+
+
+def one_of(*words: str) -> Callable[[Any], Any]:
+    """Return what reads one of these words, and None for any other value."""
+    return lambda value: value if value in words else None
 
 
 def number(value: object) -> float | None:
@@ -103,6 +106,9 @@ def utc_time(text: str, corrections: list[str]) -> str:
         return ""
 
 
-def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is not known."""
-    return {key: value for key, value in values.items() if value is not None}
+def short_name(text: str) -> str:
+    """Return a name that a scenario or a stack may have; different texts stay different."""
+    name = slug(text)
+    if len(name) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME - 9]}-{digest(text, 8)}"
+    return name if name[:1].isalnum() and name.isascii() else f"x{name}"[:LONGEST_NAME]

@@ -11,35 +11,48 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.catalog.hardware import find_hardware
-from accel_bench.documents.base import JsonValue
 from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
+from accel_bench_interop import trainer
 from accel_bench_interop.exported import ExportedRun
 from accel_bench_interop.figures import (
+    Settings,
+    as_stated,
     figure,
     figures,
     number,
-    of_known_shape,
     one_line,
+    one_of,
     positive_integer,
+    settings,
 )
-from accel_bench_interop.trainer import peak_allocated
 
 Cells = Mapping[str, str]
 
 Reader = Callable[[ExportedRun], Any]
 
-KNOWN: Mapping[str, tuple[str, ...]] = {
-    "train_samples_per_second": ("samples_per_second", "1/s", "global", "higher"),
-    "train_steps_per_second": ("steps_per_second", "1/s", "global", "higher"),
-    "train_tokens_per_second": ("tokens_per_second_per_device", "1/s", "device", "higher"),
-    "train_loss": ("mean_loss", "1", "global", "lower"),
-    "epoch": ("epochs", "1", "global"),
-}
+KNOWN = {key: trainer.KNOWN[key] for key in ("train_samples_per_second", "train_steps_per_second",
+         "train_tokens_per_second", "train_loss", "epoch")}  # fmt: skip
 """Figures by column."""
+
+SETTINGS: Settings = {
+    "model.id": ("model_name_or_path", as_stated),
+    "model.dtype": ("torch_dtype", one_of("float32", "bfloat16", "float16")),
+    "train.precision": ("precision", as_stated),
+    "train.micro_batch_size": ("per_device_train_batch_size", positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
+    "train.learning_rate": ("learning_rate", number),
+    "data.sequence_length": ("max_seq_len", positive_integer),
+    "resources.devices": ("num_gpus", positive_integer),
+    "adapter.use": ("peft_method", as_stated),
+    "adapter.r": ("r", positive_integer),
+    "adapter.alpha": ("lora_alpha", number),
+    "adapter.dropout": ("lora_dropout", number),
+    "adapter.target_modules": ("target_modules", lambda text: text and text.split()),
+}
+"""Settings by column, which are read and written."""
 
 PEAK, LEVEL, DRIVER = (
     "peak_torch_mem_alloc_in_bytes",
@@ -48,9 +61,13 @@ PEAK, LEVEL, DRIVER = (
 )
 """Memory columns; newer files put `mem_` before them. The last one is in MiB."""
 
-MIB = 1024 * 1024
+MEMORY = {
+    PEAK: ("peak_memory_bytes", "bytes", "device", "lower"),
+    LEVEL: ("memory_bytes", "bytes", "device", "lower"),
+}
+"""Figures of the first two."""
 
-DTYPES = ("float32", "bfloat16", "float16")
+MIB = 1024 * 1024
 
 PER_DEVICE = (
     "train_tokens_per_second is that of one device, and counts padding: the global rate is that x "
@@ -62,10 +79,6 @@ TORCH_MEMORY = "memory by torch is rank 0's alone"
 
 FULL = 0.95
 """Fraction of a device's memory from which a run is taken to have needed more."""
-
-HARDLY = 1024.0
-"""MiB below which no model was on the device."""
-
 
 LONGEST_HEADER = 64 * 1024
 """Letters of the line that names the columns."""
@@ -81,31 +94,25 @@ def recognizes(source: SourceFile) -> bool:
     return bool(ours & columns) and "model_name_or_path" in columns
 
 
-@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each line. Raises ImportFileError for a line with too many cells."""
     source.check_values()
-    lines = list(csv.DictReader(io.StringIO(source.text)))
-    most = max((number(_memory(line, DRIVER)) or 0.0 for line in lines), default=0.0)
-    for place, line in enumerate(lines):
+    for place, line in enumerate(csv.DictReader(io.StringIO(source.text)), 2):
         if None in line:
-            raise ImportFileError(f"{source.path}: line {place + 2} has more cells than columns")
-        cells = {key: value.strip() for key, value in line.items() if value and value.strip()}
-        yield _row(cells, place, most)
+            raise ImportFileError(f"{source.path}: line {place} has more cells than columns")
+        stated = {key: value.strip() for key, value in line.items() if value and value.strip()}
+        yield _row({key.removeprefix("mem_"): value for key, value in stated.items()}, place)
 
 
-def _row(cells: Cells, place: int, most: float) -> ImportedRow:
-    metrics = figures(cells, KNOWN)
-    metrics += _global_rate(cells)
-    metrics += _memory_figures(cells)
-    status, reasons = _ending(cells, most)
+def _row(cells: Cells, place: int) -> ImportedRow:
+    status, reasons = _ending(cells)
     framework = cells.get("framework_config", "")
     return ImportedRow(
-        key=f"line {place + 2}",
+        key=f"line {place}",
         scenario="fms-acceleration",
         stack=framework if framework not in ("", "none") else "none",
         settings=_settings(cells),
-        metrics=metrics,
+        metrics=[*figures(cells, KNOWN), *_global_rate(cells), *_memory_figures(cells)],
         status=status,
         reasons=reasons,
         corrections=_corrections(cells),
@@ -114,30 +121,14 @@ def _row(cells: Cells, place: int, most: float) -> ImportedRow:
     )
 
 
-def _settings(cells: Cells) -> dict[str, JsonValue]:
+def _settings(cells: Cells) -> dict[str, Any]:
     """Return what the line states of the work; a value that is none of ours is left out."""
-    devices = positive_integer(cells.get("num_gpus"))
-    found: dict[str, JsonValue | None] = {
-        "model.id": cells.get("model_name_or_path"),
-        "train.micro_batch_size": positive_integer(cells.get("per_device_train_batch_size")),
-        "train.gradient_accumulation": positive_integer(cells.get("gradient_accumulation_steps")),
-        "train.learning_rate": number(cells.get("learning_rate")),
-        "data.sequence_length": positive_integer(
-            cells.get("max_seq_len") or cells.get("max_seq_length")
-        ),
-        "resources.devices": devices,
-    }
-    dtype = cells.get("torch_dtype")
-    found["model.dtype"] = dtype if dtype in DTYPES else None
-    found["train.precision"] = _precision(cells)
-    if method := cells.get("peft_method"):
-        found["adapter.use"] = method
-        found["adapter.r"] = positive_integer(cells.get("r"))
-        found["adapter.alpha"] = number(cells.get("lora_alpha"))
-        found["adapter.dropout"] = number(cells.get("lora_dropout"))
-        modules = cells.get("target_modules", "").split()
-        found["adapter.target_modules"] = list(modules) or None
-    return {key: value for key, value in found.items() if value is not None}
+    length = cells.get("max_seq_len") or cells.get("max_seq_length")
+    stated = {**cells, "max_seq_len": length, "precision": _precision(cells)}
+    found = settings(stated, SETTINGS)
+    if "adapter.use" not in found:
+        return {key: value for key, value in found.items() if not key.startswith("adapter.")}
+    return found
 
 
 def _precision(cells: Cells) -> str | None:
@@ -148,28 +139,18 @@ def _precision(cells: Cells) -> str | None:
 
 
 def _global_rate(cells: Cells) -> Iterator[Metric]:
-    rate, devices = (
-        number(cells.get("train_tokens_per_second")),
-        positive_integer(cells.get("num_gpus")),
-    )
+    rate = number(cells.get("train_tokens_per_second"))
+    devices = positive_integer(cells.get("num_gpus"))
     if rate is not None and devices is not None:
         yield figure("tokens_per_second", rate * devices, "1/s", "global", "higher")
 
 
-def _memory(cells: Mapping[str, str | None], column: str) -> str | None:
-    return cells.get(f"mem_{column}") or cells.get(column)
-
-
 def _memory_figures(cells: Cells) -> Iterator[Metric]:
-    stages = peak_allocated(cells)
-    peak = number(_memory(cells, PEAK))
-    if peak is not None:
-        yield figure("peak_memory_bytes", peak, "bytes", "device", "lower")
-    elif stages is not None:
+    stages = trainer.peak_allocated(cells)
+    if number(cells.get(PEAK)) is None and stages is not None:
         yield stages
-    if (level := number(_memory(cells, LEVEL))) is not None:
-        yield figure("memory_bytes", level, "bytes", "device", "lower")
-    if (driver := number(_memory(cells, DRIVER))) is not None:
+    yield from figures(cells, MEMORY)
+    if (driver := number(cells.get(DRIVER))) is not None:
         yield figure("peak_driver_memory_bytes", driver * MIB, "bytes", "device", "lower")
 
 
@@ -177,16 +158,16 @@ def _corrections(cells: Cells) -> list[str]:
     found = []
     if number(cells.get("train_tokens_per_second")) is not None:
         found += [PER_DEVICE, *([] if positive_integer(cells.get("num_gpus")) else [SAME_RATE])]
-    if _memory(cells, DRIVER) is not None:
+    if DRIVER in cells:
         found.append(DRIVER_MEMORY)
-    if _memory(cells, PEAK) is not None or _memory(cells, LEVEL) is not None:
+    if PEAK in cells or LEVEL in cells:
         found.append(TORCH_MEMORY)
     if "provenance" in cells:
         found.append(f"the file marks the row as {one_line(cells['provenance'])!r}")
     return found
 
 
-def _ending(cells: Cells, most: float) -> tuple[Status, Sequence[str]]:
+def _ending(cells: Cells) -> tuple[Status, Sequence[str]]:
     """Return how a run ended: a line without figures failed, for a reason that it may state."""
     stated = cells.get("error_messages", "")
     if not stated and number(cells.get("train_runtime")) is not None:
@@ -195,24 +176,18 @@ def _ending(cells: Cells, most: float) -> tuple[Status, Sequence[str]]:
         return Status.OOM, (one_line(stated)[-500:],)
     if stated:
         return Status.FAILED, (one_line(stated)[-500:],)
-    return Status.FAILED, (f"inferred, the file states no reason: {_inferred(cells, most)}",)
+    return Status.FAILED, (f"inferred, the file states no reason: {_inferred(cells)}",)
 
 
-def _inferred(cells: Cells, most: float) -> str:
+def _inferred(cells: Cells) -> str:
     """Return the likeliest reason of a line without figures, from the driver's peak."""
-    driver = number(_memory(cells, DRIVER))
-    if driver is None:
-        return "it left no figure"
-    if driver < HARDLY:
-        return f"it failed before a model was on the device, of which {driver:,.0f} MiB were used"
-    device = cells.get("gpu_device_name", UNKNOWN)
+    device, used = cells.get("gpu_device_name", UNKNOWN), number(cells.get(DRIVER))
     row = find_hardware(device)
-    total, of = most, "the most that any run of the file used"
-    if row is not None and row.hardware.memory_bytes:
-        total, of = row.hardware.memory_bytes / MIB, f"the memory of {device}"
-    if driver >= FULL * total:
-        return f"out of memory, since it used {driver:,.0f} MiB, {driver / total:.0%} of {of}"
-    return f"it failed with {driver:,.0f} MiB of the device used, {driver / total:.0%} of {of}"
+    total = row.hardware.memory_bytes / MIB if row and row.hardware.memory_bytes else None
+    if used is None or total is None or used < FULL * total:
+        return "it left no figure"
+    share = f"{used / total:.0%} of the memory of {device}"
+    return f"out of memory, since it used {used:,.0f} MiB, {share}"
 
 
 def _setting(key: str) -> Reader:
@@ -248,28 +223,19 @@ def _modules(run: ExportedRun) -> str | None:
 
 
 COLUMNS: Mapping[str, Reader] = {
+    **{column: _setting(key) for key, (column, _) in SETTINGS.items() if column != "precision"},
     "bf16": _true_for("bf16-autocast"),
     "error_messages": _error,
     "fp16": _true_for("fp16-autocast"),
     "framework_config": lambda run: run.result.experiment.stack.name,
     "gpu_device_name": lambda run: run.device or None,
-    "gradient_accumulation_steps": _setting("train.gradient_accumulation"),
-    "learning_rate": _setting("train.learning_rate"),
-    "lora_alpha": _setting("adapter.alpha"),
-    "lora_dropout": _setting("adapter.dropout"),
-    "max_seq_len": _setting("data.sequence_length"),
     "mem_nvidia_mem_reserved": _driver,
     "mem_peak_torch_mem_alloc_in_bytes": lambda run: run.memory(
         "peak_memory_bytes", ("run_peak_memory", "peak_memory"), "allocated"
     ),
-    "model_name_or_path": _setting("model.id"),
     "num_gpus": lambda run: run.devices,
-    "peft_method": _setting("adapter.use"),
-    "per_device_train_batch_size": _setting("train.micro_batch_size"),
     "provenance": lambda run: run.provenance,
-    "r": _setting("adapter.r"),
     "target_modules": _modules,
-    "torch_dtype": _setting("model.dtype"),
     "train_loss": lambda run: run.mean_loss,
     "train_runtime": lambda run: run.seconds,
     "train_samples_per_second": lambda run: run.rate(
@@ -278,14 +244,17 @@ COLUMNS: Mapping[str, Reader] = {
     "train_steps_per_second": lambda run: run.steps_per_second,
     "train_tokens_per_second": _tokens,
 }
-"""Columns in the order of the alphabet, as there; `provenance` is ours."""
+"""What stands in each column; `provenance` is ours."""
+
+IN_ORDER = sorted(COLUMNS)
+"""Columns in the order of the alphabet, as there."""
 
 
 def write(results: Iterable[Result]) -> Iterator[str]:
     """Yield a line for each run; what did not complete has no figure, and its reason."""
-    yield csv_line(COLUMNS)
+    yield csv_line(IN_ORDER)
     for run in map(ExportedRun, results):
-        yield csv_line(read(run) for read in COLUMNS.values())
+        yield csv_line(COLUMNS[column](run) for column in IN_ORDER)
 
 
 FORMAT = Format(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError, did_you_mean
-from accel_bench.interchange.rows import short_name
-from accel_bench.scenario.layers import set_path
-from accel_bench_interop.figures import positive_integer
+from accel_bench_interop.figures import positive_integer, short_name
 from accel_bench_interop.fms_stacks import Uses, read_stacks
 from accel_bench_interop.mapping import (
     Findings,
     Mapped,
+    Placed,
     apply_rules,
     read_mapping,
-    spelled,
+    respelled,
 )
 from accel_bench_interop.native import NativeScenario
 
@@ -56,11 +55,12 @@ def read_folder(
     files = sorted(folder.rglob("scenarios*.yaml"))
     if not files:
         raise ImportFileError(f"{folder}: there is no scenarios.yaml in it")
+    parallel = _parallel(folder, table, findings)
     scenarios: dict[str, NativeScenario] = {}
     for file in files:
-        for one in _File(file, folder, stacks, table, findings).scenarios(matrix):
+        for one in _File(file, stacks, table, findings).scenarios(matrix, parallel):
             name = one.name if one.name not in scenarios else f"{file.stem}-{one.name}"
-            scenarios[name] = one.renamed(short_name(name))
+            scenarios[name] = replace(one, name=short_name(name))
     return [*scenarios.values()], stacks
 
 
@@ -68,87 +68,60 @@ class _File:
     """One file of scenarios, with the defaults beside it."""
 
     def __init__(
-        self,
-        path: Path,
-        folder: Path,
-        stacks: Mapping[str, Uses],
-        table: Mapped,
-        findings: Findings,
+        self, path: Path, stacks: Mapping[str, Uses], table: Mapped, findings: Findings
     ) -> None:
         self.document = load_file(path)
         self.stacks, self.table, self.findings = stacks, table, findings
+        self.known = {*table.arguments, *SIZES, MODELS}
         defaults = path.with_name("defaults.yaml")
-        self.defaults = load_file(defaults) if defaults.is_file() else Document("", {})
         if not defaults.is_file():
             findings.wrong.append(f"{path}: there is no defaults.yaml beside it")
-        self.parallel = _parallel(folder, table, findings)
+        found = load_file(defaults) if defaults.is_file() else Document("", {})
+        self.defaults = respelled(found, (), found.data, self.known, findings)
 
-    def scenarios(self, matrix: Matrix) -> list[NativeScenario]:
+    def scenarios(self, matrix: Matrix, parallel: str | None) -> list[NativeScenario]:
         """Return every scenario of the file."""
         entries = self.document.data.get("scenarios")
         if not isinstance(entries, list):
             raise ImportFileError(f"{self.document.source}: expected a list below `scenarios`")
         for key in self.document.data.keys() - {"scenarios"}:
             self.findings.drop(key, "the data of a scenario are tokens")
-        return [self._scenario(place, entry, matrix) for place, entry in enumerate(entries)]
+        return [
+            self._scenario(place, entry, matrix, parallel) for place, entry in enumerate(entries)
+        ]
 
-    def _scenario(self, place: int, entry: Any, matrix: Matrix) -> NativeScenario:
-        where = self.document.where(("scenarios", place))
-        entry = self._respelled(place, entry) if isinstance(entry, dict) else {}
-        if not isinstance(entry.get("arguments"), dict):
+    def _scenario(
+        self, place: int, entry: Any, matrix: Matrix, parallel: str | None
+    ) -> NativeScenario:
+        here = ("scenarios", place)
+        where = self.document.where(here)
+        given = entry if isinstance(entry, dict) else {}
+        placed = respelled(self.document, here, given, KEYS, self.findings)
+        found = {key: value for key, (value, _) in placed.items()}
+        own = found.get("arguments")
+        if not isinstance(own, dict):
             raise ImportFileError(f"{where}: expected a scenario with `name` and `arguments`")
-        arguments, places = self._arguments(place, entry)
-        models = arguments.pop(MODELS, None)
+        own = respelled(self.document, (*here, "arguments"), own, self.known, self.findings)
+        arguments: Placed = {**self.defaults, **own}
+        models, *sizes = (arguments.pop(key, (None, ""))[0] for key in (MODELS, *SIZES))
         if models is None:
             raise ImportFileError(f"{where}: no argument {MODELS} names a model")
-        sizes = {key: arguments.pop(key, None) for key in SIZES}
-        rules = self.table.arguments
-        settings = apply_rules(arguments, rules, places.__getitem__, self.findings)
-        data: dict[str, Any] = {}
-        for key, value in {**self.table.settings, **settings}.items():
-            set_path(data, key.split("."), value)
+        settings = apply_rules(arguments, self.table.arguments, self.findings)
         return NativeScenario(
-            name=short_name(str(entry.get("name") or f"scenario-{place}")),
+            name=short_name(str(found.get("name") or f"scenario-{place}")),
             source=f"{where} ({TABLE})",
-            slow=bool(entry.get("slow")),
-            data=data,
-            stacks=self._stacks(place, entry),
+            slow=bool(found.get("slow")),
+            settings={**self.table.settings, **settings},
+            stacks=self._stacks(place, found.get("framework_config")),
             sweep={
                 "model.id": models if isinstance(models, list) else [models],
                 "data.sequence_length": list(matrix.lengths),
             },
-            zip=self._sizes(sizes, matrix),
+            zip=self._sizes(sizes, matrix, parallel),
         )
 
-    def _respelled(self, place: int, entry: Mapping[str, Any]) -> dict[str, Any]:
-        found = {}
-        for written, value in entry.items():
-            where = self.document.where(("scenarios", place, written))
-            if name := spelled(written, KEYS, where, self.findings):
-                found[name] = value
-        return found
-
-    def _arguments(
-        self, place: int, entry: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return a scenario's arguments over the defaults, by name, and the place of each."""
-        known = {*self.table.arguments, *SIZES, MODELS}
-        found: dict[str, Any] = {}
-        places: dict[str, str] = {}
-        own = ("scenarios", place, "arguments")
-        for document, above, given in (
-            (self.defaults, (), self.defaults.data),
-            (self.document, own, entry["arguments"]),
-        ):
-            for written, value in given.items():
-                where = document.where((*above, written))
-                if name := spelled(written, known, where, self.findings):
-                    found[name], places[name] = value, where
-        return found, places
-
-    def _stacks(self, place: int, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def _stacks(self, place: int, names: Any) -> dict[str, Any]:
         """Return the stacks of a scenario; a short name that leads nowhere is reported."""
-        names = entry.get("framework_config")
         if names is None:
             return {PLAIN: []}
         found: dict[str, Any] = {}
@@ -170,16 +143,12 @@ class _File:
             )
         return found
 
-    def _sizes(self, arguments: Mapping[str, Any], matrix: Matrix) -> dict[str, list[Any]]:
+    def _sizes(
+        self, given: Sequence[Any], matrix: Matrix, parallel: str | None
+    ) -> dict[str, list[Any]]:
         """Return batch sizes by number of devices, worked out as the benchmark program does."""
-        micro, accumulation = (positive_integer(arguments.get(key)) for key in SIZES)
-        columns: dict[str, list[Any]] = {
-            "train.micro_batch_size": [],
-            "train.gradient_accumulation": [],
-            "resources.devices": [],
-        }
-        if self.parallel:
-            columns["parallel.use"] = []
+        micro, accumulation = map(positive_integer, given)
+        rows = []
         for size in matrix.batch_sizes:
             for devices in matrix.devices:
                 of_device = micro or size // devices
@@ -190,12 +159,16 @@ class _File:
                     )
                     continue
                 steps = accumulation or (max(1, size // devices // micro) if micro else 1)
-                parallel = self.parallel if devices > 1 else "none"
-                for column, value in zip(
-                    columns.values(), (of_device, steps, devices, parallel), strict=False
-                ):
-                    column.append(value)
-        return columns
+                rows.append(
+                    {
+                        "train.micro_batch_size": of_device,
+                        "train.gradient_accumulation": steps,
+                        "resources.devices": devices,
+                        "parallel.use": parallel if devices > 1 else "none",
+                    }
+                )
+        keys = [key for row in rows[:1] for key in row if key != "parallel.use" or parallel]
+        return {key: [row[key] for row in rows] for key in keys}
 
 
 def _parallel(folder: Path, table: Mapped, findings: Findings) -> str | None:

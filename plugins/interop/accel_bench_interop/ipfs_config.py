@@ -8,10 +8,8 @@ from typing import Any
 
 from accel_bench.documents.load import Document, load_file
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.rows import short_name
-from accel_bench.scenario.layers import set_path
-from accel_bench_interop.figures import positive_integer
-from accel_bench_interop.mapping import Findings, Mapped, read_mapping, spelled
+from accel_bench_interop.figures import positive_integer, short_name
+from accel_bench_interop.mapping import Findings, Mapped, read_mapping, respelled
 from accel_bench_interop.native import NativeScenario
 
 SWEEPS = {
@@ -40,7 +38,9 @@ MIXED = "bf16-autocast"
 def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
     """Return a scenario for each family and kind of hardware that there is a counterpart of."""
     document = load_file(path)
-    config = _respelled(document, findings)
+    known = {*SWEEPS, *SETTINGS, *OTHERS}
+    placed = respelled(document, (), document.data, known, findings)
+    config = {key: value for key, (value, _) in placed.items()}
     table = read_mapping(TABLE)
     families = _families(document, config, (table, findings))
     devices = []
@@ -57,15 +57,6 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
         for family, models in families.items()
         for device in devices
     ]
-
-
-def _respelled(document: Document, findings: Findings) -> dict[str, Any]:
-    known = {*SWEEPS, *SETTINGS, *OTHERS}
-    found = {}
-    for written, value in document.data.items():
-        if name := spelled(written, known, document.where((written,)), findings):
-            found[name] = value
-    return found
 
 
 def _families(
@@ -109,18 +100,13 @@ def _scenario(
         if config.get(their) and their not in left_out
     }
     sweep["resources.devices"] = _devices(config)
-    data: dict[str, Any] = {}
-    for key, value in settings.items():
-        set_path(data, key.split("."), value)
-    for their, key in SETTINGS.items():
-        if config.get(their) is not None:
-            set_path(data, key.split("."), config[their])
+    own = {key: config[their] for their, key in SETTINGS.items() if config.get(their) is not None}
     if config.get("mixed_precision") is True:
-        set_path(data, ["train", "precision"], MIXED)
+        own["train.precision"] = MIXED
     return NativeScenario(
         name=short_name(f"{path.stem}-{name}-{device}"),
         source=f"{path} (IPFS framework, {name} on {device})",
-        data=data,
+        settings={**settings, **own},
         sweep=sweep,
     )
 

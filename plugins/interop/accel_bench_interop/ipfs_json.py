@@ -5,23 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import ImportedRow, SourceFile
+from accel_bench.interchange import Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Status
 from accel_bench_interop.figures import (
+    Settings,
+    as_stated,
     figure,
+    figures,
     number,
-    of_known_shape,
     one_line,
+    one_of,
     positive_integer,
+    settings,
     utc_time,
-    without_none,
 )
 
 STATISTICS = ("min", "max", "mean", "std")
 
 WORDS = {"min": "smallest", "max": "largest", "mean": "mean", "std": "standard_deviation"}
 """What our names say for a statistic."""
+
+SETTINGS: Settings = {
+    "train.micro_batch_size": ("batch_size", positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
+}
+"""Settings of a leaf."""
+
+TAGGED: Settings = {
+    "resources.device": ("hardware", one_of("cpu", "cuda", "rocm", "mps")),
+    "train.micro_batch_size": ("batch", positive_integer),
+    "train.gradient_accumulation": ("accum", positive_integer),
+    "data.sequence_length": ("seq", positive_integer),
+    "train.learning_rate": ("lr", number),
+    "optimizer.use": ("opt", as_stated),
+}
+"""Settings of its place and its tag, which hold where it has none of its own."""
+
+FIGURES = {
+    "throughput": ("samples_per_second", "1/s", "global", "higher"),
+    "loss_convergence_rate": ("loss_change_per_step", "1", "global", "lower"),
+}
+"""Figures of a leaf."""
 
 THROUGHPUT = "throughput is in samples/s, of all devices: batch_size / training_time.mean"
 MEMORY = "the file does not state the unit of memory_usage: the numbers are as they stand"
@@ -34,7 +58,6 @@ def recognizes(source: SourceFile) -> bool:
     return isinstance(found.get("benchmarks"), dict) and "system_info" in found
 
 
-@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each configuration, and one for a model that never got to any."""
     found = source.json
@@ -85,20 +108,8 @@ def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]
     """Return what a leaf states, and what its tag adds: sequence length, rate and optimizer."""
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
-    kind = hardware if hardware in ("cpu", "cuda", "rocm", "mps") else None
-    return without_none(
-        {
-            "resources.device": kind,
-            "train.micro_batch_size": positive_integer(run.get("batch_size", tagged.get("batch"))),
-            "train.gradient_accumulation": positive_integer(
-                run.get("gradient_accumulation_steps", tagged.get("accum"))
-            ),
-            "data.sequence_length": positive_integer(tagged.get("seq")),
-            "train.learning_rate": number(tagged.get("lr")),
-            "optimizer.use": tagged.get("opt"),
-            "resources.devices": None if run.get("distributed", True) else 1,
-        }
-    )
+    alone = {} if run.get("distributed", True) else {"resources.devices": 1}
+    return settings({**tagged, "hardware": hardware}, TAGGED) | settings(run, SETTINGS) | alone
 
 
 def _figures(
@@ -112,13 +123,12 @@ def _figures(
     yield from _statistics(memory, "{}_memory_of_unstated_unit", "unstated", corrections)
     if run.get("throughput") is not None:
         corrections.append(THROUGHPUT)
-        yield figure("samples_per_second", run["throughput"], "1/s", "global", "higher")
-    if run.get("loss_convergence_rate") is not None:
-        yield figure("loss_change_per_step", run["loss_convergence_rate"], "1", "global", "lower")
+    yield from figures(run, FIGURES)
+    yield from figures(
+        tree, {"model_load_time": ("model_load_seconds", "seconds", "global", "lower")}
+    )
     if run.get("mixed_precision") is not None:
         yield figure("mixed_precision", int(bool(run["mixed_precision"])), "1")
-    if tree.get("model_load_time") is not None:
-        yield figure("model_load_seconds", tree["model_load_time"], "seconds", "global", "lower")
 
 
 def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> Iterator[Metric]:

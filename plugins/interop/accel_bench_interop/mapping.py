@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.documents.load import load_file
+from accel_bench.documents.load import Document, Location, load_file
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
 
@@ -19,6 +19,9 @@ TABLES = Path(__file__).with_name("tables")
 
 CLOSE = 0.8
 """Likeness from which an unknown key is taken for a misspelt one."""
+
+Placed: TypeAlias = dict[str, tuple[Any, str]]
+"""Values by key, each with its place: the file and the line."""
 
 
 class Rule(Frozen):
@@ -111,17 +114,29 @@ def _tied(name: str, close: list[str]) -> bool:
     return first == second
 
 
-def apply_rules(
+def respelled(
+    document: Document,
+    location: Location,
     given: Mapping[str, Any],
-    rules: Mapping[str, Rule],
-    where: Callable[[str], str],
+    known: Collection[str],
     findings: Findings,
+) -> Placed:
+    """Return the values at a location by the names that are known, each with its place."""
+    found = {}
+    for written, value in given.items():
+        where = document.where((*location, written))
+        if name := spelled(written, known, where, findings):
+            found[name] = value, where
+    return found
+
+
+def apply_rules(
+    given: Placed, rules: Mapping[str, Rule], findings: Findings
 ) -> dict[str, JsonValue]:
     """Return what keys become: options, or settings by dotted key."""
     found: dict[str, JsonValue] = {}
-    for written, value in given.items():
-        place = where(written)
-        key = spelled(written, rules, place, findings)
+    for written, (value, where) in given.items():
+        key = spelled(written, rules, where, findings)
         if key is None:
             continue
         rule = rules[key]
@@ -129,7 +144,7 @@ def apply_rules(
             findings.drop(key, rule.dropped)
         elif rule.values is not None and _word(value) not in rule.values:
             findings.changed.append(
-                f"{place}: {key}: {value!r} has no counterpart here, and was left out"
+                f"{where}: {key}: {value!r} has no counterpart here, and was left out"
             )
         elif rule.values is not None:
             becomes = rule.values[_word(value)]

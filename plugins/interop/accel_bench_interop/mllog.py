@@ -4,51 +4,41 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from accel_bench.errors import ImportFileError
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
 from accel_bench_interop.exported import ExportedRun
 from accel_bench_interop.figures import (
     Better,
+    Settings,
     figure,
     number,
     one_line,
     positive_integer,
-    without_none,
+    settings,
 )
 
 LINE = re.compile(r":::MLLOG\s+(\{.*\})\s*$")
 
-SETTINGS = {
-    "seed": "train.seed",
-    "global_batch_size": "train.global_batch_size",
-    "micro_batch_size": "train.micro_batch_size",
-    "gradient_accumulation_steps": "train.gradient_accumulation",
-    "max_sequence_length": "data.sequence_length",
-    "opt_name": "optimizer.use",
-    "opt_base_learning_rate": "train.learning_rate",
-    "lora_rank": "adapter.r",
-    "lora_alpha": "adapter.alpha",
+SETTINGS: Settings = {
+    "train.global_batch_size": ("global_batch_size", positive_integer),
+    "train.micro_batch_size": ("micro_batch_size", positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
+    "data.sequence_length": ("max_sequence_length", positive_integer),
+    "train.learning_rate": ("opt_base_learning_rate", number),
+    "adapter.r": ("lora_rank", positive_integer),
+    "adapter.alpha": ("lora_alpha", number),
 }
-"""Settings of a scenario, by a log's key."""
+"""Settings by a log's key, which are read and written."""
 
-READERS: Mapping[str, Callable[[object], Any]] = {
-    "global_batch_size": positive_integer,
-    "micro_batch_size": positive_integer,
-    "gradient_accumulation_steps": positive_integer,
-    "max_sequence_length": positive_integer,
-    "opt_base_learning_rate": number,
-    "lora_rank": positive_integer,
-    "lora_alpha": number,
-}
-"""What reads the settings that are imported. A seed and an optimizer's name are not: the names are
-another program's, and a seed stands for other random numbers there."""
+WRITTEN = {"train.seed": "seed", "optimizer.use": "opt_name"}
+"""Settings that are written alone: names there are another program's, and a seed stands for other
+random numbers."""
 
 SERIES = ("train_loss", "eval_accuracy", "eval_loss", "throughput")
 """Keys that a log repeats: each entry is kept."""
@@ -113,16 +103,14 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
     status, reasons = _ending(events)
     corrections: list[str] = []
     metrics = list(_figures(events, times, corrections))
-    settings = without_none(
-        {SETTINGS[key]: read_setting(facts.get(key)) for key, read_setting in READERS.items()}
-    )
-    _fit_sizes(settings, corrections)
+    stated = settings(facts, SETTINGS)
+    _fit_sizes(stated, corrections)
     seconds = _span(times, "run_start", "run_stop")
     return ImportedRow(
         key=namespace or "log",
         scenario=one_line(facts.get("submission_benchmark") or UNKNOWN),
         stack=one_line(facts.get("submission_entry") or facts.get("submission_org") or UNKNOWN),
-        settings=settings,
+        settings=stated,
         metrics=metrics,
         status=status,
         reasons=reasons,
@@ -134,18 +122,18 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
     )
 
 
-def _fit_sizes(settings: dict[str, Any], corrections: list[str]) -> None:
+def _fit_sizes(stated: dict[str, Any], corrections: list[str]) -> None:
     """Work out the devices from the batch sizes; without them, leave out sizes that do not fit."""
-    total, micro, steps = (settings.get(f"train.{key}") for key in SIZES)
+    total, micro, steps = (stated.get(f"train.{key}") for key in SIZES)
     parts = (micro or 1) * (steps or 1)
     if total is None or (micro is None and total % parts == 0):
         return
     if micro is not None and steps is not None and total % parts == 0:
-        settings["resources.devices"] = total // parts
+        stated["resources.devices"] = total // parts
         corrections.append("the number of devices was worked out from the batch sizes")
         return
     for key in SIZES[1:]:
-        if settings.pop(f"train.{key}", None) is not None:
+        if stated.pop(f"train.{key}", None) is not None:
             corrections.append(f"{key} was left out: it does not divide the global batch size")
 
 
@@ -231,7 +219,8 @@ def _lines(run: ExportedRun) -> Iterator[str]:
     yield line("submission_entry", result.experiment.stack.name)
     if run.device:
         yield line("submission_platform", run.device)
-    for key, setting in SETTINGS.items():
+    keys = {**WRITTEN, **{setting: key for setting, (key, _) in SETTINGS.items()}}
+    for setting, key in keys.items():
         if (value := run.setting(setting)) is not None:
             yield line(key, value)
     yield line("run_start", None, note=CLOCK)

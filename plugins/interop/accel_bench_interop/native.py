@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ class NativeScenario:
     """Origin of the scenario, for the first line of its file."""
 
     slow: bool = False
-    data: Mapping[str, Any] = field(default_factory=dict)
-    """Sections of the work."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the work, by dotted key."""
 
     stacks: Mapping[str, Any] = field(default_factory=lambda: {"baseline": []})
     sweep: Mapping[str, list[Any]] = field(default_factory=dict)
@@ -40,33 +39,28 @@ class NativeScenario:
         moving = len(next(iter(self.zip.values()), [None]))
         return len(self.stacks) * points * moving
 
-    def renamed(self, name: str) -> NativeScenario:
-        """Return the same under another name."""
-        return replace(self, name=name)
-
     def text(self) -> str:
         """Return the text of its file; a key with one value is set, not swept."""
-        document: dict[str, Any] = {"name": self.name}
-        if self.slow:
-            document["slow"] = True
-        body = copy.deepcopy(dict(self.data))
-        axes: dict[str, dict[str, list[Any]]] = {"sweep": {}, "zip": {}}
-        for kind, columns in (("sweep", self.sweep), ("zip", self.zip)):
-            for key, values in columns.items():
-                if len(values) == 1:
-                    set_path(body, key.split("."), values[0])
-                else:
-                    axes[kind][key] = list(values)
-        document |= {**body, "stacks": dict(self.stacks)}
-        document |= {kind: found for kind, found in axes.items() if found}
-        shown = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
-        return f"# Imported from {_one_line(self.source)}.\n{shown}"
+        document: dict[str, Any] = {"name": self.name, **({"slow": True} if self.slow else {})}
+        axes = {"sweep": self.sweep, "zip": self.zip}
+        single = {k: v[0] for columns in axes.values() for k, v in columns.items() if len(v) == 1}
+        for key, value in {**self.settings, **single}.items():
+            set_path(document, key.split("."), value)
+        document["stacks"] = dict(self.stacks)
+        for kind, columns in axes.items():
+            if found := {key: values for key, values in columns.items() if len(values) != 1}:
+                document[kind] = found
+        return _imported_text(document, self.source)
 
 
 def stack_text(uses: list[Any], source: str) -> str:
     """Return the text of the file of a named stack."""
-    shown = yaml.safe_dump({"use": uses}, sort_keys=False, allow_unicode=True, width=100)
-    return f"# Imported from {_one_line(source)}.\n{shown}"
+    return _imported_text({"use": uses}, source)
+
+
+def _imported_text(document: Mapping[str, Any], source: str) -> str:
+    shown = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    return f"# Imported from {' '.join(source.split())}.\n{shown}"
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -84,7 +78,3 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
         except OSError as error:
             raise ImportFileError(f"{path.parent} cannot be made: {error.strerror}") from error
         write_atomically(path, text)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric
 from accel_bench_interop.figures import (
     Scope,
+    Settings,
+    as_stated,
     figure,
+    figures,
     number,
-    of_known_shape,
     one_line,
+    one_of,
     positive_integer,
     raw_numbers,
-    without_none,
+    settings,
 )
 
 WHOLE, REPORT, CONFIG = "benchmark.json", "benchmark_report.json", "benchmark_config.json"
@@ -34,14 +35,31 @@ MEMORY = {
 """Figures of memory by the report's key; the report has megabytes of 1,000,000 bytes."""
 
 LATENCY = {
-    "mean": "mean_step_seconds",
-    "p50": "median_step_seconds",
-    "p90": "p90_step_seconds",
-    "p95": "p95_step_seconds",
-    "p99": "p99_step_seconds",
-    "stdev": "step_seconds_standard_deviation",
+    key: (name, "seconds", "device", "lower")
+    for key, name in {
+        "mean": "mean_step_seconds",
+        "p50": "median_step_seconds",
+        "p90": "p90_step_seconds",
+        "p95": "p95_step_seconds",
+        "p99": "p99_step_seconds",
+        "stdev": "step_seconds_standard_deviation",
+    }.items()
 }
 """Figures of the times of steps."""
+
+BACKEND: Settings = {
+    "model.id": ("model", as_stated),
+    "model.dtype": ("dtype", one_of("float32", "bfloat16", "float16")),
+    "resources.device": ("device", one_of("cpu", "cuda")),
+}
+ARGUMENTS = "training_arguments"
+TRAINING: Settings = {
+    "train.micro_batch_size": ("per_device_train_batch_size", positive_integer),
+    "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
+    "train.learning_rate": ("learning_rate", number),
+    "data.sequence_length": ("sequence_length", positive_integer),
+}
+"""Settings of a training, by its arguments and the shapes of its data."""
 
 
 def recognizes(source: SourceFile) -> bool:
@@ -61,18 +79,17 @@ def is_repeated(source: SourceFile) -> str:
     return ""
 
 
-@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the training of a report; other scenarios have a row for each of their parts."""
     found = source.json
     report = found.get("report", found)
     config = found.get("config") or _config_beside(source)
     if isinstance(report.get("train"), dict):
-        yield _training(report["train"], config)
+        yield _row("train", report["train"], config)
         return
     for name, part in report.items():
         if isinstance(part, dict) and isinstance(part.get("latency"), dict):
-            yield _other(name, part, config)
+            yield _row(name, part, config)
 
 
 def _config_beside(source: SourceFile) -> Mapping[str, Any]:
@@ -80,42 +97,51 @@ def _config_beside(source: SourceFile) -> Mapping[str, Any]:
     return (beside.json or {}) if beside else {}
 
 
-def _training(part: Mapping[str, Any], config: Mapping[str, Any]) -> ImportedRow:
-    scenario = config.get("scenario") or {}
-    arguments = scenario.get("training_arguments") or {}
+def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> ImportedRow:
+    """Return the row of a part: `train`, or another one such as `prefill` or `decode`."""
+    environment = config.get("environment") or {}
+    latency = part.get("latency") or {}
+    gpus = environment.get("gpu") or environment.get("gpus") or ""
+    device = ", ".join(map(one_line, gpus)) if isinstance(gpus, list) else one_line(gpus)
+    rates = _samples if name == "train" else _rate
     corrections: list[str] = []
-    metrics = [*_latency(part), *_memory(part, corrections)]
-    metrics += _samples(part, scenario, config, corrections)
-    shapes = scenario.get("dataset_shapes") or {}
-    settings = {
-        **_settings(config),
-        **without_none(
-            {
-                "train.micro_batch_size": positive_integer(
-                    arguments.get("per_device_train_batch_size")
-                ),
-                "train.gradient_accumulation": positive_integer(
-                    arguments.get("gradient_accumulation_steps")
-                ),
-                "train.learning_rate": number(arguments.get("learning_rate")),
-                "data.sequence_length": positive_integer(shapes.get("sequence_length")),
-            }
-        ),
-    }
-    row = _row("train", part, config)
-    return replace(row, settings=settings, metrics=metrics, corrections=corrections)
+    return ImportedRow(
+        key=name,
+        scenario=one_line(config.get("name") or UNKNOWN),
+        stack=name,
+        settings=_settings(config, name == "train"),
+        metrics=[
+            *figures(latency, LATENCY),
+            *_memory(part, corrections),
+            *rates(part, config, corrections),
+        ],
+        corrections=corrections,
+        series={"step_seconds": raw_numbers(latency.get("values"), "latency.values")},
+        machine=device or one_line(environment.get("cpu") or ""),
+        seconds=number(latency.get("total")),
+    )
+
+
+def _settings(config: Mapping[str, Any], trained: bool) -> dict[str, Any]:
+    backend = config.get("backend") or {}
+    dtype = backend.get("torch_dtype") or backend.get("dtype")
+    found = settings({**backend, "dtype": dtype}, BACKEND)
+    if (processes := _processes(config)) is not None:
+        found["resources.devices"] = processes
+    if trained:
+        scenario = config.get("scenario") or {}
+        shapes, arguments = (scenario.get(key) or {} for key in ("dataset_shapes", ARGUMENTS))
+        found |= settings({**shapes, **arguments}, TRAINING)
+    return found
 
 
 def _samples(
-    part: Mapping[str, Any],
-    scenario: Mapping[str, Any],
-    config: Mapping[str, Any],
-    corrections: list[str],
+    part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
 ) -> Iterator[Metric]:
     """Yield samples/s: the report's own is the samples of all steps over the mean of one step."""
     stated = number((part.get("throughput") or {}).get("value"))
     processes = _processes(config)
-    steps = _steps(part, scenario, processes)
+    steps = _steps(part, config.get("scenario") or {}, processes)
     if stated is None:
         return
     if steps is None:
@@ -156,13 +182,6 @@ def _processes(config: Mapping[str, Any]) -> int | None:
     return each * int(nodes) if each and nodes.isdigit() else 1 if each is None else None
 
 
-def _latency(part: Mapping[str, Any]) -> Iterator[Metric]:
-    latency = part.get("latency") or {}
-    for key, name in LATENCY.items():
-        if latency.get(key) is not None:
-            yield figure(name, latency[key], "seconds", "device", "lower")
-
-
 def _memory(part: Mapping[str, Any], corrections: list[str]) -> Iterator[Metric]:
     memory = part.get("memory") or {}
     if memory:
@@ -173,46 +192,14 @@ def _memory(part: Mapping[str, Any], corrections: list[str]) -> Iterator[Metric]
             yield figure(name, megabytes * MEGABYTE, "bytes", scope, "lower")
 
 
-def _other(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> ImportedRow:
-    """Return a part of a report that is no training, such as `prefill` or `decode`."""
-    corrections: list[str] = []
-    metrics = [*_latency(part), *_memory(part, corrections)]
+def _rate(
+    part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
+) -> Iterator[Metric]:
+    """Yield the rate of a part that is no training, in its own unit."""
     throughput = part.get("throughput") or {}
     if (rate := number(throughput.get("value"))) is not None:
         unit = one_line(throughput.get("unit", "1/s")).removesuffix("/s")
-        metrics.append(figure(f"{unit}_per_second", rate, "1/s", "global", "higher"))
-    row = _row(name, part, config)
-    return replace(row, settings=_settings(config), metrics=metrics, corrections=corrections)
-
-
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    backend = config.get("backend") or {}
-    dtype = backend.get("torch_dtype") or backend.get("dtype")
-    device = backend.get("device")
-    return without_none(
-        {
-            "model.id": backend.get("model"),
-            "model.dtype": dtype if dtype in ("float32", "bfloat16", "float16") else None,
-            "resources.device": device if device in ("cpu", "cuda") else None,
-            "resources.devices": _processes(config),
-        }
-    )
-
-
-def _row(name: str, part: Mapping[str, Any], config: Mapping[str, Any]) -> ImportedRow:
-    """Return a row without its settings and figures."""
-    environment = config.get("environment") or {}
-    latency = part.get("latency") or {}
-    gpus = environment.get("gpu") or environment.get("gpus") or ""
-    device = ", ".join(map(one_line, gpus)) if isinstance(gpus, list) else one_line(gpus)
-    return ImportedRow(
-        key=name,
-        scenario=one_line(config.get("name") or UNKNOWN),
-        stack=name,
-        series={"step_seconds": raw_numbers(latency.get("values"), "latency.values")},
-        machine=device or one_line(environment.get("cpu") or ""),
-        seconds=number(latency.get("total")),
-    )
+        yield figure(f"{unit}_per_second", rate, "1/s", "global", "higher")
 
 
 FORMAT = Format(

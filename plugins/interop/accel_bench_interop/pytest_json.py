@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import UNKNOWN, ImportedRow, SourceFile
+from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench_interop.figures import (
     figures,
     number,
-    of_known_shape,
     one_line,
     raw_numbers,
     utc_time,
@@ -36,7 +34,6 @@ def recognizes(source: SourceFile) -> bool:
     return isinstance(found.get("benchmarks"), list) and "machine_info" in found
 
 
-@of_known_shape
 def read(source: SourceFile) -> Iterator[ImportedRow]:
     """Return a row for each benchmark that has statistics."""
     found = source.json

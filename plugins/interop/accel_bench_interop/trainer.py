@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from accel_bench.interchange.formats import Format
-from accel_bench.interchange.rows import ImportedRow, SourceFile
+from accel_bench.interchange import Format, ImportedRow, SourceFile
 from accel_bench.result import Metric
 from accel_bench_interop.figures import (
     figure,
     figures,
     number,
-    of_known_shape,
     positive_integer,
-    without_none,
+    settings,
 )
 
 STATE = "trainer_state.json"
@@ -69,7 +67,6 @@ def is_repeated(source: SourceFile) -> str:
     return ""
 
 
-@of_known_shape
 def read_results(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the run of a file of results, with the log of the state beside it."""
     found = source.json
@@ -78,14 +75,12 @@ def read_results(source: SourceFile) -> Iterator[ImportedRow]:
     yield _row(source, {**_summary_of(log), **found}, log)
 
 
-@of_known_shape
 def read_state(source: SourceFile) -> Iterator[ImportedRow]:
     """Return the run of a Trainer's state: its log, and the summary at the log's end."""
     yield _row(source, _summary_of(source.json), source.json)
 
 
 def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any]) -> ImportedRow:
-    micro = positive_integer(state.get("train_batch_size"))
     log, corrections = _log(state), [MEAN_LOSS] if "train_loss" in found else []
     corrections += [LOGGED_LOSS] if log else []
     metrics = figures(found, KNOWN)
@@ -102,7 +97,9 @@ def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any])
         key=source.path.name,
         scenario=name or "trainer",
         stack="trainer",
-        settings=without_none({"train.micro_batch_size": micro}),
+        settings=settings(
+            state, {"train.micro_batch_size": ("train_batch_size", positive_integer)}
+        ),
         metrics=[*metrics, *_ends(log)],
         corrections=corrections,
         series=log,

@@ -16,7 +16,7 @@ from accel_bench.store.database import SessionRecord, Store, begins_with, in_par
 from accel_bench.store.queries import COMPLETED, condition_of, damaged_runs, without
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
-from accel_bench.store.selection import one_of_each, with_resumed
+from accel_bench.store.selection import CommandKey, command_of, one_of_each, with_resumed
 from accel_bench_report.page.repetitions import Repetition, read_repetitions, repeating_sessions
 
 MOST_RUNS = 400
@@ -27,16 +27,6 @@ MOST_COMMANDS = 8
 
 MOST_OF_ONE = 1000
 """Runs of one command that are read with their samples."""
-
-COLUMNS = (
-    *("run_id", "session", "experiment_id", "scenario", "stack", "sweep", "tag", "round"),
-    *("attempt", "audited_status", "status", "started_at", "tokens_per_second"),
-    *("peak_memory_bytes", "host", "device", "options"),
-)
-"""Columns of a run that a report needs where it does not read the run."""
-
-CommandKey = tuple[str, str]
-"""Id of the first session of a command, and a scenario."""
 
 
 class RunLine(NamedTuple):
@@ -74,6 +64,11 @@ class RunLine(NamedTuple):
     def completed(self) -> bool:
         """True if its figures may be used."""
         return self.status in (Status.OK.value, Status.DEGRADED.value)
+
+
+NEEDED = (*RunLine._fields, "audited_status", "options")
+COLUMNS = [RUNS.c[name] for name in NEEDED if name in RUNS.c]
+"""Columns of a run that a report needs where it does not read the run."""
 
 
 class CommandRuns(NamedTuple):
@@ -136,11 +131,6 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
     )
 
 
-def command_of(session: str) -> str:
-    """Return the id of the command: those of its further sessions differ behind the dot."""
-    return session.partition(".")[0]
-
-
 def _keys_of(store: Store, word: str) -> list[CommandKey]:
     named = _keys(store, RUNS.c.scenario == word)
     if named:
@@ -176,8 +166,7 @@ def _of_command(key: CommandKey) -> ColumnElement[bool]:
 
 
 def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[RunLine]:
-    columns = (RUNS.c[name] for name in COLUMNS)
-    query = select(*columns).where(*conditions).order_by(*CHRONOLOGICAL)
+    query = select(*COLUMNS).where(*conditions).order_by(*CHRONOLOGICAL)
     rows = list(store.fetch(query))
     # What an id stands for does not differ between runs: one of each is read.
     try:
@@ -229,7 +218,7 @@ def _elsewhere(
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
     """Return the speeds of completed runs of the same experiments in all other commands."""
     ids = list({result.experiment.id for one in commands for result in one.results})
-    query = select(*(RUNS.c[name] for name in COLUMNS)).where(
+    query = select(*COLUMNS).where(
         RUNS.c.audited_status.in_(COMPLETED), RUNS.c.tokens_per_second.is_not(None)
     )
     found: dict[tuple[str, str], dict[str, list[float]]] = {}

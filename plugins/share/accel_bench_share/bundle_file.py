@@ -21,8 +21,8 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.result import Result
 from accel_bench.scenario.models import ScenarioFile
-from accel_bench.store.checksums import SHA256_DIGITS
 from accel_bench.store.records import parse_result
+from accel_bench.store.rows import SHA256_DIGITS
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 from accel_bench.store.sessions import SessionRecord
 from accel_bench_share.archive import unpack

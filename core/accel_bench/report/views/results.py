@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +14,7 @@ from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.analysis.metrics.memory import stages_of
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, flat_run, names_of
-from accel_bench.documents.spool import Spool
-from accel_bench.report.render_csv import csv_lines
+from accel_bench.analysis.tables.listing import LIST_COLUMNS, flat_figures, names_of
 from accel_bench.report.table import Report, Section, Table, entry, keyed, listed
 from accel_bench.report.views.stack_comparison import details
 from accel_bench.result import Provenance, RankResult, Result
@@ -57,11 +55,8 @@ UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_
 """What of an update is printed: its sketches are for programs."""
 
 
-def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Report:
-    """Return a row for each run; people count rounds from 1, programs from 0.
-
-    `left_out` is the number of corrupt runs that have no row.
-    """
+def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
+    """Return a row for each run; people count rounds from 1, programs from 0."""
     columns = names_of(rows) or LIST_COLUMNS
     rates = (f"samples{PER_SECOND}", f"steps{PER_SECOND}")
     forms = {
@@ -79,9 +74,9 @@ def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Repo
         )
         for column in keyed(columns, rows).columns
     ]
-    more = f"{left_out:,} more runs are corrupt; `--format json` or `csv` lists all"
-    table = Table(shown, rows, notes=[more] if left_out else ())
-    return Report([Section(tables=[table])], rows, Table(list(map(entry, columns)), rows))
+    return Report(
+        [Section(tables=[Table(shown, rows)])], rows, Table(list(map(entry, columns)), rows)
+    )
 
 
 def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
@@ -98,20 +93,6 @@ def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
 
 def _short(number: float) -> str:
     return f"{number:,.1f}" if abs(number) >= 100 else f"{number:.4g}"
-
-
-def export_lines(results: Iterable[Result], folder: Path | None = None) -> Iterator[str]:
-    """Yield the lines of a CSV with a row for each run, for spreadsheets.
-
-    The columns are those of all rows: until these are known, the rows wait in a file in `folder`.
-    """
-    keys: dict[str, None] = {}
-    with Spool(folder) as rows:
-        for result in results:
-            row = flat_run(result)
-            keys |= dict.fromkeys(row)
-            rows.add(row)
-        yield from csv_lines(keyed(keys, ()).columns, rows)
 
 
 def results_report(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import base64
-import gc
 import json
 import os
-import sys
-import tracemalloc
 import zlib
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from accel_bench_interop import exchange
+from accel_bench_interop.exchange import read_export
 from sqlalchemy import Connection
 from store.store_factory import change_payload, make_experiment, make_result, make_session
 from store.test_queries import RESULTS, fill
@@ -21,12 +19,9 @@ from typer.testing import CliRunner
 from accel_bench.analysis.compare import compare_stored
 from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
-from accel_bench.report.views.results import export_lines as export_csv
 from accel_bench.result import Provenance, Result
-from accel_bench.store import database, exchange, parquet
+from accel_bench.store import database
 from accel_bench.store.database import open_store
-from accel_bench.store.exchange import check_export, read_export
-from accel_bench.store.parquet import write_parquet
 from accel_bench.store.records import RunRecord, insert_run
 
 
@@ -148,21 +143,6 @@ def test_a_large_list_is_read_run_by_run(tmp_path: Path, monkeypatch: pytest.Mon
         list(read_export(file))
 
 
-def test_a_parquet_file_has_the_columns_of_the_csv(source: Path, tmp_path: Path) -> None:
-    from pyarrow import parquet
-
-    file = tmp_path / "runs.parquet"
-    only = ("--where", "status = ok")
-    call("results", "export", "--results", source, "--format", "parquet", "--output", file, *only)
-    header = call("results", "export", "--results", source, "--format", "csv", *only).splitlines()[
-        0
-    ]
-    table = parquet.read_table(file)
-    assert table.column_names == [*header.split(","), "result"]
-    assert table.column("tokens_per_second").to_pylist() == pytest.approx([200, 400, 500])
-    assert table.column("stack").to_pylist() == ["lora", "lora", "nf4"]
-
-
 REFUSED = {
     "csv": ("run_id,session\na,b\n", "neither JSON nor Parquet"),
     "deep": ("[" * 100_000, "neither JSON nor Parquet"),
@@ -192,9 +172,9 @@ def test_one_bad_run_among_good_ones_imports_none(tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     file.write_text(json.dumps(runs))
     with pytest.raises(StoreError, match=r"run 2 is no result.*nothing was imported"):
-        check_export(file)
+        list(read_export(file))
     with pytest.raises(StoreError, match="No such file"):
-        check_export(tmp_path / "missing.json")
+        list(read_export(tmp_path / "missing.json"))
 
 
 BOMB = (
@@ -209,7 +189,7 @@ BOMB = (
 def test_a_file_that_would_fill_the_memory_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "bomb").write_bytes(zlib.decompress(base64.b85decode(BOMB)))
     with pytest.raises(StoreError, match=r"bomb: no Parquet.* needs more than 201,326,592 bytes"):
-        check_export(tmp_path / "bomb")
+        list(read_export(tmp_path / "bomb"))
 
 
 def test_a_text_that_is_larger_than_any_run_is_not_parsed(
@@ -227,12 +207,12 @@ def test_a_text_that_is_larger_than_any_run_is_not_parsed(
         next(reading)
     monkeypatch.setattr(exchange, "MAXIMUM_TEXT", len(good) - 1)
     with pytest.raises(StoreError, match="run 1 is larger than any run that is stored"):
-        check_export(file)
+        list(read_export(file))
 
 
 def test_a_pipe_is_refused_and_so_is_an_export_that_is_still_written(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for read in (check_export, exchange.is_export):
+    for read in (lambda path: list(read_export(path)), exchange.is_export):
         with pytest.raises(StoreError, match="pipe' cannot be read: it is a named pipe"):
             read(tmp_path / "pipe")
     file = tmp_path / "file.json"
@@ -256,54 +236,4 @@ def test_a_number_that_no_database_holds_is_refused_by_name(tmp_path: Path, key:
     run = {**make_result("a").model_dump(mode="json"), key: 2**64}
     (tmp_path / "file.json").write_text(json.dumps([run]))
     with pytest.raises(StoreError, match=rf"run 1 is no result.*\n?.*{key}.*nothing was imported"):
-        check_export(tmp_path / "file.json")
-
-
-def test_parquet_without_pyarrow_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(StoreError, match=r"pip install 'accel-bench\[parquet\]'"):
-        write_parquet([], tmp_path / "file")
-    assert not list(tmp_path.iterdir())
-
-
-def consume(pieces: Iterable[str]) -> None:
-    for _ in pieces:
-        pass
-
-
-WRITERS: dict[str, Callable[[Iterator[Result], Path], None]] = {
-    "csv": lambda runs, folder: consume(export_csv(runs, folder)),
-    "parquet": lambda runs, folder: write_parquet(runs, folder / "runs.parquet"),
-}
-
-
-@pytest.mark.parametrize("form", WRITERS)
-def test_an_export_of_many_runs_takes_no_more_memory_than_one_of_few(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parquet, "ROWS_AT_ONCE", 10)
-
-    def runs(number: int) -> Iterator[Result]:
-        for one in range(number):
-            gc.collect()  # what is garbage already is no growth
-            yield make_result(f"run-{one}")
-
-    def peak(number: int) -> int:
-        gc.collect()
-        tracemalloc.reset_peak()
-        before, _ = tracemalloc.get_traced_memory()
-        WRITERS[form](runs(number), tmp_path)
-        return tracemalloc.get_traced_memory()[1] - before
-
-    tracemalloc.start()
-    gc.freeze()
-    try:
-        peak(10)  # what is imported and cached at first
-        # A run's row or text alone takes more than 2,000 bytes.
-        assert min(peak(60) for _ in range(3)) - min(peak(10) for _ in range(3)) < 50 * 1000
-    finally:
-        gc.unfreeze()
-        tracemalloc.stop()
-    assert [path.name for path in tmp_path.iterdir() if path.name != "runs.parquet"] == []
+        list(read_export(tmp_path / "file.json"))

@@ -11,7 +11,7 @@ from cli.program import call, start, surroundings, write_nulls
 from documented import install_page
 
 from accel_bench.errors import PluginError
-from accel_bench.interchange.formats import export_lines
+from accel_bench.interchange import export_lines
 
 STRANGER = """\
 from pathlib import Path

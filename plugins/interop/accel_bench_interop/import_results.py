@@ -9,15 +9,12 @@ import typer
 
 from accel_bench.cli import options
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.interchange.formats import format_names
+from accel_bench.interchange import format_names
 from accel_bench.report.table import Report, Section, keyed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from accel_bench.interchange.formats import ImportedFile
-    from accel_bench.result import Result
     from accel_bench.store.database import Store
+    from accel_bench_interop.reading import ImportedFile
 
 EXPORT = "accel-bench"
 """Format of our own exports."""
@@ -53,23 +50,19 @@ def import_results(
     is in no verdict, no ranking and no cost. A file that was imported before is not stored twice,
     unless with other settings. Runs of an export get the tag `from-export`.
     """
-    from datetime import datetime, timezone
-
     from accel_bench.cli.request import parse_overrides
     from accel_bench.documents.shown import plain
-    from accel_bench.interchange.formats import read_files, results_of_file
     from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.exchange import is_export
+    from accel_bench_interop.exchange import is_export
+    from accel_bench_interop.reading import read_files
 
     if form == EXPORT or (form is None and path.is_file() and is_export(path)):
         _import_export(path, set_, results)
         return
-    files, left_out = read_files(path, form, dict(parse_overrides(set_ or (), {})))
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     # Everything is read before anything is stored.
-    imports = [(file, results_of_file(file, now)) for file in files]
+    files, left_out = read_files(path, form, dict(parse_overrides(set_ or (), {})))
     with open_results(results, write=True) as store:
-        rows = [_store(store, file, found) for file, found in imports]
+        rows = [_store(store, file) for file in files]
     for line in left_out:
         print_aside(plain(f"left out: {line}"))
     print_report(Report([Section(tables=[keyed(COLUMNS, rows)])]), "table")
@@ -80,21 +73,22 @@ def _import_export(path: Path, set_: options.Names, results: str) -> None:
     from accel_bench.analysis.wording import count
     from accel_bench.errors import ImportFileError
     from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.exchange import add_export, check_export
+    from accel_bench_interop.exchange import add_export, read_export
 
     if set_:
         raise ImportFileError(f"--set {set_[0]}: {path} is an export, and states all settings")
-    run_ids = check_export(path)
+    # All runs are validated before anything is stored.
+    run_ids = list(dict.fromkeys(result.run_id for result in read_export(path)))
     with open_results(results, write=True) as store:
         added, there = add_export(store, path, run_ids)
     typer.echo(f"{count(added, 'run')} added, {there} there already")
 
 
-def _store(store: Store, file: ImportedFile, found: Sequence[Result]) -> dict[str, object]:
+def _store(store: Store, file: ImportedFile) -> dict[str, object]:
     """Store those of a file's rows that are not there, as one session; return what to print."""
     from accel_bench.store.sessions import SessionRecord
 
-    first, session = found[0], found[0].session
+    found, first, session = file.results, file.results[0], file.results[0].session
     there = set(store.present([result.run_id for result in found]))
     record = SessionRecord(
         id=session,
@@ -105,7 +99,7 @@ def _store(store: Store, file: ImportedFile, found: Sequence[Result]) -> dict[st
     store.add_together([record, *(one for one in found if one.run_id not in there)])
     corrections = {text for one in found for text in one.provenance.corrections}
     return {
-        "file": str(file.source.path),
+        "file": str(file.path),
         "format": file.format,
         "session": f"{session} (was there)" if len(there) == len(found) else session,
         "rows": len(found),

@@ -18,9 +18,9 @@ from accel_bench.documents.files import naming_the_file, open_regular, refuse_gr
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance, Result
 from accel_bench.store.database import SessionRecord, Store
-from accel_bench.store.parquet import parquet_texts
 from accel_bench.store.records import parse_result
 from accel_bench.store.schema import EXPORTED, MAXIMUM_PAYLOAD_BYTES
+from accel_bench_interop.parquet import parquet_texts
 
 PIECE = 1024 * 1024
 """Letters of a file that are read at once."""
@@ -44,16 +44,8 @@ def is_export(path: Path) -> bool:
         return bool(_EXPORT.match(handle.read(1024)))
 
 
-def check_export(path: Path) -> list[str]:
-    """Return the ids of the runs of an exported JSON or Parquet file, all of them validated.
-
-    Raises StoreError with the reason.
-    """
-    return list(dict.fromkeys(result.run_id for result in read_export(path)))
-
-
 def add_export(store: Store, path: Path, run_ids: Sequence[str]) -> tuple[int, int]:
-    """Add the runs of a file that are not there yet, all or none; `check_export` has their ids.
+    """Add the runs of a file that are not there yet, all or none; `run_ids` are the ids of all.
 
     Returns how many were added, and how many were there already. Their sessions have no plan, and
     the runs have the tag `from-export` and the origin `exported`. Raises StoreError.

@@ -1,0 +1,182 @@
+"""The door for formats: files of other programs that are read as results, or written of them.
+
+A distribution adds one by an entry point of the group `accel_bench.formats` whose value is a
+`Format`. It is imported when it is named, or when a file is held against it to be recognized.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accel_bench.documents.base import JsonValue
+from accel_bench.documents.files import as_text, read_bytes
+from accel_bench.errors import ImportFileError
+from accel_bench.plugins.doors import Entry, find_entries, find_entry
+from accel_bench.result import Metric, Result, Status
+
+GROUP, KIND = "accel_bench.formats", "format"
+"""Group of the entry points, and what each of them is."""
+
+MAXIMUM_BYTES = 32 * 1024 * 1024
+"""A larger file is not read."""
+
+MAXIMUM_VALUES = 1_000_000
+"""Values of a JSON file, each of which may take a hundred bytes of memory."""
+
+UNKNOWN = "unknown"
+"""Model, scenario or stack that a file does not name."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file, read once."""
+
+    path: Path
+    text: str
+
+    sha256: str
+    """Hex digest of the bytes that were read, as `sha256sum` prints it."""
+
+    others: dict[str, str] = field(default_factory=dict, compare=False)
+    """Digests of other files of its folder that were read for it, by name."""
+
+    @cached_property
+    def json(self) -> Any:
+        """Parsed JSON; None for a file that is none, or whose top level is no mapping.
+
+        Raises ImportFileError for too many values.
+        """
+        if not re.match(r"\s*\{", self.text):
+            return None
+        self.check_values()
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError):
+            return None
+
+    def check_values(self) -> None:
+        """Raise ImportFileError for so many values, or lines, that they would fill the memory."""
+        if max(sum(map(self.text.count, ",[{")), self.text.count("\n")) > MAXIMUM_VALUES:
+            raise ImportFileError(
+                f"{self.path}: more than {MAXIMUM_VALUES:,} values, the limit of an import"
+            )
+
+    def beside(self, name: str) -> SourceFile | None:
+        """Return another file of the same folder, None where there is none."""
+        path = self.path.with_name(name)
+        if not path.is_file():
+            return None
+        found = read_source(path)
+        self.others[name] = found.sha256
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedRow:
+    """One run as a file states it."""
+
+    key: str
+    """Text that tells the row from others of its file."""
+
+    scenario: str = UNKNOWN
+    """Name of the scenario."""
+
+    stack: str = UNKNOWN
+    """Name of the stack."""
+
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What the file states of the work, by dotted key of a scenario."""
+
+    metrics: Sequence[Metric] = ()
+    """Figures of the run, in units of the core."""
+
+    status: Status = Status.OK
+    """Ending of the run."""
+
+    reasons: Sequence[str] = ()
+    """Reasons for a status that is not `ok`, a sentence each."""
+
+    corrections: Sequence[str] = ()
+    """Corrections of units or scopes that the reader made, a sentence each."""
+
+    series: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Values of each step or sample, by the name of what was measured."""
+
+    machine: str = ""
+    """Description of the machine in the file's words; empty where it has none."""
+
+    started_at: str = ""
+    """UTC time, ISO 8601; empty where the file has no date."""
+
+    seconds: float | None = None
+    """Wall-clock seconds of the whole run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A kind of file of another program, which is read, written, or both."""
+
+    description: str
+    """What such a file is, as an error names it: `log of MLPerf`."""
+
+    recognizes: Callable[[SourceFile], bool] = lambda source: False
+    """Return whether a file is one, by what no other format has."""
+
+    read: Callable[[SourceFile], Iterable[ImportedRow]] | None = None
+    """Yield the runs of a file that was recognized; what it lacks is left out. AttributeError,
+    LookupError, TypeError, ValueError and csv.Error mean that the file is damaged."""
+
+    write: Callable[[Iterable[Result]], Iterable[str]] | None = None
+    """Yield the text of runs piece by piece: a run is loaded when it is asked for."""
+
+    repeats: Callable[[SourceFile], str] = lambda source: ""
+    """Return why a file of a folder is left out; empty where it is not."""
+
+
+def read_source(path: Path) -> SourceFile:
+    """Read a file. Raises ImportFileError."""
+    limit = ", the limit of an import"
+    raw = read_bytes(path, MAXIMUM_BYTES, ImportFileError, limit)
+    return SourceFile(path, as_text(path, raw, ImportFileError), hashlib.sha256(raw).hexdigest())
+
+
+def format_names() -> list[str]:
+    """Return the names of all formats that are installed; nothing is imported."""
+    return [*find_entries(GROUP, KIND)]
+
+
+def load_format(entry: Entry) -> Format:
+    """Import a format. Raises PluginError that names its distribution."""
+    found = entry.load()
+    if not isinstance(found, Format):
+        raise entry.broken(f"{entry.point.value} is no accel_bench.Format")
+    return found
+
+
+def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
+    """Return the text of runs in a format; a run is read when its text is.
+
+    Raises ImportFileError for a format that is not written, and PluginError.
+    """
+    entry = find_entry(GROUP, KIND, name)
+    if (form := load_format(entry)).write is None:
+        raise ImportFileError(f"{name} ({form.description}) is read, and not written")
+    return _written(entry, form.write, results)
+
+
+def _written(
+    entry: Entry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
+) -> Iterator[str]:
+    """Yield what a format writes. Raises PluginError that names it where it fails."""
+    with entry.blamed():
+        for text in write(results):
+            if not isinstance(text, str):
+                raise entry.broken(f"it writes {text!r}, which is no text")
+            yield text

@@ -1,1 +1,0 @@
-"""Read results and scenarios of other programs, and write results as theirs."""

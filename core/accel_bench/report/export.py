@@ -1,0 +1,103 @@
+"""Exports of runs with a row for each, CSV and Parquet: their columns are those of all rows.
+
+Until these are known, the rows wait in a temporary file, so that few runs are in memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from accel_bench.analysis.tables.listing import flat_run
+from accel_bench.documents.files import aside_of, naming_the_file
+from accel_bench.errors import StoreError
+from accel_bench.report.render_csv import csv_lines
+from accel_bench.report.table import keyed
+from accel_bench.result import Result
+
+ROWS_AT_ONCE = 100
+"""Rows of Parquet that are written together."""
+
+RESULT_COLUMN = "result"
+"""Column of Parquet with the whole result as JSON."""
+
+NEEDED = "Parquet needs pyarrow: pip install 'accel-bench[parquet]'"
+
+FASTEST = 1
+"""Level of compression."""
+
+
+@contextmanager
+def _waiting_rows(
+    results: Iterable[Result], folder: Path | None
+) -> Iterator[tuple[dict[str, bool], Iterator[dict[str, Any]]]]:
+    """Return the names of columns, with True for those of numbers alone, and the rows.
+
+    They lie in `folder`, else where the system keeps temporary files, as long as the block lasts.
+    """
+    numbers: dict[str, bool] = {}
+    with tempfile.TemporaryFile(dir=folder) as file:
+        with gzip.open(file, "wb", FASTEST) as lines:
+            for one in results:
+                row = flat_run(one)
+                for name, value in row.items():
+                    is_number = value is None or isinstance(value, int | float)
+                    numbers[name] = is_number and numbers.get(name, True)
+                row[RESULT_COLUMN] = one.model_dump_json()
+                lines.write(json.dumps(row).encode() + b"\n")
+        file.seek(0)
+        with gzip.open(file) as lines:
+            yield numbers, map(json.loads, lines)
+
+
+def export_lines(results: Iterable[Result], folder: Path | None = None) -> Iterator[str]:
+    """Yield the lines of a CSV, for spreadsheets; rows wait in `folder`."""
+    with _waiting_rows(results, folder) as (numbers, rows):
+        yield from csv_lines(keyed(numbers, ()).columns, rows)
+
+
+def write_parquet(results: Iterable[Result], path: Path) -> None:
+    """Write a row for each run, with the columns of the CSV and the whole result.
+
+    Raises StoreError without pyarrow.
+    """
+    parquet, arrow = import_pyarrow()
+    aside = aside_of(path)
+    with naming_the_file(path), _waiting_rows(results, path.parent) as (numbers, rows):
+        types = {name: arrow.float64() if is_number else arrow.string()
+                 for name, is_number in numbers.items()}  # fmt: skip
+        schema = arrow.schema({**types, RESULT_COLUMN: arrow.string()})
+        try:
+            with parquet.ParquetWriter(aside, schema) as writer:
+                while part := list(islice(rows, ROWS_AT_ONCE)):
+                    columns = {
+                        name: [_of_type(row.get(name), is_number) for row in part]
+                        for name, is_number in {**numbers, RESULT_COLUMN: False}.items()
+                    }
+                    writer.write_table(arrow.table(columns, schema=schema))
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def _of_type(value: Any, is_number: bool) -> float | str | None:
+    """Return a value as its column's type: Parquet has one for all rows."""
+    if value is None:
+        return None
+    return float(value) if is_number else str(value)
+
+
+def import_pyarrow() -> tuple[Any, Any]:
+    """Return the modules `pyarrow.parquet` and `pyarrow`. Raises StoreError without them."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise StoreError(NEEDED) from error
+    return parquet, pyarrow

@@ -1,0 +1,89 @@
+"""Runs of a Parquet file, read by a process of its own.
+
+A file of a kilobyte can hold a page that takes gigabytes, and the library ends its process where it
+gets none: so that process has little memory, and what it says is a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from accel_bench.documents.program import python_command
+from accel_bench.errors import StoreError
+from accel_bench.report.export import NEEDED, RESULT_COLUMN, import_pyarrow
+from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
+
+READING_BYTES = 8 * MAXIMUM_PAYLOAD_BYTES
+"""Memory of the process that reads, beside what it needs for itself: the largest run fits."""
+
+TOO_LARGE = f"reading it needs more than {READING_BYTES:,} bytes, which no run does"
+
+_LENGTH = struct.Struct("<Q")
+"""Number of bytes of a text, written before it."""
+
+
+def parquet_texts(handle: BinaryIO, path: Path) -> Iterator[str]:
+    """Yield the JSON of each run in a Parquet file. Raises StoreError with the reason."""
+    if find_spec("pyarrow") is None:
+        raise StoreError(NEEDED)
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    command = python_command("-m", "accel_bench_interop.parquet")
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, stdin=handle, env=environment, **pipes) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            while len(head := process.stdout.read(_LENGTH.size)) == _LENGTH.size:
+                yield process.stdout.read(*_LENGTH.unpack(head)).decode()
+            said = process.stderr.read().decode(errors="replace").splitlines()
+            code = process.wait()
+        finally:
+            process.kill()
+    if code:
+        reason = TOO_LARGE if code < 0 else "".join(said[-1:])
+        raise StoreError(f"{path}: no Parquet file of `accel-bench results export`: {reason}")
+
+
+def _write_texts(source: BinaryIO, target: BinaryIO) -> None:
+    """Write the result of each row of a Parquet file, one row in memory at a time.
+
+    Raises what pyarrow raises, MemoryError and ValueError.
+    """
+    parquet, _ = import_pyarrow()
+    _limit_memory()
+    size = os.fstat(source.fileno()).st_size
+    file = parquet.ParquetFile(source, buffer_size=2**20, pre_buffer=False)
+    if file.metadata.num_rows > size:
+        raise ValueError(f"it states {file.metadata.num_rows:,} rows in {size:,} bytes")
+    for batch in file.iter_batches(1, columns=[RESULT_COLUMN], use_threads=False):
+        for text in batch.column(RESULT_COLUMN):
+            content = str(text.as_py()).encode()
+            target.write(_LENGTH.pack(len(content)) + content)
+
+
+def _limit_memory() -> None:
+    """Let this process take no more memory than one run needs, where the system says how much it
+    has."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return
+    most = pages * resource.getpagesize() + READING_BYTES
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+if __name__ == "__main__":
+    try:
+        _write_texts(sys.stdin.buffer, sys.stdout.buffer)
+    except MemoryError:
+        sys.exit(TOO_LARGE)
+    except Exception as error:  # Whatever the library makes of a file of somebody.
+        sys.exit(f"{error}".replace("\n", " "))
