@@ -19,11 +19,10 @@ from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.store.database import open_store
 from accel_bench_advise.estimate import EstimateOptions
-from accel_bench_advise.estimates.devices import DeviceEstimator
+from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.estimates.lengths import read_lengths, summarize_lengths
 from accel_bench_advise.estimates.schema import Estimate, EstimateDocument, LengthSummary
 from accel_bench_advise.estimates.simulator import Simulator
-from accel_bench_advise.estimates.stacks import Estimator
 from accel_bench_advise.estimates.view import estimate_report
 
 LENGTH = "data.sequence_length"
@@ -60,7 +59,6 @@ def _estimate(
     options: EstimateOptions, draft: Draft, lengths: LengthSummary | None
 ) -> EstimateDocument:
     name = options.gpu or options.fits
-    chosen = named_hardware(name) if name else None
     request = PlanRequest(
         plugins=tuple(options.plugin or ()),
         only=tuple(options.only or ()),
@@ -72,7 +70,7 @@ def _estimate(
         trust_remote_code=options.trust_remote_code,
     )
     with closing(Simulator(options.trust_remote_code)) as simulator:
-        devices = DeviceEstimator(
+        estimator = Estimator(
             simulator,
             draft,
             request,
@@ -80,9 +78,10 @@ def _estimate(
             _stored(options.results),
             read_prices(),
             options.tokens or lengths,
+            named_hardware(name) if name else None,
+            limits=not options.no_limits,
         )
-        plan = devices.plan(chosen, {})
-        estimates = tuple(_each(devices.estimator(chosen, not options.no_limits), plan))
+        estimates = tuple(_each(estimator, estimator.plan()))
     return EstimateDocument(for_tokens=options.tokens, lengths=lengths, estimates=estimates)
 
 

@@ -13,7 +13,7 @@ from accel_bench.machine.probe import read_state
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.plugins.active import task_of
 from accel_bench.scenario.sweep import MICRO_BATCH, Choice
-from accel_bench_advise.estimates.largest import MemoryEstimator
+from accel_bench_advise.estimates.memory import MemoryEstimator
 from accel_bench_advise.estimates.target import Target, target_of
 
 LARGEST = 1024
@@ -71,7 +71,7 @@ def estimated_batch(
     value = power_of_two(min(found))
     known = [stack for stack, one in zip(stacks, every, strict=True) if one is not None]
     needs = [
-        max(estimator.need(planned, each) for planned in known)
+        max(estimator.need(planned, micro_batch_size=each) for planned in known)
         for each in (value, 2 * value)
         if each <= search
     ]

@@ -32,13 +32,14 @@ from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.uses import ModelUse
 from accel_bench.store.queries import condition_of, model_ids
 from accel_bench.store.schema import RUNS
-from accel_bench_advise.estimates.devices import DeviceEstimator
+from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.estimates.lengths import read_lengths
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.recommend import RecommendOptions
+from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.models import fitting_models
 from accel_bench_advise.recommendation.schema import FittingModels, RecommendRequest
-from accel_bench_advise.recommendation.stored import LENGTH, Recommender, Stored, check_request
+from accel_bench_advise.recommendation.stored import LENGTH, Recommender, check_request
 from accel_bench_advise.recommendation.view import models_report, recommend_report
 
 MAXIMUM_BYTES = 64 * 2**20
@@ -204,7 +205,7 @@ def stored_runs(place: str, request: RecommendRequest) -> Iterator[Stored]:
 
 def _estimator(
     request: RecommendRequest, stored: Stored, simulator: Simulator, trust_remote_code: bool
-) -> DeviceEstimator:
+) -> Estimator:
     draft = one_draft(request.scenario, "recommend")
     lengths = Recommender(request, stored, (), None).lengths
     changed: dict[str, Any] = (
@@ -212,7 +213,7 @@ def _estimator(
     )
     if lengths is not None:
         changed |= {LENGTH: lengths.sequence_length}
-    return DeviceEstimator(
+    return Estimator(
         simulator,
         draft,
         PlanRequest(overrides=tuple(changed.items()), trust_remote_code=trust_remote_code),

@@ -32,9 +32,9 @@ from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.purpose import ask_ranks
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.sweep import LENGTH, MICRO_BATCH, Choice
-from accel_bench_advise.estimates.answer import named_batch
-from accel_bench_advise.estimates.largest import MemoryEstimator
+from accel_bench_advise.estimates.estimator import named_batch
 from accel_bench_advise.estimates.lengths import summarize_lengths
+from accel_bench_advise.estimates.memory import MemoryEstimator
 from accel_bench_advise.estimates.schema import LengthSummary
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.micro_batch import (

@@ -1,18 +1,77 @@
-"""The device that an estimate is for: one of the table, or this machine's."""
+"""The device that an estimate is for, of the table or this machine's, and its peaks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from accel_bench.analysis.wording import count
-from accel_bench.catalog.hardware import NamedHardware, find_hardware
+from accel_bench.catalog.hardware import Hardware, NamedHardware, find_hardware
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import GPU, Machine
 from accel_bench.scenario.models import Scenario
-from accel_bench_advise.estimates.speed import DevicePeaks, cpu_peaks, gpu_peaks
 
 CAPABILITIES = (("fp8", (9, 0)), ("bf16", (8, 0)), ("fp16", (7, 0)))
 """Compute capability that a device of the table has at least, by the dtypes that it computes in."""
+
+CORE_FLOPS = 10e9
+"""FLOP/s of a CPU core that count as its peak; cores of servers reach up to four times it."""
+
+CORE_BYTES = 4e9
+"""Bytes per second of a CPU core that count as its bandwidth."""
+
+
+class Efficiency(NamedTuple):
+    """What steps reach of a device's peaks."""
+
+    flops: float
+    """Fraction of the peak FLOP/s."""
+
+    bandwidth: float
+    """Fraction of the peak bandwidth."""
+
+    operation_seconds: float
+    """Time that an operation takes at least: until it is launched."""
+
+
+GPU_SPAN = Efficiency(0.4, 0.6, 8e-6), Efficiency(0.85, 1.0, 1e-6)
+"""From what eager steps of published runs reached at worst to what fused ones reached at best."""
+
+CPU_SPAN = Efficiency(0.7, 0.5, 5e-6), Efficiency(4.0, 4.0, 0.0)
+"""The same of the cautious peaks of a CPU's cores."""
+
+GUESS = "a guess of what a CPU's cores do"
+"""Source of the peaks of a CPU."""
+
+
+class DevicePeaks(NamedTuple):
+    """Peaks of one device."""
+
+    flops: Callable[[str], float | None]
+    """Return the peak FLOP/s for operands of a dtype."""
+
+    bytes_per_second: float
+
+    span: tuple[Efficiency, Efficiency]
+    """What is reached of them at worst and at best."""
+
+    source: str
+    """Source of the peaks."""
+
+
+def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
+    """Return the peaks of a device of the table."""
+    return DevicePeaks(
+        lambda dtype: hardware.peak(dtype, matmul_precision),
+        hardware.memory_bandwidth_bytes_per_second,
+        GPU_SPAN,
+        "the device's data sheet",
+    )
+
+
+def cpu_peaks(cores: int) -> DevicePeaks:
+    """Return what counts as the peaks of that many cores."""
+    return DevicePeaks(lambda dtype: CORE_FLOPS * cores, CORE_BYTES * cores, CPU_SPAN, GUESS)
 
 
 class Target(NamedTuple):

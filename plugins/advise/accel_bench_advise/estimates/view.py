@@ -39,13 +39,8 @@ def estimate_report(document: EstimateDocument) -> Report:
 
 
 def span_text(form: Callable[[float], str]) -> Callable[[Span], str]:
-    """Return a form that writes `1.2 to 3.4`, and a span of one value as that value."""
-
-    def text(span: Span) -> str:
-        low, high = form(span.low), form(span.high)
-        return low if low == high else f"{low} to {high}"
-
-    return text
+    """Return what writes spans in a form."""
+    return lambda span: span.text(form)
 
 
 def _limit(limit: Limit) -> str:

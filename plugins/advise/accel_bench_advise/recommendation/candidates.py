@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
@@ -21,6 +21,8 @@ from accel_bench.analysis.wording import join_names
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
+from accel_bench.store.database import Store
+from accel_bench.store.sessions import SessionRecord
 from accel_bench_advise.recommendation.schema import Fate
 
 BATCH_LAYOUT = ("micro_batch_size", "gradient_accumulation", "gradient_checkpointing")
@@ -35,6 +37,20 @@ NOT_TRAINING = {
 """Sections of a scenario that do not say what is trained."""
 
 UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory there"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Stored runs of a model, and the sessions that they belong to."""
+
+    results: Sequence[Result] = ()
+    sessions: Mapping[str, SessionRecord] = field(default_factory=dict)
+    store: Store | None = None
+
+    @property
+    def baselines(self) -> dict[str, str]:
+        """Names of the baselines by session."""
+        return {name: session.baseline for name, session in self.sessions.items()}
 
 
 @dataclass(frozen=True)

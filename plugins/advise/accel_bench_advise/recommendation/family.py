@@ -12,9 +12,10 @@ from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.models import cards_of_family
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench_advise.recommendation.answer import considered, kept_settings
+from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.ranking import Ranked, job_time
 from accel_bench_advise.recommendation.schema import Certainty, Considered, RecommendRequest
-from accel_bench_advise.recommendation.stored import Recommender, Stored, check_request
+from accel_bench_advise.recommendation.stored import Recommender, check_request
 
 Mode: TypeAlias = Literal["train", "inference"]
 

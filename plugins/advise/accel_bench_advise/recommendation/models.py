@@ -11,7 +11,7 @@ from accel_bench.analysis.wording import size
 from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.catalog.models import ModelCard, read_card
 from accel_bench.errors import AccelBenchError
-from accel_bench_advise.estimates.devices import DeviceEstimate, DeviceEstimator
+from accel_bench_advise.estimates.estimator import DeviceEstimate, Estimator
 from accel_bench_advise.recommendation.schema import FittingModel
 
 LEAST_BYTES = 2
@@ -21,14 +21,14 @@ LEAST_BYTES = 2
 def fitting_models(
     names: Sequence[str],
     device: NamedHardware,
-    estimators: Sequence[DeviceEstimator],
+    estimators: Sequence[Estimator],
     notify: Callable[[str], object] = lambda _: None,
 ) -> tuple[FittingModel, ...]:
     """Return the models as they fit on a device, the largest first; then those that do not.
 
     As many are simulated at once as there are estimators; `notify` takes each one's name before.
     """
-    free: SimpleQueue[DeviceEstimator] = SimpleQueue()
+    free: SimpleQueue[Estimator] = SimpleQueue()
     for one in estimators:
         free.put(one)
 
@@ -38,7 +38,7 @@ def fitting_models(
         try:
             overrides = (*estimator.request.overrides, ("model.id", name))
             request = replace(estimator.request, overrides=overrides)
-            return estimator._replace(request=request).estimate(device)
+            return replace(estimator, request=request, chosen=device).baseline()
         finally:
             free.put(estimator)
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import mul
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from accel_bench.analysis.repeated import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.analysis.wording import count, join_names
-from accel_bench.catalog.hardware import NamedHardware
+from accel_bench.analysis.wording import assignments, count, join_names
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.info import Machine
-from accel_bench.planning.duration import estimate_time
+from accel_bench.planning.duration import TimeEstimate, estimate_time
 from accel_bench.planning.plan import Plan
 from accel_bench.runner.sweep_point import missing_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import SessionRecord
-from accel_bench_advise.estimates.devices import DeviceEstimator
-from accel_bench_advise.estimates.schema import CostEstimate
-from accel_bench_advise.recommendation.candidates import Candidate
+from accel_bench_advise.estimates.estimator import DeviceEstimate
+from accel_bench_advise.recommendation.candidates import Candidate, Stored
 from accel_bench_advise.recommendation.ranking import Ranked, pairs_of, verdict_between
 from accel_bench_advise.recommendation.schema import NextRun
 
@@ -44,22 +43,17 @@ PlanOf: TypeAlias = Callable[[Sequence[str]], tuple[Plan, Machine]]
 """Returns the plan of the arguments of `accel-bench run`, for this machine."""
 
 
-class Earlier(NamedTuple):
-    """What is needed to repeat a stored command."""
-
-    sessions: Mapping[str, SessionRecord]
-    store: Store | None
-    plan_of: PlanOf | None
-    """None where commands cannot be planned."""
-
-
 def more_rounds(
     ranked: Ranked,
     tokens: float | None,
-    earlier: Earlier,
+    earlier: Stored,
+    plan_of: PlanOf | None,
     usd_per_hour: float | None,
 ) -> NextRun | None:
-    """Return what would settle whether the best is better than the runner-up; None if settled."""
+    """Return what would settle whether the best is better than the runner-up; None if settled.
+
+    Without `plan_of` the minutes are not known.
+    """
     best, other = ranked.best, ranked.runner_up
     if best is None or other is None or ranked.sure:
         return None
@@ -68,56 +62,45 @@ def more_rounds(
     if rounds <= done:
         return NextRun(why=why, command="")
     words = _resumed(best, other, earlier.sessions, rounds)
-    work = _work_of(words, earlier)
-    if isinstance(work, str):
-        return NextRun(why=f"{why}{work}", command=shlex.join(words))
-    return NextRun(
-        why=f"{why}; {work.describe(done)}",
-        command=shlex.join(words),
-        minutes=work.seconds / 60,
-        usd=work.seconds / 3600 * usd_per_hour if usd_per_hour else None,
-        basis=work.basis,
-    )
-
-
-class Work(NamedTuple):
-    """What a command would run beside what is stored and counts."""
-
-    rounds: int
-    runs: int
-    seconds: float
-    basis: str
-    counts: bool
-    """True if a stored round counts."""
-
-    def describe(self, done: int) -> str:
-        """Return what runs, and why the stored rounds do not count where they do not."""
-        runs = f"the command runs {count(self.rounds, 'round')}, {count(self.runs, 'run')}"
-        if self.counts or not done:
-            return runs
-        return f"{runs}: no stored round counts, since the code or a setting has changed"
-
-
-def _work_of(words: Sequence[str], earlier: Earlier) -> Work | str:
-    """Return what a command would run, or why that is not known."""
-    if not words or words[1] != "run" or earlier.plan_of is None:
-        return ""
+    if words[1:2] != ["run"] or plan_of is None:
+        return NextRun(why=why, command=shlex.join(words))
     try:
-        plan, machine = earlier.plan_of(words[2:])
+        plan, machine = plan_of(words[2:])
     except AccelBenchError as error:
-        return f"; the command cannot be planned here: {error}"
+        why = f"{why}; the command cannot be planned here: {error}"
+        return NextRun(why=why, command=shlex.join(words))
+    what, share = _missing(plan, earlier.store, done > 0)
+    whole = estimate_time(plan, machine, earlier.store)
+    time = replace(whole, seconds=whole.seconds * share)
+    return _timed(f"{why}; {what}", words, time, usd_per_hour)
+
+
+def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, float]:
+    """Return what a plan runs beside the stored rounds that count, and the share of all of it."""
     points: dict[str, list[Experiment]] = {}
     for one in plan.runnable:
         points.setdefault(one.experiment.point, []).append(one.experiment)
     rounds = plan.file.measure.rounds
     ids = [one.experiment.id for one in plan.runnable]
-    stored = earlier.store.results(experiment_ids=ids) if earlier.store else []
+    stored = store.results(experiment_ids=ids) if store else []
     missing = [len(missing_rounds(stored, needed, rounds)) for needed in points.values()]
     runs = sum(map(mul, missing, map(len, points.values())))
-    time = estimate_time(plan, machine, earlier.store)
-    share = runs / (rounds * len(ids)) if ids else 0.0
-    counts = any(one < rounds for one in missing)
-    return Work(max(missing, default=0), runs, time.seconds * share, time.basis, counts)
+    what = f"the command runs {count(max(missing, default=0), 'round')}, {count(runs, 'run')}"
+    if any_stored and not any(one < rounds for one in missing):
+        what += ": no stored round counts, since the code or a setting has changed"
+    return what, runs / (rounds * len(ids)) if ids else 0.0
+
+
+def _timed(
+    why: str, words: Sequence[str], time: TimeEstimate, usd_per_hour: float | None
+) -> NextRun:
+    return NextRun(
+        why=why,
+        command=shlex.join(words),
+        minutes=time.seconds / 60,
+        usd=time.seconds / 3600 * usd_per_hour if usd_per_hour else None,
+        basis=time.basis,
+    )
 
 
 def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
@@ -137,24 +120,16 @@ def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tu
     return needed, f"{count(needed, 'round')} would settle {names}; there are {done}"
 
 
-def first_run(
-    estimator: DeviceEstimator,
-    target: tuple[NamedHardware | None, Plan],
-    words: Sequence[str],
-    store: Store | None,
-    cost: CostEstimate | None,
-) -> NextRun:
-    """Return the command that measures a plan; `words` are the scenario and its changes."""
-    chosen, plan = target
-    time = estimate_time(plan, estimator.on(chosen), store)
-    usd_per_hour = cost.usd_per_hour if cost else None
-    device = chosen.name if chosen else "this machine"
-    return NextRun(
-        why=f"nothing that is stored answers this; run it on {device}",
-        command=shlex.join(["accel-bench", "run", *words]),
-        minutes=time.seconds / 60,
-        usd=time.seconds / 3600 * usd_per_hour if usd_per_hour else None,
-        basis=time.basis,
+def first_run(found: DeviceEstimate, scenario: str, store: Store | None) -> NextRun:
+    """Return the command that measures what was estimated."""
+    estimator, cost = found.estimator, found.estimate.cost
+    changed = {**dict(estimator.request.overrides), **found.settings}
+    device = estimator.chosen.name if estimator.chosen else "this machine"
+    return _timed(
+        f"nothing that is stored answers this; run it on {device}",
+        ["accel-bench", "run", scenario, *assignments(changed)],
+        estimate_time(found.plan, estimator.machine_there, store),
+        cost.usd_per_hour if cost else None,
     )
 
 

@@ -10,7 +10,7 @@ from accel_bench.analysis.wording import rate, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench_advise.estimates.cost import cheapest_rate, price_words
-from accel_bench_advise.estimates.devices import DeviceEstimate
+from accel_bench_advise.estimates.estimator import DeviceEstimate
 from accel_bench_advise.estimates.schema import Span
 from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import job_time

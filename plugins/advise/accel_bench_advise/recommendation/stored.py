@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from accel_bench.analysis.facts import DeviceKind
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import assignments
 from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_hardware
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.result import Result
-from accel_bench.store.database import Store
-from accel_bench.store.sessions import SessionRecord
 from accel_bench_advise.estimates.cost import is_price_of
-from accel_bench_advise.estimates.devices import DeviceEstimate, DeviceEstimator
+from accel_bench_advise.estimates.estimator import DeviceEstimate, Estimator
 from accel_bench_advise.estimates.lengths import summarize_lengths
 from accel_bench_advise.estimates.schema import LengthSummary
 from accel_bench_advise.recommendation.advice import advice
@@ -28,9 +23,9 @@ from accel_bench_advise.recommendation.answer import (
     kept_settings,
     others_of,
 )
-from accel_bench_advise.recommendation.candidates import Candidate, collect_candidates
+from accel_bench_advise.recommendation.candidates import Candidate, Stored, collect_candidates
 from accel_bench_advise.recommendation.evidence import of_gpu, of_length, of_newest_training
-from accel_bench_advise.recommendation.next_runs import Earlier, PlanOf, first_run, more_rounds
+from accel_bench_advise.recommendation.next_runs import PlanOf, first_run, more_rounds
 from accel_bench_advise.recommendation.offers import (
     choose,
     estimated_answer,
@@ -65,20 +60,6 @@ NO_JOB = (
 
 
 @dataclass(frozen=True)
-class Stored:
-    """Stored runs of a model, and the sessions that they belong to."""
-
-    results: Sequence[Result] = ()
-    sessions: Mapping[str, SessionRecord] = field(default_factory=dict)
-    store: Store | None = None
-
-    @property
-    def baselines(self) -> dict[str, str]:
-        """Names of the baselines by session."""
-        return {name: session.baseline for name, session in self.sessions.items()}
-
-
-@dataclass(frozen=True)
 class Recommender:
     """Answers one request."""
 
@@ -86,7 +67,7 @@ class Recommender:
     stored: Stored
     prices: Sequence[PriceEntry]
 
-    estimator: DeviceEstimator | None
+    estimator: Estimator | None
     """Estimates what is not stored; None for answers from stored runs alone."""
 
     plan_of: PlanOf | None = None
@@ -174,7 +155,7 @@ class Recommender:
         wanted = list(self._to_estimate(measured))
         for hardware in wanted:
             try:
-                yield self.estimator.estimate(hardware)
+                yield replace(self.estimator, chosen=hardware).baseline()
             except AccelBenchError as error:
                 if hardware is None or len(wanted) == 1:
                     raise
@@ -271,14 +252,10 @@ class Recommender:
         """Yield commands that would settle what is open."""
         if ranked:
             hourly = taken.usd_per_hour if taken else None
-            earlier = Earlier(self.stored.sessions, self.stored.store, self.plan_of)
-            if more := more_rounds(ranked, self.tokens, earlier, hourly):
+            if more := more_rounds(ranked, self.tokens, self.stored, self.plan_of, hourly):
                 yield more
-        elif found and self.estimator and not found.estimate.problem:
-            changed = {**dict(self.estimator.request.overrides), **found.settings}
-            words = [self.request.scenario, *assignments(changed)]
-            target, cost = (_hardware(found), found.plan), found.estimate.cost
-            yield first_run(self.estimator, target, words, self.stored.store, cost)
+        elif found and not found.estimate.problem:
+            yield first_run(found, self.request.scenario, self.stored.store)
 
 
 def check_request(request: RecommendRequest) -> None:
@@ -306,9 +283,3 @@ def _shown(taken: Offer | None, by_device: Mapping[DeviceKind, Ranked]) -> Ranke
 def _device(ranked: Ranked) -> object:
     one = ranked.best or next(iter(ranked.refused))
     return one.device
-
-
-def _hardware(found: DeviceEstimate) -> NamedHardware | None:
-    with suppress(AccelBenchError):
-        return named_hardware(found.estimate.gpu)
-    return None

@@ -26,12 +26,7 @@ from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.uses import TOKENS, slot_defaults
 from accel_bench.worker.answers import require
-from accel_bench_advise.estimates.schema import (
-    BatchShape,
-    Footprint,
-    Simulation,
-    SimulationRequest,
-)
+from accel_bench_advise.estimates.schema import BatchShape, Simulation, SimulationRequest
 from accel_bench_advise.simulation.tracker import StepTracker
 
 FINDS_PACKED = "find_packed_sequence_indices"
@@ -67,25 +62,23 @@ class SimulatedRun:
             self._tracker.phase = "optimizer"
             _make_state(run)
 
-    def simulate(self, shapes: Sequence[BatchShape]) -> Simulation:
-        """Return what a step of each shape takes, with the optimizer's state as in later steps."""
+    def simulate(self, shape: BatchShape) -> Simulation:
+        """Return what a step of a shape takes, with the optimizer's state as in later steps."""
+        batches = self.run.batches
         with self._simulating():
-            found = tuple(self._footprint(shape) for shape in shapes)
+            batches.shape = shape
+            self._tracker.assign(_state_of(self.run.optimizer), "optimizer state")
+            self._engine.run(_OneStep(self._tracker))
+            footprint = self._tracker.footprint(batches.processed)
         parameters = list(self.run.model.parameters())
         config = getattr(self.run.model, "config", None)
         return Simulation(
-            footprints=found,
+            footprint=footprint,
             parameters=sum(p.numel() for p in parameters),
             trained_parameters=sum(p.numel() for p in parameters if p.requires_grad),
             longest_learned=_learned_positions(config),
             longest_published=getattr(text_config(config), "max_position_embeddings", None),
         )
-
-    def _footprint(self, shape: BatchShape) -> Footprint:
-        self.run.batches.shape = shape
-        self._tracker.assign(_state_of(self.run.optimizer), "optimizer state")
-        self._engine.run(_OneStep(self._tracker))
-        return self._tracker.footprint(shape, self.run.batches.processed)
 
     @contextlib.contextmanager
     def _simulating(self) -> Iterator[None]:

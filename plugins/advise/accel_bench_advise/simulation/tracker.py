@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_iter
 
 from accel_bench.modeling.tensors import dtype_name, plain_tensors
 from accel_bench.worker.flops.operations import content_bytes, flops_of, moves_nothing
-from accel_bench_advise.estimates.schema import BatchShape, Footprint, Operations, Part
+from accel_bench_advise.estimates.schema import Footprint, Operations, Part
 
 aten = torch.ops.aten
 
@@ -55,7 +55,7 @@ class StepTracker(TorchDispatchMode):
         self._events.clear()
         self._work.clear()
 
-    def footprint(self, shape: BatchShape, processed: int) -> Footprint:
+    def footprint(self, processed: int) -> Footprint:
         """Return the peak since the last restart, by part, and the work."""
         alive, most, peak, phase = set(self._base), -1, set(self._base), self.phase
         total = sum(self._sizes[number] for number in alive)
@@ -73,8 +73,6 @@ class StepTracker(TorchDispatchMode):
         for number in peak:
             sizes[self._part(number)] += self._sizes[number]
         return Footprint(
-            shape=shape,
-            peak_bytes=most,
             parts={part: sizes[part] for part in get_args(Part) if sizes[part]},
             phase=phase,
             operations=tuple(

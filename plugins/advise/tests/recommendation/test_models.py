@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from accel_bench_advise.estimates.devices import DeviceEstimator
+from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.recommendation.models import fitting_models
 from cli.program import call
@@ -34,10 +34,10 @@ def test_what_surely_does_not_fit_is_not_simulated_and_problems_stay_with_their_
     assert "cannot be planned" in found[1].why
 
 
-def unplannable(simulator: Simulator) -> DeviceEstimator:
+def unplannable(simulator: Simulator) -> Estimator:
     """An estimator of a scenario that asks for a plugin which nobody has."""
     draft = Draft("cannot be planned", {"name": "x", "optimizer": {"use": "no-such"}})
-    return DeviceEstimator(simulator, draft, PlanRequest(), read_machine(), (), (), None)
+    return Estimator(simulator, draft, PlanRequest(), read_machine(), (), (), None)
 
 
 @pytest.mark.release
