@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,11 +58,11 @@ def read_lengths(path: Path) -> list[int]:
     return found
 
 
-def summarize_lengths(lengths: list[int], sequence_length: int | None = None) -> LengthSummary:
-    """Return what lengths say; `sequence_length` takes the place of the 95th percentile."""
+def summarize_lengths(lengths: Sequence[int]) -> LengthSummary:
+    """Return what lengths say, and the context length that their 95th percentile asks for."""
     ordered = sorted(lengths)
     most = ordered[max(0, -int(-QUANTILE * len(ordered) // 1) - 1)]
-    chosen = sequence_length or -(-most // MULTIPLE) * MULTIPLE
+    chosen = -(-most // MULTIPLE) * MULTIPLE
     kept = sum(min(length, chosen) for length in ordered)
     return LengthSummary(
         samples=len(ordered),

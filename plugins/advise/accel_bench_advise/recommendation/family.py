@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.facts import DeviceKind
@@ -18,9 +17,6 @@ from accel_bench_advise.recommendation.schema import Certainty, Considered, Reco
 from accel_bench_advise.recommendation.stored import Recommender, check_request
 
 Mode: TypeAlias = Literal["train", "inference"]
-
-OpenStored: TypeAlias = Callable[[RecommendRequest], AbstractContextManager[Stored]]
-"""Opens the stored runs that a request is about."""
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
 """The modes in words."""
@@ -69,18 +65,18 @@ class FamilyRecommendation(Document):
 
 
 def recommend_family(
-    family: str,
     request: RecommendRequest,
     modes: Sequence[Mode],
-    known: set[str],
-    open_stored: OpenStored,
+    known: Collection[str],
+    stored_runs: Callable[[RecommendRequest], Stored],
 ) -> FamilyRecommendation:
     """Return what to use for each model of a family of which runs are stored.
 
-    `request` says what is asked of each of them, whatever its model and mode; `known` are the
-    models with stored runs. Raises AccelBenchError where a request has no answer.
+    `request` says what is asked of each of them, with the family in place of the model; `known` are
+    the models with stored runs. Raises AccelBenchError where a request has no answer.
     """
     check_request(request)
+    family = request.model
     cards = cards_of_family(family)
     models = sorted(cards, key=lambda name: (-cards[name].parameters, name))
     rows: list[FamilyRow] = []
@@ -88,8 +84,7 @@ def recommend_family(
     for model in filter(known.__contains__, models):
         for mode in modes:
             asked = request.model_copy(update={"model": model, "mode": mode})
-            with open_stored(asked) as found:
-                ranks, others = Recommender(asked, found, (), None).ranked()
+            ranks, others = Recommender(asked, stored_runs(asked), (), None).ranked()
             left_out += [f"{model}: {text}" for text in others]
             rows += _rows(asked, ranks)
     missing = tuple(name for name in models if name not in known)

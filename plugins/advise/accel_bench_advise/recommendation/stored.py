@@ -50,8 +50,6 @@ from accel_bench_advise.recommendation.schema import (
     RecommendRequest,
 )
 
-LENGTH = "data.sequence_length"
-
 NO_JOB = (
     "the stored requests arrive at a rate (inference.rate), by which a job of tokens has no hours; "
     "leave --tokens, --lengths, --budget and --deadline out, or choose others with --where"
@@ -123,16 +121,16 @@ class Recommender:
     @property
     def lengths(self) -> LengthSummary | None:
         """What the lengths of the request say."""
-        found = self.request.lengths
-        return summarize_lengths(list(found)) if found else None
+        return lengths_of(self.request)
 
     @property
     def tokens(self) -> float | None:
         """Real tokens of the job: those of all samples where none are given."""
-        if self.request.tokens is not None or self.request.lengths is None:
+        lengths = self.lengths
+        if self.request.tokens is not None or lengths is None:
             return self.request.tokens
-        longest = summarize_lengths(list(self.request.lengths)).sequence_length
-        return float(sum(min(length, longest) for length in self.request.lengths))
+        longest = lengths.sequence_length
+        return float(sum(min(length, longest) for length in self.request.lengths or ()))
 
     def _candidates(self) -> tuple[list[Candidate], list[str]]:
         """Return the candidates of one training and one length, and what was left out."""
@@ -256,6 +254,11 @@ class Recommender:
                 yield more
         elif found and not found.estimate.problem:
             yield first_run(found, self.request.scenario, self.stored.store)
+
+
+def lengths_of(request: RecommendRequest) -> LengthSummary | None:
+    """Return what the lengths of a request say."""
+    return summarize_lengths(request.lengths) if request.lengths else None
 
 
 def check_request(request: RecommendRequest) -> None:
