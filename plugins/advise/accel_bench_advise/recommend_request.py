@@ -41,11 +41,10 @@ from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.recommend import RecommendOptions
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.family import WORK, Mode, recommend_family
-from accel_bench_advise.recommendation.family_view import family_report
 from accel_bench_advise.recommendation.models import fitting_models
 from accel_bench_advise.recommendation.schema import FittingModels, RecommendRequest
 from accel_bench_advise.recommendation.stored import Recommender, check_request, lengths_of
-from accel_bench_advise.recommendation.view import models_report, recommend_report
+from accel_bench_advise.recommendation.view import family_report, models_report, recommend_report
 
 MAXIMUM_BYTES = 64 * 2**20
 """Size of a request: its lengths are most of it."""

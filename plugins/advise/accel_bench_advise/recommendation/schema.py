@@ -15,6 +15,7 @@ Certainty: TypeAlias = Literal["measured", "open", "estimated", "cannot tell"]
 """What an answer rests on; `open` is measured, and not surely better than the runner-up."""
 
 Fate: TypeAlias = Literal[
+    "recommended",
     "best, over the limits",
     "best, price not known",
     "runner-up",
@@ -29,7 +30,7 @@ Fate: TypeAlias = Literal[
     "over a limit",
     "not usable",
 ]
-"""Why a stack was not recommended."""
+"""What became of a stack: why it was not recommended, if it was not."""
 
 MemoryKind: TypeAlias = Literal["rss", "nvml", "reserved", "allocated"]
 """How memory was measured, as `MemoryFigures` names it."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.family import FamilyRecommendation, Mode, recommend_family
-from accel_bench_advise.recommendation.family_view import family_report
 from accel_bench_advise.recommendation.schema import RecommendRequest
+from accel_bench_advise.recommendation.view import family_report
 from recommendation_factory import experiment, in_turn, runs
 from serving_factory import serving
 
