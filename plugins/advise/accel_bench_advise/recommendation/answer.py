@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.offered_load import TAIL_LATENCY
 from accel_bench.analysis.statistics.estimators import Interval
@@ -268,10 +266,3 @@ def _device_bytes(run: Result, candidate: Candidate) -> int | None:
     own = [gpu.memory_bytes for gpu in (machine.gpus if machine else ()) if gpu.uuid in uuids]
     known = list_hardware().get(candidate.device.name)
     return min(own) if own else known.memory_bytes if known else None
-
-
-def imported_rows(results: Sequence[Result]) -> Iterator[str]:
-    """Yield which rows are no evidence since another program measured them."""
-    for file in dict.fromkeys(run.provenance.file for run in results if run.imported):
-        runs = sum(run.imported and run.provenance.file == file for run in results)
-        yield f"{count(runs, 'run')} of {file}: imported, not measured here"

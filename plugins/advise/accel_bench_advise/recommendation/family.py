@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.facts import DeviceKind
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.models import cards_of_family
@@ -98,21 +97,19 @@ def recommend_family(
     )
 
 
-def _rows(request: RecommendRequest, ranks: dict[DeviceKind, Ranked]) -> Iterator[FamilyRow]:
+def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[FamilyRow]:
     """Yield a row for each device, the fastest first, then those of which nothing can be told."""
 
     def seconds(ranked: Ranked) -> float:
         return job_time(ranked.best, request.tokens).median if ranked.best else float("inf")
 
-    order = sorted(ranks.items(), key=lambda pair: seconds(pair[1]))
-    for place, (device, ranked) in enumerate(order):
+    for place, ranked in enumerate(sorted(ranks, key=seconds)):
         best, other = ranked.best, ranked.runner_up
-        certainty: Certainty = "measured" if ranked.sure else "open"
         yield FamilyRow(
             model=request.model,
             mode=request.mode,
-            device=device.label,
-            certainty="cannot tell" if best is None else certainty,
+            device=ranked.device.label,
+            certainty=ranked.certainty,
             fastest=place == 0 and best is not None,
             recommended=considered(best, request.tokens) if best else None,
             runner_up=other.name if other else "",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from accel_bench.analysis.facts import DeviceKind
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
@@ -22,7 +23,7 @@ from accel_bench_advise.recommendation.candidates import (
     same_training,
     within_limits,
 )
-from accel_bench_advise.recommendation.schema import BreakEven, Fate
+from accel_bench_advise.recommendation.schema import BreakEven, Certainty, Fate
 
 
 class Ranked(NamedTuple):
@@ -37,6 +38,21 @@ class Ranked(NamedTuple):
 
     sure: bool = False
     """True if nothing eligible may be 2 % faster than the best, as far as enough rounds show."""
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All of them, those first that may be recommended."""
+        return (*self.eligible, *self.refused)
+
+    @property
+    def device(self) -> DeviceKind:
+        """The device."""
+        return self.candidates[0].device
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the best is."""
+        return "cannot tell" if self.best is None else "measured" if self.sure else "open"
 
 
 def rank(

@@ -11,6 +11,9 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Described, Frozen, JsonValue
 from accel_bench_advise.estimates.schema import Fit, LengthSummary, Span
 
+AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
+"""How fast the best does the job, over itself."""
+
 Certainty: TypeAlias = Literal["measured", "open", "estimated", "cannot tell"]
 """What an answer rests on; `open` is measured, and not surely better than the runner-up."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
     count,
     duration,
@@ -35,6 +34,7 @@ from accel_bench.report.table import (
 from accel_bench_advise.estimates.view import span_text
 from accel_bench_advise.recommendation.family import FamilyRecommendation
 from accel_bench_advise.recommendation.schema import (
+    AS_FAST,
     FittingModels,
     NextRun,
     Offer,
@@ -95,8 +95,7 @@ def family_report(document: FamilyRecommendation) -> Report:
 
 def _recommended(document: Recommendation) -> Iterator[Other]:
     if document.recommended:
-        one = Interval(median=1.0, low=1.0, high=1.0)
-        yield Other(fate="recommended", why="", of_the_best=one, row=document.recommended)
+        yield Other(fate="recommended", why="", of_the_best=AS_FAST, row=document.recommended)
 
 
 def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
