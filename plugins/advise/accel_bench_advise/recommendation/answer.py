@@ -21,7 +21,7 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.result import Result
 from accel_bench.scenario.layers import look_up
 from accel_bench_advise.recommendation.candidates import UNCOMPARED, Candidate
-from accel_bench_advise.recommendation.ranking import Ranked, as_fast, fate_of, job_time
+from accel_bench_advise.recommendation.ranking import Ranked, as_fast, is_as_fast, job_time
 from accel_bench_advise.recommendation.schema import (
     Considered,
     Evidence,
@@ -93,13 +93,9 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
 
 def others_of(ranked: Ranked, tokens: float | None) -> tuple[Other, ...]:
     """Return every candidate but the best with the reason, the runner-up first."""
-    best = ranked.best
-    rest = [one for one in ranked.eligible if one is not best]
-    if best is None:
-        return tuple(_refused(one, tokens) for one in ranked.refused)
-    first = [one for one in rest if one is ranked.runner_up]
-    order = [*first, *(one for one in rest if one is not ranked.runner_up), *ranked.refused]
-    return tuple(_other(one, best, ranked, tokens) for one in order)
+    rest = [one for one in ranked.candidates if one is not ranked.best]
+    rest.sort(key=lambda one: one is not ranked.runner_up)
+    return tuple(_other(one, ranked, tokens) for one in rest)
 
 
 def memory_of(candidate: Candidate) -> MemoryUse | None:
@@ -208,29 +204,35 @@ def _runner_up(ranked: Ranked, tokens: float | None) -> str:
     return f"{words}: on {rounds} it cannot be told for sure which is faster."
 
 
-def _other(one: Candidate, best: Candidate, ranked: Ranked, tokens: float | None) -> Other:
-    ratio = as_fast(one, best, tokens) if one.runs.usable else None
-    fate = fate_of(one, best, ranked.runner_up, tokens)
-    fate_alone = fate_of(one, best, None, tokens)
-    why = one.obstacle or _slower(fate_alone, one.size > best.size, ratio)
-    return Other(fate=fate, why=why, of_the_best=ratio, row=considered(one, tokens))
-
-
-def _refused(one: Candidate, tokens: float | None) -> Other:
+def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> Other:
+    best = ranked.best
+    ratio = as_fast(one, best, tokens) if best and one.runs.usable else None
+    if one.fate is not None:
+        fate, why = one.fate, one.obstacle
+    else:
+        assert best is not None
+        fate, why = _behind(one, best, ratio, tokens)
     return Other(
-        fate=fate_of(one, one, None, tokens), why=one.obstacle, row=considered(one, tokens)
+        fate="runner-up" if one is ranked.runner_up else fate,
+        why=why,
+        of_the_best=ratio,
+        row=considered(one, tokens),
     )
 
 
-def _slower(fate: Fate, changes_more: bool, ratio: Interval | None) -> str:
+def _behind(
+    one: Candidate, best: Candidate, ratio: Interval | None, tokens: float | None
+) -> tuple[Fate, str]:
     """Return why an eligible candidate is not the best."""
-    if fate == "does not pay":
-        return "its steps are faster; its start costs more than they save in this job"
-    if fate == "no difference":
-        less = ", which changes less" if changes_more else ""
-        return f"within 2 % of the recommended one{less}"
-    slower = ratio is not None and ratio.high is not None and ratio.high < 1
-    return "surely slower" if slower else "seems slower, and may not be"
+    by_step = as_fast(one, best, None)
+    if tokens and by_step and by_step.low is not None and by_step.low > 1:
+        why = "its steps are faster; its start costs more than they save in this job"
+        return "does not pay", why
+    if is_as_fast(one, best, tokens):
+        less = ", which changes less" if one.size > best.size else ""
+        return "no difference", f"within 2 % of the recommended one{less}"
+    surely = ratio is not None and ratio.high is not None and ratio.high < 1
+    return "slower", "surely slower" if surely else "seems slower, and may not be"
 
 
 def _word(candidate: Candidate, verdict: str, reason: str) -> str:

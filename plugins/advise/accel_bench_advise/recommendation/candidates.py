@@ -36,6 +36,7 @@ NOT_TRAINING = {
 }
 """Sections of a scenario that do not say what is trained."""
 
+OTHER_TRAINING = "it trains something else"
 UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory there"
 
 
@@ -71,7 +72,7 @@ class Candidate:
     """True if it is sound, and the baseline of its sweep point ran out of memory."""
 
     fate: Fate | None = None
-    """What the obstacle is, where nothing else tells."""
+    """What the obstacle makes of it; None without one."""
 
     @property
     def name(self) -> str:
@@ -100,6 +101,12 @@ class Candidate:
         """Real tokens of a step, of all devices."""
         counts = [one.real_tokens / len(one.step_seconds) for one in self.runs.speeds.values()]
         return median(counts)
+
+    def trained_apart(self, why: str) -> Candidate:
+        """Return the candidate, refused where there is a reason why it may train differently."""
+        different = self.row.not_the_same or why == OTHER_TRAINING
+        fate: Fate = "changes the training" if different else "training not compared"
+        return replace(self, obstacle=why, fate=fate if why else None)
 
     def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
         """Return the seconds of a job by run; without tokens the seconds of one of them.
@@ -216,36 +223,29 @@ def _candidates(
         runs = collect_runs(plan, block, rounds=0)
         lone = too_large and runs.usable and training_of(plan.experiment) == training
         lone = lone and not row.other_work
+        candidate = Candidate(device, training, runs, row, is_baseline, lone=lone)
         other_rate = rate_obstacle(base.load, runs.load) if base and runs.usable else ""
-        obstacle = UNCOMPARED if lone else other_rate or _obstacle(runs, row, is_baseline)
-        yield Candidate(
-            device=device,
-            training=training,
-            runs=runs,
-            row=row,
-            is_baseline=is_baseline,
-            obstacle=obstacle,
-            lone=lone,
-            fate="degraded" if obstacle and obstacle == _degraded(row) else None,
-        )
+        yield _judged(candidate, UNCOMPARED if lone else other_rate)
 
 
-def _obstacle(runs: ExperimentRuns, row: ExperimentSummary, is_baseline: bool) -> str:
-    """Return why a row may not be recommended, whatever its speed."""
+def _judged(candidate: Candidate, apart: str) -> Candidate:
+    """Return the candidate, refused where it may not be recommended, whatever its speed.
+
+    `apart` says why nothing is compared with it.
+    """
+    runs, row = candidate.runs, candidate.row
     if runs.ending.status is Status.OOM:
-        return "it ran out of memory"
+        return replace(candidate, obstacle="it ran out of memory", fate="does not fit")
     if not runs.usable:
-        return f"it {runs.how_it_ended}"
-    if is_baseline:
-        return ""
+        return replace(candidate, obstacle=f"it {runs.how_it_ended}", fate="not usable")
+    if apart or candidate.is_baseline:
+        return candidate.trained_apart(apart)
     if row.verdict_reason.startswith(NOT_COMPARABLE):
-        return row.verdict_reason
-    return training_obstacle(row, row.ratio_reason) or _degraded(row)
-
-
-def _degraded(row: ExperimentSummary) -> str:
-    """Return that something else was computed than was asked; empty where nothing shows it."""
-    return f"it is degraded: {join_names(row.other_work)}" if row.other_work else ""
+        return candidate.trained_apart(row.verdict_reason)
+    if (why := training_obstacle(row, row.ratio_reason)) or not row.other_work:
+        return candidate.trained_apart(why)
+    degraded = f"it is degraded: {join_names(row.other_work)}"
+    return replace(candidate, obstacle=degraded, fate="degraded")
 
 
 def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
@@ -269,7 +269,7 @@ def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candida
 def same_training(base: Candidate, other: Candidate) -> str:
     """Return why a candidate of another sweep point is not shown to train as this baseline does."""
     if base.training != other.training:
-        return "it trains something else"
+        return OTHER_TRAINING
     runs = numbered(base.runs.completed), numbered(other.runs.completed)
     obstacle = training_obstacle(compare_training(*runs))
     return f"compared with {base.name}: {obstacle}" if obstacle else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from accel_bench.analysis.facts import DeviceKind
@@ -16,14 +15,13 @@ from accel_bench.analysis.statistics.verdict import (
     compare,
 )
 from accel_bench.analysis.tables.points import paired_rounds, ratio_of, shares_rounds
-from accel_bench.result import Status
 from accel_bench_advise.recommendation.break_even import break_even, mean_ends
 from accel_bench_advise.recommendation.candidates import (
     Candidate,
     same_training,
     within_limits,
 )
-from accel_bench_advise.recommendation.schema import BreakEven, Certainty, Fate
+from accel_bench_advise.recommendation.schema import BreakEven, Certainty
 
 
 class Ranked(NamedTuple):
@@ -78,7 +76,7 @@ def rank(
     soonest = _soonest(eligible, tokens)
     eligible.sort(key=lambda one: one is not soonest)
     best = min(
-        (one for one in eligible if one is soonest or _is_as_fast(one, soonest, tokens)),
+        (one for one in eligible if one is soonest or is_as_fast(one, soonest, tokens)),
         key=lambda one: one.size,
     )
     others = [one for one in eligible if one is not best]
@@ -112,19 +110,20 @@ def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
         if point_of(one) != point_of(reference)
     }
 
-    def obstacle(one: Candidate) -> str:
+    def judged(one: Candidate) -> Candidate:
         if one.lone:  # Its own baseline cannot be compared with, that of another point can.
-            return same_training(reference, one)
-        return one.obstacle or obstacles.get(point_of(one), "")
+            return one.trained_apart(same_training(reference, one))
+        why = "" if one.obstacle else obstacles.get(point_of(one), "")
+        return one.trained_apart(why) if why else one
 
-    return [replace(one, obstacle=obstacle(one)) for one in candidates]
+    return list(map(judged, candidates))
 
 
 def _with_lone(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates; where none is eligible, what fits alone is, compared with nothing."""
     if any(not one.obstacle for one in candidates):
         return list(candidates)
-    return [replace(one, obstacle="" if one.lone else one.obstacle) for one in candidates]
+    return [one.trained_apart("") if one.lone else one for one in candidates]
 
 
 def point_of(candidate: Candidate) -> tuple[str, str, str]:
@@ -167,20 +166,6 @@ def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
     return [] if few else sorted(found)
 
 
-def fate_of(
-    candidate: Candidate, best: Candidate, runner_up: Candidate | None, tokens: float | None
-) -> Fate:
-    """Return the word for why a candidate is not the recommended one."""
-    if candidate.obstacle:
-        return _refusal(candidate)
-    if candidate is runner_up:
-        return "runner-up"
-    by_step = as_fast(candidate, best, None)
-    if tokens and by_step and by_step.low is not None and by_step.low > 1:
-        return "does not pay"
-    return "no difference" if _is_as_fast(candidate, best, tokens) else "slower"
-
-
 def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     """Return when the best pays against its baseline, and when what steps faster pays against it.
 
@@ -208,18 +193,7 @@ def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> 
     return compare(others, {"best": seconds})["best"]
 
 
-def _refusal(candidate: Candidate) -> Fate:
-    if candidate.fate is not None:
-        return candidate.fate
-    if candidate.runs.ending.status is Status.OOM:
-        return "does not fit"
-    if not candidate.runs.usable:
-        return "not usable"
-    different = candidate.row.not_the_same or "trains something else" in candidate.obstacle
-    return "changes the training" if different else "training not compared"
-
-
-def _is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
+def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
     """Return whether one is surely no more than 2 % behind the soonest."""
     ratio = as_fast(one, soonest, tokens)
     return ratio is not None and ratio.low is not None and ratio.low >= 1 - SAME_WITHIN
