@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from queue import SimpleQueue
+from itertools import chain
 
 from accel_bench.analysis.wording import size
 from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.catalog.models import ModelCard, read_card
 from accel_bench.errors import AccelBenchError
-from accel_bench_advise.estimates.estimator import DeviceEstimate, Estimator
+from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.recommendation.schema import FittingModel
 
 LEAST_BYTES = 2
@@ -28,42 +28,33 @@ def fitting_models(
 
     As many are simulated at once as there are estimators; `notify` takes each one's name before.
     """
-    free: SimpleQueue[Estimator] = SimpleQueue()
-    for one in estimators:
-        free.put(one)
-
-    def estimate(name: str) -> DeviceEstimate:
-        estimator = free.get()
-        notify(name)
-        try:
-            overrides = (*estimator.request.overrides, ("model.id", name))
-            request = replace(estimator.request, overrides=overrides)
-            return replace(estimator, request=request, chosen=device).baseline()
-        finally:
-            free.put(estimator)
-
     # The largest take longest: they begin first.
-    cards = sorted(
-        ((name, read_card(name)) for name in names), key=lambda pair: -pair[1].parameters
-    )
+    cards = sorted(((name, read_card(name)) for name in names), key=lambda one: -one[1].parameters)
+
+    def share(place: int) -> list[FittingModel]:
+        mine = replace(estimators[place], chosen=device)
+        return [
+            _fitting(name, card, mine, notify) for name, card in cards[place :: len(estimators)]
+        ]
+
     with ThreadPoolExecutor(len(estimators)) as pool:
-        found = list(pool.map(lambda pair: _fitting(pair[0], pair[1], device, estimate), cards))
+        found = list(chain(*pool.map(share, range(len(estimators)))))
     return tuple(sorted(found, key=lambda one: (one.fit != "fits", -one.parameters, one.model)))
 
 
 def _fitting(
-    name: str,
-    card: ModelCard,
-    device: NamedHardware,
-    estimate: Callable[[str], DeviceEstimate],
+    name: str, card: ModelCard, estimator: Estimator, notify: Callable[[str], object]
 ) -> FittingModel:
     blank = FittingModel(model=name, parameters=card.parameters, fit=None)
     weights = card.parameters * LEAST_BYTES
-    if weights > device.hardware.memory_bytes:
+    if weights > (estimator.target.memory_bytes or 0):
         why = f"its weights alone take {size(weights)} in 16 bits"
         return blank.model_copy(update={"fit": "does not fit", "why": why})
+    notify(name)
+    overrides = (*estimator.request.overrides, ("model.id", name))
+    request = replace(estimator.request, overrides=overrides)
     try:
-        found = estimate(name)
+        found = replace(estimator, request=request).baseline()
     except AccelBenchError as error:
         return blank.model_copy(update={"why": str(error)})
     one = found.estimate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from accel_bench.analysis.wording import (
@@ -46,16 +46,9 @@ from accel_bench_advise.recommendation.schema import (
 def recommend_report(document: Recommendation) -> Report:
     """Return the answer, the stacks with their evidence, the devices, and what to do next."""
     lines = [*_recommended(document), *document.others]
-    tables = []
-    if lines:
-        answers = any(line.row.output for line in lines)
-        other = OF_TRAINING if answers else OF_ANSWERS
-        unknown = {key for key in OF_REQUESTS if not any(map(reader(key), lines))}
-        columns = [column for column in STACKS if column.key not in other | unknown]
-        tables.append(Table(columns, lines, title="stacks"))
+    tables = [_used(STACKS, lines, "stacks")] if lines else []
     if len(document.offers) > 1 or (document.offers and not document.recommended):
-        used = [one for one in OFFERS if any(map(one.cell, document.offers))]
-        tables.append(Table(used, document.offers, title="devices, the cheapest first"))
+        tables.append(_used(OFFERS, document.offers, "devices, the cheapest first"))
     title = {"estimated": "ESTIMATED", "open": "OPEN"}
     section = Section(
         title=title.get(document.certainty, ""),
@@ -84,13 +77,17 @@ def models_report(document: FittingModels) -> Report:
 def family_report(document: FamilyRecommendation) -> Report:
     """Return the answer, a row for each model, mode and device, and what is not stored."""
     rows = document.rows
-    used = [one for one in FAMILY if one.kind == "name" or any(map(one.cell, rows))]
     section = Section(
         answer=document.answer,
-        tables=[Table(used, rows)] if rows else [],
+        tables=[_used(FAMILY, rows)] if rows else [],
         notes=list(_family_notes(document)),
     )
     return Report([section], document, Table(FLAT_FAMILY, rows))
+
+
+def _used(columns: Sequence[Column], rows: Sequence[Any], title: str = "") -> Table:
+    """Return a table without the columns in which no row has anything."""
+    return Table([one for one in columns if any(map(one.cell, rows))], rows, title=title)
 
 
 def _recommended(document: Recommendation) -> Iterator[Other]:
@@ -175,12 +172,6 @@ EVIDENCE = 5
 NAMED = 6
 """Models without stored runs that a note names."""
 
-OF_TRAINING, OF_ANSWERS = {"row.loss", "row.update"}, {"row.output"}
-"""Columns of stacks that train, and of those that answer requests."""
-
-OF_REQUESTS = ("row.request_seconds", "row.slowest_requests_ms")
-"""Columns that are left out where no row has them."""
-
 
 def _speeds(row: str) -> list[Column]:
     """Return the columns of a stack's speed, which is read at a path."""
@@ -229,7 +220,7 @@ FAMILY = (
     *_speeds("recommended"),
     number_column("recommended.ratio", "times as fast", "as the baseline", ratio_interval),
     number_column("recommended.memory", "memory", "", _memory),
-    Column("runner_up", lambda row: row.runner_up or None, "runner-up", kind="name"),
+    Column("runner_up", reader("runner_up"), "runner-up", kind="name"),
 )
 """Columns of models of a family."""
 
