@@ -221,7 +221,7 @@ def add_to_user_table(prices: Iterable[Price]) -> Path:
         )
     target = named.resolve()
     old = read_table_text(target)
-    text = table_text(merge(user_prices(target), prices), leading_comments(old))
+    text = table_text([*user_prices(target), *prices], leading_comments(old))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -232,16 +232,13 @@ def add_to_user_table(prices: Iterable[Price]) -> Path:
     return target
 
 
-def merge(old: Iterable[Price], new: Iterable[Price]) -> list[Price]:
-    """Return the rows of both, sorted; new ones replace old ones of the same key."""
-    rows = {price.key: price for price in (*old, *new)}
-    return [rows[key] for key in sorted(rows)]
-
-
 def table_text(prices: Iterable[Price], header: str = "") -> str:
-    """Return a table as YAML, one row a line. Raises PriceError when it grows too large."""
-    rows = (json.dumps(price.model_dump(), ensure_ascii=False) for price in prices)
-    text = header + "prices:\n" + "".join(f"  - {row}\n" for row in rows)
+    """Return a table as YAML, a row a line, sorted; the last one of the same key is taken.
+
+    Raises PriceError when it grows too large.
+    """
+    rows = {one.key: json.dumps(one.model_dump(), ensure_ascii=False) for one in prices}
+    text = header + "prices:\n" + "".join(f"  - {rows[key]}\n" for key in sorted(rows))
     if len(text.encode()) > MAXIMUM_BYTES:
         raise PriceError(
             f"the table would be larger than {MAXIMUM_BYTES} bytes; import fewer regions or "

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 
-from accel_bench.analysis.metrics.cost import (
-    HourlyRate,
-    instances_needed,
-    table_tariff,
-    usd_per_million_tokens,
-)
+from accel_bench.analysis.metrics.cost import instances_needed
 from accel_bench.analysis.wording import count
 from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.scenario.models import Scenario
-from accel_bench_advise.estimates.schema import CostEstimate, Span, SpeedEstimate
+from accel_bench_advise.estimates.schema import CostEstimate, SpeedEstimate
 
 
 def estimate_cost(
@@ -29,46 +24,36 @@ def estimate_cost(
 
     `for_tokens` are counted as the speed's are: with padding.
     """
-    found = cheapest_rate(scenario, hardware, prices) if speed else None
+    found = hourly_cost(scenario, hardware, prices)
     if speed is None or found is None:
         return None
-    machines, rate = found
-    a_million = Span(
-        low=usd_per_million_tokens(rate.usd_per_hour, machines, speed.tokens_per_second.high),
-        high=usd_per_million_tokens(rate.usd_per_hour, machines, speed.tokens_per_second.low),
-    )
+    usd_per_hour, price = found
+    a_million = speed.tokens_per_second.inverted(usd_per_hour * 1e6 / 3600)
     return CostEstimate(
-        usd_per_hour=rate.usd_per_hour * machines,
-        price=price_words(machines, rate),
+        usd_per_hour=usd_per_hour,
+        price=price,
         usd_per_million_tokens=a_million,
         usd=a_million.times(for_tokens / 1e6) if for_tokens else None,
     )
 
 
-def cheapest_rate(
+def hourly_cost(
     scenario: Scenario, hardware: NamedHardware | None, prices: Sequence[PriceEntry]
-) -> tuple[int, HourlyRate] | None:
-    """Return how many of the cheapest machines are needed, and their price; None without any."""
-    rates = list(_rates(scenario, hardware, prices)) if hardware else []
-    return min(rates, key=lambda found: found[0] * found[1].usd_per_hour, default=None)
+) -> tuple[float, str] | None:
+    """Return the dollars for an hour of the cheapest machines, and whose price that is.
 
-
-def price_words(machines: int, rate: HourlyRate) -> str:
-    """Return `2 x aws p4d.24xlarge, on demand, 2026-11-01`."""
-    stale = f", {count(rate.age_days or 0, 'day')} old" if rate.stale else ""
-    many = f"{machines} x " if machines > 1 else ""
-    return f"{many}{rate.provider} {rate.instance}, on demand, {rate.date}{stale}"
-
-
-def _rates(
-    scenario: Scenario, hardware: NamedHardware, prices: Sequence[PriceEntry]
-) -> Iterator[tuple[int, HourlyRate]]:
-    """Yield machines needed and their price, for each price of such a device."""
-    for entry in prices:
-        price = entry.price
-        if is_price_of(price, hardware) and (rate := table_tariff(price, date.today())):
+    Whose is as in `2 x aws p4d.24xlarge, on demand, 2026-11-01`. None where no price is known.
+    """
+    found, today = [], date.today()
+    for price, _ in prices:
+        if hardware and is_price_of(price, hardware):
             nodes = scenario.resources.nodes
-            yield instances_needed(scenario.world_size, nodes, price.devices), rate
+            machines = instances_needed(scenario.world_size, nodes, price.devices)
+            old = f", {count(price.age_days(today), 'day')} old" if price.is_stale(today) else ""
+            many = f"{machines} x " if machines > 1 else ""
+            whose = f"{many}{price.provider} {price.instance}, on demand, {price.date}{old}"
+            found.append((machines * price.usd_per_hour, whose))
+    return min(found, default=None)
 
 
 def is_price_of(price: Price, hardware: NamedHardware) -> bool:

@@ -9,7 +9,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import rate, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware
 from accel_bench.catalog.prices import PriceEntry
-from accel_bench_advise.estimates.cost import cheapest_rate, price_words
+from accel_bench_advise.estimates.cost import hourly_cost
 from accel_bench_advise.estimates.estimator import DeviceEstimate
 from accel_bench_advise.estimates.schema import Span
 from accel_bench_advise.recommendation.candidates import Candidate
@@ -32,11 +32,9 @@ def measured_offer(
     """Return what the best stack on a device takes."""
     row = list_hardware().get(best.device.name)
     hardware = NamedHardware(best.device.name, row) if row else None
-    found = cheapest_rate(best.experiment.scenario, hardware, prices)
+    hourly, price = hourly_cost(best.experiment.scenario, hardware, prices) or (None, "")
     time = job_time(best, tokens) if tokens else None
     hours = _span(time).times(1 / 3600) if time else None
-    machines, rate = found or (0, None)
-    hourly = rate.usd_per_hour * machines if rate else None
     speed = best.row.tokens_per_second
     offer = Offer(
         kind="measured",
@@ -48,7 +46,7 @@ def measured_offer(
         hours=hours,
         usd=hours.times(hourly) if hours and hourly else None,
         usd_per_hour=hourly,
-        price=price_words(machines, rate) if rate else "",
+        price=price,
         fit="it ran",
     )
     sure = time is not None and time.high is not None

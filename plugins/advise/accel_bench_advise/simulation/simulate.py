@@ -20,6 +20,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.contract import text_config
+from accel_bench.modeling.loading import learned_positions
 from accel_bench.plugins.active import ActivePlugins, task_of
 from accel_bench.plugins.manager import activate
 from accel_bench.run_context import Run
@@ -76,7 +77,9 @@ class SimulatedRun:
             footprint=footprint,
             parameters=sum(p.numel() for p in parameters),
             trained_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-            longest_learned=_learned_positions(config),
+            longest_learned=learned_positions(config)
+            if hasattr(config, "get_text_config")
+            else None,
             longest_published=getattr(text_config(config), "max_position_embeddings", None),
         )
 
@@ -204,12 +207,6 @@ def _fit_for_fake_tensors() -> Iterator[None]:
         if hasattr(masking_utils, FINDS_PACKED):
             stack.enter_context(patch.object(masking_utils, FINDS_PACKED, lambda positions: None))
         yield
-
-
-def _learned_positions(config: Any) -> int | None:
-    from accel_bench.modeling.loading import learned_positions
-
-    return learned_positions(config) if hasattr(config, "get_text_config") else None
 
 
 @dataclass

@@ -35,7 +35,6 @@ class StepTracker(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
         self._made: dict[int, Part] = {}
         self._roles: dict[int, Part] = {}
-        self._phases: dict[int, str] = {}
         self._known: dict[int, tuple[int, Any]] = {}
         self._next = 0
         self._events: list[tuple[int, str]] = []
@@ -107,7 +106,6 @@ class StepTracker(TorchDispatchMode):
         self._next += 1
         number = self._next
         self._sizes[number] = storage.nbytes()
-        self._phases[number] = self.phase
         self._made[number] = self._guess(tensor)
 
         def gone(_: Any, key: int = id(storage)) -> None:
