@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
@@ -207,21 +207,15 @@ def _candidates(
 ) -> Iterator[Candidate]:
     names = [baselines.get(result.session) for result in block]
     baseline = next(filter(None, reversed(names)), "")
-    plans: dict[tuple[str, str], PlannedSummary] = {}
-    for result in block:
-        key = (result.experiment.id, result.experiment.stack.name)
-        plans.setdefault(key, PlannedSummary(experiment=result.experiment))
-    planned = list(plans.values())
+    every = collect_experiments(block)
+    planned = [one.planned for one in every]
     summary = summarize(block[0].experiment.scenario.name, baseline, planned, block, rounds=0)
-    own = [one for one in planned if one.experiment.stack.name == baseline]
-    rows = [row for row in summary.experiments if row.stack == baseline]
-    too_large = bool(rows) and rows[-1].status is Status.OOM
-    training = training_of((own or planned)[0].experiment)
-    base = collect_runs(own[0], block, rounds=0) if own else None
-    for plan, row in zip(planned, summary.experiments, strict=True):
+    base = next((one for one in every if one.planned.experiment.stack.name == baseline), None)
+    too_large = base is not None and base.ending.status is Status.OOM
+    training = training_of((base or every[0]).planned.experiment)
+    for runs, row in zip(every, summary.experiments, strict=True):
         is_baseline = row.stack == baseline
-        runs = collect_runs(plan, block, rounds=0)
-        lone = too_large and runs.usable and training_of(plan.experiment) == training
+        lone = too_large and runs.usable and training_of(runs.planned.experiment) == training
         lone = lone and not row.other_work
         candidate = Candidate(device, training, runs, row, is_baseline, lone=lone)
         other_rate = rate_obstacle(base.load, runs.load) if base and runs.usable else ""
