@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 
 import typer
@@ -14,9 +15,10 @@ from accel_bench.cli.request import one_draft, parse_overrides
 from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.duration import recent_results
-from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.planning.plan import PlanRequest
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.sweep import LENGTH
 from accel_bench.store.database import open_store
 from accel_bench_advise.estimate import EstimateOptions
 from accel_bench_advise.estimates.estimator import Estimator
@@ -24,9 +26,6 @@ from accel_bench_advise.estimates.lengths import read_lengths, summarize_lengths
 from accel_bench_advise.estimates.schema import Estimate, EstimateDocument, LengthSummary
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.view import estimate_report
-
-LENGTH = "data.sequence_length"
-"""Key that a file of lengths sets."""
 
 NOT_FITTING = 1
 """Exit code of `--fits` where something does not fit."""
@@ -41,24 +40,8 @@ def run_estimate(options: EstimateOptions) -> int:
         raise ScenarioError("--fits names the device already; leave --gpu out")
     if options.tokens is not None and not 0 < options.tokens < float("inf"):
         raise ScenarioError(f"--tokens must be a positive number, not {options.tokens}")
-    draft = one_draft(options.file, "estimate")
+    draft, name = one_draft(options.file, "estimate"), options.gpu or options.fits
     lengths = _lengths(options, draft)
-    document = _estimate(options, draft, lengths)
-    if options.fits and options.output == "table":
-        print_text("\n".join(one.answer or one.problem for one in document.estimates))
-    else:
-        print_report(estimate_report(document), options.output)
-    if problems := [one.problem for one in document.estimates if one.problem]:
-        if len(problems) == len(document.estimates):
-            raise NothingToRunError(problems[0])
-    failing = any(one.memory and one.memory.fit == "does not fit" for one in document.estimates)
-    return NOT_FITTING if options.fits and failing else 0
-
-
-def _estimate(
-    options: EstimateOptions, draft: Draft, lengths: LengthSummary | None
-) -> EstimateDocument:
-    name = options.gpu or options.fits
     request = PlanRequest(
         plugins=tuple(options.plugin or ()),
         only=tuple(options.only or ()),
@@ -81,19 +64,26 @@ def _estimate(
             named_hardware(name) if name else None,
             limits=not options.no_limits,
         )
-        estimates = tuple(_each(estimator, estimator.plan()))
-    return EstimateDocument(for_tokens=options.tokens, lengths=lengths, estimates=estimates)
+        found = tuple(_each(estimator))
+    if options.fits and options.output == "table":
+        print_text("\n".join(one.answer or one.problem for one in found))
+    else:
+        document = EstimateDocument(for_tokens=options.tokens, lengths=lengths, estimates=found)
+        print_report(estimate_report(document), options.output)
+    if found and all(one.problem for one in found):
+        raise NothingToRunError(found[0].problem)
+    failing = any(one.memory and one.memory.fit == "does not fit" for one in found)
+    return NOT_FITTING if options.fits and failing else 0
 
 
-def _each(estimator: Estimator, plan: Plan) -> list[Estimate]:
+def _each(estimator: Estimator) -> Iterator[Estimate]:
     """Estimate each experiment; the terminal shows which one, since each takes seconds."""
-    found = []
+    plan = estimator.plan()
     for number, planned in enumerate(plan.planned, start=1):
         if sys.stderr.isatty():
             stack = planned.experiment.stack.name
             typer.echo(f"simulating {number} of {len(plan.planned)}: {stack}", err=True)
-        found.append(estimator.estimate(planned))
-    return found
+        yield estimator.estimate(planned)
 
 
 def _lengths(options: EstimateOptions, draft: Draft) -> LengthSummary | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -43,9 +44,9 @@ class NearestSearch(NamedTuple):
             lasting = tuple(changed.get(key) for key in CHANGE_WHAT_LASTS)
             if lasting in too_large:
                 continue
+            if changed and (found := self._trial(planned, changed)):
+                return found
             memory = self._memory(planned, changed)
-            if memory and changed and memory.fit == "fits":
-                return self._alternative(changed, memory)
             if memory and _lasting_bytes(memory) > (memory.device_bytes or math.inf):
                 too_large.append(lasting)
             elif found := self._smaller(planned, changed):
@@ -64,9 +65,8 @@ class NearestSearch(NamedTuple):
     def _trial(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
         """Return the change where it fits."""
         memory = self._memory(planned, changed)
-        return self._alternative(changed, memory) if memory and memory.fit == "fits" else None
-
-    def _alternative(self, changed: dict[str, Any], memory: MemoryEstimate) -> Alternative:
+        if memory is None or memory.fit != "fits":
+            return None
         name = self.estimator.target.name
         return Alternative(settings=changed, gpu=name, needed_bytes=memory.needed_bytes)
 
@@ -74,20 +74,17 @@ class NearestSearch(NamedTuple):
         """Return the change with the largest micro-batch that fits, of as many samples a step."""
         train = planned.experiment.scenario.train
         samples = train.micro_batch_size * train.gradient_accumulation
-        batches = [size for size in range(1, train.micro_batch_size) if samples % size == 0]
-        best, first, end = None, 0, len(batches)
-        while first < end:
-            middle = (first + end) // 2
-            size = batches[middle]
-            smaller = {
+        smaller = [
+            {
+                **changed,
                 "train.micro_batch_size": size,
                 "train.gradient_accumulation": samples // size,
             }
-            if found := self._trial(planned, {**changed, **smaller}):
-                best, first = found, middle + 1
-            else:
-                end = middle
-        return best
+            for size in range(1, train.micro_batch_size)
+            if samples % size == 0
+        ]
+        fitting = bisect_left(smaller, True, key=lambda one: self._trial(planned, one) is None)
+        return self._trial(planned, smaller[fitting - 1]) if fitting else None
 
     def _larger_device(self, planned: Planned) -> Alternative | None:
         """Return the smallest device of the table that holds the experiment as it is."""

@@ -99,17 +99,11 @@ class SpeedEstimator(NamedTuple):
     def _compares(self, result: Result, scenario: Scenario) -> bool:
         """Return whether a valid run took full steps on one such device, in the same dtype."""
         other = result.experiment.scenario
-        if result.imported or not result.ranks or other.world_size > 1:
+        device = result.ranks[0].device if result.ranks else None
+        if device is None or device.type != self.target.kind or other.world_size > 1:
             return False
-        if other.task.use != scenario.task.use:
-            return False
-        device = result.ranks[0].device
-        if device is None or (other.compute_dtype, device.type) != (
-            scenario.compute_dtype,
-            self.target.kind,
-        ):
-            return False
-        if with_audit(result).status is not Status.OK:
+        alike = [(one.task.use, one.compute_dtype) for one in (scenario, other)]
+        if result.imported or alike[0] != alike[1] or with_audit(result).status is not Status.OK:
             return False
         if device.type == "cpu":
             return result.machine is not None and result.machine.host == self.target.machine.host
