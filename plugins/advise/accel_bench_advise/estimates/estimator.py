@@ -20,7 +20,6 @@ from accel_bench.plugins.active import task_of
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import TOKENS, slot_defaults
-from accel_bench_advise.estimates.cost import estimate_cost
 from accel_bench_advise.estimates.memory import MemoryEstimator
 from accel_bench_advise.estimates.nearest import NearestSearch
 from accel_bench_advise.estimates.schema import (
@@ -32,7 +31,7 @@ from accel_bench_advise.estimates.schema import (
 )
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.speed import SpeedEstimator
-from accel_bench_advise.estimates.target import Target, machine_with, target_of
+from accel_bench_advise.estimates.target import Target, estimate_cost, machine_with, target_of
 
 PLANNING = Lock()
 """Held while a scenario is planned: several devices or models may be estimated at once."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from accel_bench.documents.files import read_text
 from accel_bench.errors import ScenarioError
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 MAXIMUM_BYTES = 64 * 2**20
 """Size of a file of lengths: some ten million samples."""
+
+LENGTHS = TypeAdapter(list[PositiveInt])
+"""Lengths of samples, as a JSON list or as words."""
 
 QUANTILE = 0.95
 """Share of the samples that the chosen context length holds whole."""
@@ -43,16 +47,17 @@ def read_lengths(path: Path) -> list[int]:
     Raises ScenarioError for a file that cannot be read, and for what is no length in tokens.
     """
     text = read_text(path, MAXIMUM_BYTES, ScenarioError, "; take a sample of the lengths")
-    if text.lstrip().startswith("["):
-        try:
-            found: list[int] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ScenarioError(f"{path} is no JSON list of lengths: {error}") from error
-    else:
-        found = [_number(word, path) for word in re.split(r"[\s,;]+", text.strip()) if word]
-    for length in found:
-        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise ScenarioError(f"{path}: {length!r} is no length of a sample in tokens")
+    try:
+        if text.lstrip().startswith("["):
+            found = LENGTHS.validate_json(text, strict=True)
+        else:
+            found = LENGTHS.validate_python([one for one in re.split(r"[\s,;]+", text) if one])
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["loc"]:
+            what = f"{path}: {problem['input']!r} is no length of a sample in tokens"
+            raise ScenarioError(f"{what}; write one a line, or a JSON list") from None
+        raise ScenarioError(f"{path} is no JSON list of lengths: {problem['msg']}") from None
     if not found:
         raise ScenarioError(f"{path} holds no lengths; write one number of tokens a line")
     return found
@@ -74,12 +79,3 @@ def summarize_lengths(lengths: Sequence[int]) -> LengthSummary:
         truncated_fraction=sum(length > chosen for length in ordered) / len(ordered),
         padding_fraction=1 - kept / (chosen * len(ordered)),
     )
-
-
-def _number(word: str, path: Path) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise ScenarioError(
-            f"{path}: {word!r} is no number of tokens; write one a line, or a JSON list"
-        ) from None

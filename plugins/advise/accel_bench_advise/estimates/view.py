@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
-from accel_bench.analysis.wording import grouped_by_reason, label, percent, rate, significant, size
+from accel_bench.analysis.wording import (
+    grouped_by_reason,
+    label,
+    percent,
+    rate,
+    significant,
+    size,
+    usd,
+)
 from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
 from accel_bench_advise.estimates.schema import (
     Estimate,
@@ -71,10 +79,6 @@ def _memory_columns(rows: list[Estimate]) -> list[Column]:
     ]
 
 
-def _usd(value: float) -> str:
-    return f"{value:,.2f}" if value >= 100 else significant(value, 3)
-
-
 def _notes(document: EstimateDocument) -> Iterator[str]:
     if document.lengths:
         yield _of_lengths(document.lengths)
@@ -122,9 +126,9 @@ def _speed_columns(rows: list[Estimate]) -> list[Column]:
         number_column("speed.tokens_per_second", "speed", f"{counted}/s", span_text(rate)),
         number_column("hours", "time", "hours", span_text(lambda hours: significant(hours, 3)), 1),
         number_column(
-            "cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", span_text(_usd), 2
+            "cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", span_text(usd), 2
         ),
-        number_column("cost.usd", "in all", "USD", span_text(_usd)),
+        number_column("cost.usd", "in all", "USD", span_text(usd)),
     ]
 
 

@@ -13,10 +13,10 @@ from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_har
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.result import Result
-from accel_bench_advise.estimates.cost import is_price_of
 from accel_bench_advise.estimates.estimator import DeviceEstimate, Estimator
 from accel_bench_advise.estimates.lengths import summarize_lengths
 from accel_bench_advise.estimates.schema import LengthSummary
+from accel_bench_advise.estimates.target import is_price_of
 from accel_bench_advise.recommendation.advice import advice
 from accel_bench_advise.recommendation.answer import (
     answer_of,

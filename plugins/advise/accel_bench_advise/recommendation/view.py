@@ -19,6 +19,7 @@ from accel_bench.analysis.wording import (
     settings,
     significant,
     size,
+    usd,
     with_spread,
 )
 from accel_bench.report.table import (
@@ -243,7 +244,7 @@ MODELS = (
     Column("settings", lambda one: settings(one.settings) or None, "with", rank=1),
     number_column("needed_bytes", "needed", "", span_text(size)),
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
-    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", span_text(_three)),
+    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", span_text(usd)),
 )
 """Columns of models."""
 
