@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-
-import typer
 
 from accel_bench.catalog.hardware import named_hardware
 from accel_bench.catalog.prices import read_prices
@@ -23,7 +19,7 @@ from accel_bench.store.database import open_store
 from accel_bench_advise.estimate import EstimateOptions
 from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.estimates.lengths import read_lengths, summarize_lengths
-from accel_bench_advise.estimates.schema import Estimate, EstimateDocument, LengthSummary
+from accel_bench_advise.estimates.schema import EstimateDocument, LengthSummary
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.view import estimate_report
 
@@ -64,7 +60,7 @@ def run_estimate(options: EstimateOptions) -> int:
             named_hardware(name) if name else None,
             limits=not options.no_limits,
         )
-        found = tuple(_each(estimator))
+        found = tuple(estimator.estimate(planned) for planned in estimator.plan().planned)
     if options.fits and options.output == "table":
         print_text("\n".join(one.answer or one.problem for one in found))
     else:
@@ -74,16 +70,6 @@ def run_estimate(options: EstimateOptions) -> int:
         raise NothingToRunError(found[0].problem)
     failing = any(one.memory and one.memory.fit == "does not fit" for one in found)
     return NOT_FITTING if options.fits and failing else 0
-
-
-def _each(estimator: Estimator) -> Iterator[Estimate]:
-    """Estimate each experiment; the terminal shows which one, since each takes seconds."""
-    plan = estimator.plan()
-    for number, planned in enumerate(plan.planned, start=1):
-        if sys.stderr.isatty():
-            stack = planned.experiment.stack.name
-            typer.echo(f"simulating {number} of {len(plan.planned)}: {stack}", err=True)
-        yield estimator.estimate(planned)
 
 
 def _lengths(options: EstimateOptions, draft: Draft) -> LengthSummary | None:

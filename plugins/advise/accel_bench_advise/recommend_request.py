@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, redirect_stdout
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -20,7 +19,6 @@ from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import one_draft
 from accel_bench.cli.run import RunOptions, run, run_request
-from accel_bench.documents.document import Location
 from accel_bench.documents.files import read_text
 from accel_bench.documents.load_json import load_json
 from accel_bench.documents.validate import validate
@@ -127,12 +125,7 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
             _estimator(asked, None, options.trust_remote_code, stack)
             for _ in range(simulators_at_once(len(names), available_cores(), available_memory()))
         ]
-
-        def notify(name: str) -> None:
-            if sys.stderr.isatty():
-                print(f"simulating {name}", file=sys.stderr)
-
-        models = fitting_models(names, device, estimators, notify)
+        models = fitting_models(names, device, estimators)
     document = FittingModels(gpu=device.name, scenario=work, models=models)
     print_report(models_report(document), options.output)
     return 0 if any(one.fit == "fits" for one in models) else NOTHING
@@ -168,7 +161,12 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
     where = "the command line"
     if options.json is not None:
         where = "stdin" if str(options.json) == "-" else str(options.json)
-        document = load_json(_text(options.json), where)
+        text = (
+            sys.stdin.read(MAXIMUM_BYTES)
+            if where == "stdin"
+            else read_text(options.json, MAXIMUM_BYTES, ScenarioError, "")
+        )
+        document = load_json(text, where)
         if twice := sorted(given.keys() & document.data.keys()):
             raise ScenarioError(f"{where}: the command line gives {', '.join(twice)} too")
         given = {**document.data, **given}
@@ -179,11 +177,7 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
             "name the model: --model NAME (`accel-bench catalog models`), or a --scenario that has "
             "it; --gpu GPU alone, or with --model all, lists what fits there"
         )
-
-    def place(location: Location) -> str:
-        return where
-
-    return validate(RecommendRequest, given, place, ScenarioError)
+    return validate(RecommendRequest, given, lambda _: where, ScenarioError)
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -274,9 +268,3 @@ def _model_of(scenario: str) -> str:
     draft = one_draft(scenario, "recommend")
     file = resolve_request(draft, PlanRequest(build_environments=False))
     return file.scenario.model.id
-
-
-def _text(path: Path) -> str:
-    if str(path) == "-":
-        return sys.stdin.read(MAXIMUM_BYTES)
-    return read_text(path, MAXIMUM_BYTES, ScenarioError, "")

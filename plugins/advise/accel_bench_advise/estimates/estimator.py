@@ -133,6 +133,9 @@ class Estimator:
         if planned.skipped or scenario.generates:
             figures = {"problem": "; ".join(planned.skipped) or NO_STEP}
         else:
+            if sys.stderr.isatty():  # it takes seconds
+                what = f"{label_of(experiment)} of {scenario.model.id}"
+                print(f"simulating {what}", file=sys.stderr)
             try:
                 figures = self._figures(planned)
             except AccelBenchError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -22,35 +22,29 @@ def fitting_models(
     names: Sequence[str],
     device: NamedHardware,
     estimators: Sequence[Estimator],
-    notify: Callable[[str], object] = lambda _: None,
 ) -> tuple[FittingModel, ...]:
     """Return the models as they fit on a device, the largest first; then those that do not.
 
-    As many are simulated at once as there are estimators; `notify` takes each one's name before.
+    As many are simulated at once as there are estimators.
     """
     # The largest take longest: they begin first.
     cards = sorted(((name, read_card(name)) for name in names), key=lambda one: -one[1].parameters)
 
     def share(place: int) -> list[FittingModel]:
         mine = replace(estimators[place], chosen=device)
-        return [
-            _fitting(name, card, mine, notify) for name, card in cards[place :: len(estimators)]
-        ]
+        return [_fitting(name, card, mine) for name, card in cards[place :: len(estimators)]]
 
     with ThreadPoolExecutor(len(estimators)) as pool:
         found = list(chain(*pool.map(share, range(len(estimators)))))
     return tuple(sorted(found, key=lambda one: (one.fit != "fits", -one.parameters, one.model)))
 
 
-def _fitting(
-    name: str, card: ModelCard, estimator: Estimator, notify: Callable[[str], object]
-) -> FittingModel:
+def _fitting(name: str, card: ModelCard, estimator: Estimator) -> FittingModel:
     blank = FittingModel(model=name, parameters=card.parameters, fit=None)
     weights = card.parameters * LEAST_BYTES
     if weights > (estimator.target.memory_bytes or 0):
         why = f"its weights alone take {size(weights)} in 16 bits"
         return blank.model_copy(update={"fit": "does not fit", "why": why})
-    notify(name)
     overrides = (*estimator.request.overrides, ("model.id", name))
     request = replace(estimator.request, overrides=overrides)
     try:
