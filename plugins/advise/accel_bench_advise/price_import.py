@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date as Date
 from datetime import datetime, timezone
@@ -96,18 +97,17 @@ def read_catalog(
     Raises PriceError with file and line for an invalid row.
     """
     found: dict[tuple[str, str, str], Price] = {}
-    left_out: dict[str, int] = {}
+    left_out: Counter[str] = Counter()
     for line, cells in _rows(path):
-        if regions and cells["Region"] not in regions:
-            continue
-        if instances and cells["InstanceType"] not in instances:
+        of_region = not regions or cells["Region"] in regions
+        if not of_region or (instances and cells["InstanceType"] not in instances):
             continue
         price = _price(cells, origin, f"{path}:{line}")
         if isinstance(price, str):
-            left_out[price] = left_out.get(price, 0) + 1
+            left_out[price] += 1
         else:
-            known = found.get(price.key)
-            found[price.key] = _dearest(known, price, f"{path}:{line}") if known else price
+            known = found.get(price.key, price)
+            found[price.key] = _dearest(known, price, f"{path}:{line}")
     return Catalog(list(found.values()), left_out)
 
 

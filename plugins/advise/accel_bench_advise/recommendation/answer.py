@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.offered_load import TAIL_LATENCY
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
@@ -18,6 +17,7 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.catalog.hardware import list_hardware
 from accel_bench.documents.base import JsonValue
+from accel_bench.machine.devices import HOST
 from accel_bench.result import Result
 from accel_bench.scenario.layers import look_up
 from accel_bench_advise.recommendation.candidates import UNCOMPARED, Candidate
@@ -100,17 +100,21 @@ def others_of(ranked: Ranked, tokens: float | None) -> tuple[Other, ...]:
 
 def memory_of(candidate: Candidate) -> MemoryUse | None:
     """Return what a device held at the peak, by the way of measuring that shows most."""
-    peak = _peak(candidate.row.memory, candidate.device.kind)
+    kinds: tuple[MemoryKind, ...] = ("nvml", "reserved", "allocated")
+    if candidate.device.kind == HOST:
+        kinds = ("rss",)
+    figures = [(getattr(candidate.row.memory, kind, None), kind) for kind in kinds]
+    peaks = [(one.run_bytes or one.bytes, kind) for one, kind in figures if one]
+    peak, kind = next((one for one in peaks if one[0]), (None, None))
     run = next(iter(candidate.runs.counted.values()), None)
-    if peak is None or run is None:
+    if peak is None or kind is None or run is None:
         return None
     total = _device_bytes(run, candidate)
-    bytes_, kind = peak
     return MemoryUse(
-        peak_bytes=bytes_,
+        peak_bytes=peak,
         kind=kind,
         device_bytes=total,
-        headroom=1 - bytes_ / total if total else None,
+        headroom=1 - peak / total if total else None,
     )
 
 
@@ -250,19 +254,10 @@ def _evidence(candidate: Candidate) -> Evidence:
     )
 
 
-def _peak(memory: MemoryFigures | None, device: str) -> tuple[int, MemoryKind] | None:
-    kinds: tuple[MemoryKind, ...] = ("nvml", "reserved", "allocated")
-    for kind in ("rss",) if device == "cpu" else kinds:
-        figure = getattr(memory, kind, None)
-        if figure and (value := figure.run_bytes or figure.bytes):
-            return value, kind
-    return None
-
-
 def _device_bytes(run: Result, candidate: Candidate) -> int | None:
     """Return the memory of one device; that of the host for ranks on a CPU."""
     machine = run.machine
-    if candidate.device.kind == "cpu":
+    if candidate.device.kind == HOST:
         return machine.memory_bytes if machine else None
     uuids = {rank.device.uuid for rank in run.ranks if rank.device}
     own = [gpu.memory_bytes for gpu in (machine.gpus if machine else ()) if gpu.uuid in uuids]
