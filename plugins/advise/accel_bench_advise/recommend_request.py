@@ -38,9 +38,9 @@ from accel_bench_advise.estimates.lengths import read_lengths
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.recommend import RecommendOptions
 from accel_bench_advise.recommendation.candidates import Stored
-from accel_bench_advise.recommendation.family import WORK, Mode, recommend_family
+from accel_bench_advise.recommendation.family import WORK, recommend_family
 from accel_bench_advise.recommendation.models import fitting_models
-from accel_bench_advise.recommendation.schema import FittingModels, RecommendRequest
+from accel_bench_advise.recommendation.schema import FittingModels, Mode, RecommendRequest
 from accel_bench_advise.recommendation.stored import Recommender, check_request, lengths_of
 from accel_bench_advise.recommendation.view import family_report, models_report, recommend_report
 

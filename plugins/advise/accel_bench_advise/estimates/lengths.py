@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from accel_bench.documents.files import read_text
 from accel_bench.errors import ScenarioError
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.sweep import LENGTH
 from accel_bench_advise.estimates.schema import LengthSummary
 
 if TYPE_CHECKING:
@@ -61,6 +63,21 @@ def read_lengths(path: Path) -> list[int]:
     if not found:
         raise ScenarioError(f"{path} holds no lengths; write one number of tokens a line")
     return found
+
+
+def lengths_instead_of(
+    path: Path, draft: Draft, overrides: Sequence[tuple[str, Any]]
+) -> LengthSummary:
+    """Summarize a file of lengths. Raises ScenarioError where a length is swept or set too."""
+    for where, keys in (
+        ("the scenario's sweep", draft.data.get("sweep") or {}),
+        ("--set", dict(overrides)),
+    ):
+        if any(key in (LENGTH, f"sweep.{LENGTH}") for key in keys):
+            raise ScenarioError(
+                f"--lengths chooses {LENGTH}, which {where} gives too; leave one of the two out"
+            )
+    return summarize_lengths(read_lengths(path))
 
 
 def summarize_lengths(lengths: Sequence[int]) -> LengthSummary:

@@ -102,16 +102,16 @@ def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
     """Return the device of the table, or that of this machine where none was chosen."""
     if chosen is not None:
         return Target(chosen.name, "cuda", chosen.hardware.memory_bytes, chosen, machine)
-    if machine.device == "cuda":
-        gpu = machine.gpus[0]
-        return Target(gpu.name, "cuda", gpu.memory_bytes, find_hardware(gpu.name), machine)
     device = device_type(machine.device)
-    if not device.on_host:
-        name = device.find(machine)[0]
-        known = find_hardware(name)
-        return Target(name, "cuda", known.hardware.memory_bytes if known else None, known, machine)
-    name = f"{machine.processor} ({count(machine.cores, 'core')})"
-    return Target(name, "cpu", machine.memory_bytes, None, machine)
+    if device.on_host:
+        name = f"{machine.processor} ({count(machine.cores, 'core')})"
+        return Target(name, "cpu", machine.memory_bytes, None, machine)
+    name = device.find(machine)[0]
+    known = find_hardware(name)
+    size = known.hardware.memory_bytes if known else None
+    if machine.device == "cuda":
+        size = machine.gpus[0].memory_bytes
+    return Target(name, "cuda", size, known, machine)
 
 
 def machine_with(machine: Machine, chosen: NamedHardware, devices: int) -> Machine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Literal, TypeAlias
 
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count, join_names
@@ -12,10 +11,8 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench_advise.recommendation.answer import considered, kept_settings
 from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.ranking import Ranked, job_time
-from accel_bench_advise.recommendation.schema import Certainty, Considered, RecommendRequest
+from accel_bench_advise.recommendation.schema import Certainty, Considered, Mode, RecommendRequest
 from accel_bench_advise.recommendation.stored import Recommender, check_request
-
-Mode: TypeAlias = Literal["train", "inference"]
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
 """The modes in words."""

@@ -42,13 +42,16 @@ Answer: TypeAlias = Literal["yes", "perhaps", "no"]
 """Answer to whether a limit is kept; `perhaps` where it lies within the span."""
 
 
+Mode: TypeAlias = Literal["train", "inference"]
+
+
 class RecommendRequest(Described):
     """What `accel-bench recommend --json` reads."""
 
     model: str = Field(min_length=1)
     """Name of the catalog, local directory, or hub id, as scenarios name it."""
 
-    mode: Literal["train", "inference"] = "train"
+    mode: Mode = "train"
     """What the model is to do; of inference, stored runs alone are looked at."""
 
     gpu: str | None = None

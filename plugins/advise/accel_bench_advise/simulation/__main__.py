@@ -42,6 +42,7 @@ class Answers:
             request = SimulationRequest.model_validate_json(line)
             return self._run(request).simulate(request.shape)
         except Exception as error:
+            self._last = None  # it ended within a step
             return Simulation(problem=_problem_of(error))
 
     def _run(self, request: SimulationRequest) -> SimulatedRun:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from accel_bench_advise.recommendation.candidates import Stored
-from accel_bench_advise.recommendation.family import FamilyRecommendation, Mode, recommend_family
-from accel_bench_advise.recommendation.schema import RecommendRequest
+from accel_bench_advise.recommendation.family import FamilyRecommendation, recommend_family
+from accel_bench_advise.recommendation.schema import Mode, RecommendRequest
 from accel_bench_advise.recommendation.view import family_report
 from recommendation_factory import experiment, in_turn, runs
 from serving_factory import serving
