@@ -157,15 +157,13 @@ def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
     if usd is None:
         return "no price on demand"
     return Price(
-        provider=origin.provider,
+        **origin._asdict(),
         instance=_name(cells, "InstanceType", place),
         region=_name(cells, "Region", place),
         device=_name(cells, "AcceleratorName", place),
         devices=int(count),
         usd_per_hour=usd,
         spot_usd_per_hour=_number(cells, "SpotPrice", place),
-        source=origin.source,
-        date=origin.date,
     )
 
 

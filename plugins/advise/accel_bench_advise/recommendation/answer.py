@@ -135,7 +135,9 @@ def answer_of(ranked: Ranked, tokens: float | None) -> str:
     if slowest := best.runs.largest(TAIL_LATENCY):
         parts.append(f"in its worst run 99 of 100 requests took at most {slowest:,.4g} ms")
     if memory := memory_of(best):
-        parts.append(f"it needs {memory_words(memory)}{_memory_left(memory)}")
+        left = memory.headroom
+        more = "" if left is None else f", {percent(max(0.0, left))} are left"
+        parts.append(f"it needs {memory_words(memory)}{more}")
     text = "; ".join(parts) + "."
     if tokens:
         text += f" The job takes {_duration_words(best, tokens)}."
@@ -179,12 +181,6 @@ def memory_words(memory: MemoryUse) -> str:
         return text
     whose = "host" if memory.kind == "rss" else "device"
     return f"{text} of the {whose}'s {size(memory.device_bytes)}"
-
-
-def _memory_left(memory: MemoryUse) -> str:
-    if memory.headroom is None:
-        return ""
-    return f", {percent(max(0.0, memory.headroom))} are left"
 
 
 def _duration_words(best: Candidate, tokens: float) -> str:

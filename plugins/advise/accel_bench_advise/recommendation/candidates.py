@@ -133,15 +133,12 @@ def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) 
         for (device, *_), block in _blocks(measured, baselines).items()
         for candidate in _candidates(device, block, baselines)
     ]
-    devices = dict.fromkeys(one.device for one in found)
-    return [one for device in devices for one in _named(found, device)]
-
-
-def _named(candidates: Sequence[Candidate], device: DeviceKind) -> list[Candidate]:
-    """Return the candidates of a device, told apart by their names."""
-    own = [one for one in candidates if one.device == device]
-    named = tell_apart([one.runs for one in own])
-    return [replace(one, runs=runs) for one, runs in zip(own, named, strict=True)]
+    named = []
+    for device in dict.fromkeys(one.device for one in found):
+        own = [one for one in found if one.device == device]
+        runs = tell_apart([one.runs for one in own])
+        named += [replace(one, runs=told) for one, told in zip(own, runs, strict=True)]
+    return named
 
 
 def training_of(experiment: Experiment) -> str:

@@ -38,7 +38,6 @@ from accel_bench_advise.recommendation.schema import (
     AS_FAST,
     FittingModels,
     NextRun,
-    Offer,
     Other,
     Recommendation,
 )
@@ -46,7 +45,9 @@ from accel_bench_advise.recommendation.schema import (
 
 def recommend_report(document: Recommendation) -> Report:
     """Return the answer, the stacks with their evidence, the devices, and what to do next."""
-    lines = [*_recommended(document), *document.others]
+    lines = list(document.others)
+    if one := document.recommended:
+        lines.insert(0, Other(fate="recommended", why="", of_the_best=AS_FAST, row=one))
     tables = [_used(STACKS, lines, "stacks")] if lines else []
     if len(document.offers) > 1 or (document.offers and not document.recommended):
         tables.append(_used(OFFERS, document.offers, "devices, the cheapest first"))
@@ -89,11 +90,6 @@ def family_report(document: FamilyRecommendation) -> Report:
 def _used(columns: Sequence[Column], rows: Sequence[Any], title: str = "") -> Table:
     """Return a table without the columns in which no row has anything."""
     return Table([one for one in columns if any(map(one.cell, rows))], rows, title=title)
-
-
-def _recommended(document: Recommendation) -> Iterator[Other]:
-    if document.recommended:
-        yield Other(fate="recommended", why="", of_the_best=AS_FAST, row=document.recommended)
 
 
 def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
@@ -163,10 +159,6 @@ def _without_reason(verdict: str) -> str:
     return verdict.partition(" (")[0]
 
 
-def _offered(offer: Offer) -> str:
-    return f"{offer.stack} with {settings(offer.settings)}" if offer.settings else offer.stack
-
-
 EVIDENCE = 5
 """Ids of runs that stand in a note; JSON and CSV have all of them."""
 
@@ -228,7 +220,11 @@ FAMILY = (
 OFFERS = (
     Column("device", reader("device"), kind="name"),
     Column("kind", reader("kind"), kind="word"),
-    Column("stack", _offered, kind="name"),
+    Column(
+        "stack",
+        lambda one: " with ".join(filter(None, (one.stack, settings(one.settings)))),
+        kind="name",
+    ),
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
     number_column("hours", "time", "hours", span_text(_three), rank=1),
     number_column("usd", "in all", "USD", span_text(lambda value: f"{value:,.2f}")),
