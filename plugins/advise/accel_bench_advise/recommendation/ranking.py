@@ -146,13 +146,26 @@ def job_time(candidate: Candidate, tokens: float | None) -> Interval:
 
 def as_fast(one: Candidate, other: Candidate, tokens: float | None) -> Interval | None:
     """Return how fast one does the job over the other, of pairs where their rounds are."""
+    seconds, others, paired = _seconds_of(one, other, tokens)
+    return ratio_of(others, seconds, paired)
+
+
+def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
+    """Return the comparison of two that ran in the same rounds, as verdicts are made; else None."""
+    seconds, others, paired = _seconds_of(best, other, tokens)
+    return compare(others, {"best": seconds})["best"] if paired else None
+
+
+def _seconds_of(
+    one: Candidate, other: Candidate, tokens: float | None
+) -> tuple[dict[RoundKey, float], dict[RoundKey, float], bool]:
+    """Return the seconds of the job of both, of pairs where their rounds are, and if they are."""
     keys = pairs_of(one, other)
-    seconds, others = one.job_seconds(tokens), other.job_seconds(tokens)
-    if keys:
-        seconds, others = (
-            {key: own[key] for key in keys if key in own} for own in (seconds, others)
-        )
-    return ratio_of(others, seconds, bool(keys))
+    seconds, others = (
+        {key: own[key] for key in keys or own if key in own}
+        for own in (one.job_seconds(tokens), other.job_seconds(tokens))
+    )
+    return seconds, others, bool(keys)
 
 
 def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
@@ -175,22 +188,9 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     if best is None or best.runs.rate is not None:
         return []
     bases = [one for one in ranked.eligible if one.is_baseline]
-    own = [one for one in bases if point_of(one) == point_of(best)]
-    found = [_break_even(best, one, tokens) for one in own if _costs_more_once(best, one)]
-    later = [one for one in ranked.eligible if _costs_more_once(one, best)]
-    return [*found, *(_break_even(one, best, tokens) for one in later)]
-
-
-def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
-    """Return the comparison of two that ran in the same rounds, as verdicts are made; else None."""
-    keys = pairs_of(best, other)
-    if not keys:
-        return None
-    seconds, others = (
-        {key: own for key, own in one.job_seconds(tokens).items() if key in keys}
-        for one in (best, other)
-    )
-    return compare(others, {"best": seconds})["best"]
+    pairs = [(best, one) for one in bases if point_of(one) == point_of(best)]
+    pairs += [(one, best) for one in ranked.eligible]
+    return [_break_even(*pair, tokens) for pair in pairs if _costs_more_once(*pair)]
 
 
 def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
