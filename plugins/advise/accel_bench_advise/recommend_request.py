@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, redirect_stdout
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
-
-import typer
 
 from accel_bench.analysis.wording import join_names
 from accel_bench.catalog.hardware import named_hardware
@@ -18,14 +16,12 @@ from accel_bench.catalog.models import list_cards, model_problems
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import one_draft
-from accel_bench.cli.run import RunOptions, run, run_request
 from accel_bench.documents.files import read_text
 from accel_bench.documents.load_json import load_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import NoResultsError, ScenarioError
-from accel_bench.machine.info import Machine, available_cores, available_memory, read_machine
+from accel_bench.machine.info import available_cores, available_memory, read_machine
 from accel_bench.planning.duration import recent_results
-from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, resolve_request
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.sweep import LENGTH
@@ -88,7 +84,7 @@ def run_recommend(options: RecommendOptions) -> int:
         stored, estimator = stored_runs(store, request), None
         if not options.no_estimates and request.mode == "train":
             estimator = _estimator(request, store, options.trust_remote_code, stack)
-        document = Recommender(request, stored, read_prices(), estimator, _plan_of_run).answer()
+        document = Recommender(request, stored, read_prices(), estimator).answer()
     print_report(recommend_report(document), options.output)
     return NOTHING if document.offer is None else 0
 
@@ -249,18 +245,6 @@ def _estimator(
         read_prices(),
         request.tokens or lengths,
     )
-
-
-def _plan_of_run(words: Sequence[str]) -> tuple[Plan, Machine]:
-    """Return the plan of the arguments of `accel-bench run`. Raises AccelBenchError."""
-    app = typer.Typer()
-    app.command()(run)
-    command = typer.main.get_command(app)
-    options = RunOptions(**command.make_context("run", list(words)).params)
-    machine = read_machine()
-    draft = one_draft(options.files[0] if options.files else "quickstart", "recommend")
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        return make_plan(draft, machine, run_request(replace(options, dry_run=True))), machine
 
 
 def _model_of(scenario: str) -> str:

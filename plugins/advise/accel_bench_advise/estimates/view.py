@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, get_args
 
 from accel_bench.analysis.wording import (
@@ -145,11 +146,7 @@ FLAT = (
     *paths("shape", "micro_batch_size sequence_length"),
     *paths("", "parameters trained_parameters"),
     *paths("memory", "tensor_bytes device_bytes fit"),
-    *(
-        Column(f"{name}_{end}", reader(f"{path}.{end}"))
-        for name, path in SPANS.items()
-        for end in ("low", "high")
-    ),
+    *chain(*(paths(path, "low high", f"{name}_{{}}") for name, path in SPANS.items())),
     *paths("largest_micro_batch_size", "value", "largest_micro_batch_size"),
     *paths("longest_sequence_length", "value", "longest_sequence_length"),
     *paths("", "counts for_tokens problem"),

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from operator import mul
 from pathlib import Path
-from typing import TypeAlias
+
+import typer
 
 from accel_bench.analysis.repeated import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import assignments, count, join_names
+from accel_bench.cli.request import one_draft
+from accel_bench.cli.run import RunOptions, run, run_request
 from accel_bench.errors import AccelBenchError
-from accel_bench.machine.info import Machine
+from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.duration import TimeEstimate, estimate_time
-from accel_bench.planning.plan import Plan
+from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.runner.sweep_point import missing_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
@@ -39,21 +44,14 @@ REPLACED = {
 """Options of a command that its repetition gives anew or leaves out, and how many values each
 takes."""
 
-PlanOf: TypeAlias = Callable[[Sequence[str]], tuple[Plan, Machine]]
-"""Returns the plan of the arguments of `accel-bench run`, for this machine."""
-
 
 def more_rounds(
     ranked: Ranked,
     tokens: float | None,
     earlier: Stored,
-    plan_of: PlanOf | None,
     usd_per_hour: float | None,
 ) -> NextRun | None:
-    """Return what would settle whether the best is better than the runner-up; None if settled.
-
-    Without `plan_of` the minutes are not known.
-    """
+    """Return what would settle whether the best is better than the runner-up; None if settled."""
     best, other = ranked.best, ranked.runner_up
     if best is None or other is None or ranked.sure:
         return None
@@ -62,10 +60,10 @@ def more_rounds(
     if rounds <= done:
         return NextRun(why=why, command="")
     words = _resumed(best, other, earlier.sessions, rounds)
-    if words[1:2] != ["run"] or plan_of is None:
+    if words[1:2] != ["run"]:
         return NextRun(why=why, command=shlex.join(words))
     try:
-        plan, machine = plan_of(words[2:])
+        plan, machine = _plan_of_run(words[2:])
     except AccelBenchError as error:
         why = f"{why}; the command cannot be planned here: {error}"
         return NextRun(why=why, command=shlex.join(words))
@@ -73,6 +71,18 @@ def more_rounds(
     whole = estimate_time(plan, machine, earlier.store)
     time = replace(whole, seconds=whole.seconds * share)
     return _timed(f"{why}; {what}", words, time, usd_per_hour)
+
+
+def _plan_of_run(words: Sequence[str]) -> tuple[Plan, Machine]:
+    """Return the plan of the arguments of `accel-bench run`. Raises AccelBenchError."""
+    app = typer.Typer()
+    app.command()(run)
+    command = typer.main.get_command(app)
+    options = RunOptions(**command.make_context("run", list(words)).params)
+    machine = read_machine()
+    draft = one_draft(options.files[0] if options.files else "quickstart", "recommend")
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        return make_plan(draft, machine, run_request(replace(options, dry_run=True))), machine
 
 
 def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, float]:

@@ -25,7 +25,7 @@ from accel_bench_advise.recommendation.answer import (
     others_of,
 )
 from accel_bench_advise.recommendation.candidates import Candidate, Stored, collect_candidates
-from accel_bench_advise.recommendation.next_runs import PlanOf, first_run, more_rounds
+from accel_bench_advise.recommendation.next_runs import first_run, more_rounds
 from accel_bench_advise.recommendation.offers import (
     choose,
     estimated_answer,
@@ -66,9 +66,6 @@ class Recommender:
 
     estimator: Estimator | None
     """Estimates what is not stored; None for answers from stored runs alone."""
-
-    plan_of: PlanOf | None = None
-    """Plans a stored command anew; without it, the minutes of more rounds are not known."""
 
     def answer(self) -> Recommendation:
         """Return the recommendation. Raises AccelBenchError where the request has no answer."""
@@ -264,7 +261,7 @@ class Recommender:
         """Yield commands that would settle what is open."""
         if ranked:
             hourly = taken.usd_per_hour if taken else None
-            if more := more_rounds(ranked, self.tokens, self.stored, self.plan_of, hourly):
+            if more := more_rounds(ranked, self.tokens, self.stored, hourly):
                 yield more
         elif found and not found.estimate.problem:
             yield first_run(found, self.request.scenario, self.stored.store)
