@@ -286,6 +286,5 @@ def check_request(request: RecommendRequest) -> None:
 
 def _imported(results: Sequence[Result]) -> Iterator[str]:
     """Yield which rows are no evidence since another program measured them."""
-    for file in dict.fromkeys(run.provenance.file for run in results if run.imported):
-        runs = sum(run.imported and run.provenance.file == file for run in results)
+    for file, runs in Counter(run.provenance.file for run in results if run.imported).items():
         yield f"{count(runs, 'run')} of {file}: imported, not measured here"
