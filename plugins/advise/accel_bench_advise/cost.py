@@ -29,8 +29,7 @@ def cost(options: CostOptions) -> None:
     """
     from accel_bench.cli.output import print_report
     from accel_bench.errors import PriceError
-    from accel_bench_advise.cost_document import cost_of_experiments
-    from accel_bench_advise.cost_view import cost_report
+    from accel_bench_advise.cost_report import cost_of_experiments, cost_report
 
     rate = hourly_rate(options)
     if rate is None:

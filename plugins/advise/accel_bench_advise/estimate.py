@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,9 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.options import AnswerOptions, Names, takes
+
+NOT_FITTING = 1
+"""Exit code of `--fits` where something does not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,60 @@ def estimate(options: EstimateOptions) -> int:
     Nothing is allocated, downloaded or measured: the step runs on tensors without content. What it
     prints is marked as estimated, and is never stored among measured results.
     """
-    from accel_bench_advise.estimate_request import run_estimate
+    from accel_bench.catalog.hardware import named_hardware
+    from accel_bench.catalog.prices import read_prices
+    from accel_bench.cli.output import print_report, print_text
+    from accel_bench.cli.request import one_draft, parse_overrides
+    from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError
+    from accel_bench.machine.info import read_machine
+    from accel_bench.planning.plan import PlanRequest
+    from accel_bench.scenario.sweep import LENGTH
+    from accel_bench.store.database import open_store
+    from accel_bench_advise.estimates.estimator import Estimator
+    from accel_bench_advise.estimates.lengths import lengths_instead_of
+    from accel_bench_advise.estimates.schema import EstimateDocument
+    from accel_bench_advise.estimates.simulator import Simulator
+    from accel_bench_advise.estimates.speed import recent_results
+    from accel_bench_advise.estimates.view import estimate_report
 
-    return run_estimate(options)
+    if options.gpu and options.fits:
+        raise ScenarioError("--fits names the device already; leave --gpu out")
+    if options.tokens is not None and not 0 < options.tokens < float("inf"):
+        raise ScenarioError(f"--tokens must be a positive number, not {options.tokens}")
+    draft, name, lengths = one_draft(options.file, "estimate"), options.gpu or options.fits, None
+    overrides = parse_overrides(options.set_ or [], {})
+    if options.lengths:
+        lengths = lengths_instead_of(options.lengths, draft, overrides)
+        overrides = (*overrides, (LENGTH, lengths.sequence_length))
+    request = PlanRequest(
+        plugins=tuple(options.plugin or ()),
+        only=tuple(options.only or ()),
+        no_baseline=bool(options.only),
+        overrides=overrides,
+        trust_remote_code=options.trust_remote_code,
+    )
+    with ExitStack() as stack:
+        store = None
+        with suppress(AccelBenchError):
+            store = stack.enter_context(open_store(options.results, write=False))
+        estimator = Estimator(
+            stack.enter_context(closing(Simulator(options.trust_remote_code))),
+            draft,
+            request,
+            read_machine(),
+            recent_results(store),
+            read_prices(),
+            options.tokens or lengths,
+            named_hardware(name) if name else None,
+            limits=not options.no_limits,
+        )
+        found = tuple(estimator.estimate(planned) for planned in estimator.plan().planned)
+    if options.fits and options.output == "table":
+        print_text("\n".join(one.answer or one.problem for one in found))
+    else:
+        document = EstimateDocument(for_tokens=options.tokens, lengths=lengths, estimates=found)
+        print_report(estimate_report(document), options.output)
+    if found and all(one.problem for one in found):
+        raise NothingToRunError(found[0].problem)
+    failing = any(one.memory and one.memory.fit == "does not fit" for one in found)
+    return NOT_FITTING if options.fits and failing else 0

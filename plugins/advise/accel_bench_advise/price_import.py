@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date as Date
 from datetime import datetime, timezone
@@ -96,18 +97,17 @@ def read_catalog(
     Raises PriceError with file and line for an invalid row.
     """
     found: dict[tuple[str, str, str], Price] = {}
-    left_out: dict[str, int] = {}
+    left_out: Counter[str] = Counter()
     for line, cells in _rows(path):
-        if regions and cells["Region"] not in regions:
-            continue
-        if instances and cells["InstanceType"] not in instances:
+        of_region = not regions or cells["Region"] in regions
+        if not of_region or (instances and cells["InstanceType"] not in instances):
             continue
         price = _price(cells, origin, f"{path}:{line}")
         if isinstance(price, str):
-            left_out[price] = left_out.get(price, 0) + 1
+            left_out[price] += 1
         else:
-            known = found.get(price.key)
-            found[price.key] = _dearest(known, price, f"{path}:{line}") if known else price
+            known = found.get(price.key, price)
+            found[price.key] = _dearest(known, price, f"{path}:{line}")
     return Catalog(list(found.values()), left_out)
 
 
@@ -157,15 +157,13 @@ def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
     if usd is None:
         return "no price on demand"
     return Price(
-        provider=origin.provider,
+        **origin._asdict(),
         instance=_name(cells, "InstanceType", place),
         region=_name(cells, "Region", place),
         device=_name(cells, "AcceleratorName", place),
         devices=int(count),
         usd_per_hour=usd,
         spot_usd_per_hour=_number(cells, "SpotPrice", place),
-        source=origin.source,
-        date=origin.date,
     )
 
 
@@ -221,7 +219,7 @@ def add_to_user_table(prices: Iterable[Price]) -> Path:
         )
     target = named.resolve()
     old = read_table_text(target)
-    text = table_text(merge(user_prices(target), prices), leading_comments(old))
+    text = table_text([*user_prices(target), *prices], leading_comments(old))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -232,16 +230,13 @@ def add_to_user_table(prices: Iterable[Price]) -> Path:
     return target
 
 
-def merge(old: Iterable[Price], new: Iterable[Price]) -> list[Price]:
-    """Return the rows of both, sorted; new ones replace old ones of the same key."""
-    rows = {price.key: price for price in (*old, *new)}
-    return [rows[key] for key in sorted(rows)]
-
-
 def table_text(prices: Iterable[Price], header: str = "") -> str:
-    """Return a table as YAML, one row a line. Raises PriceError when it grows too large."""
-    rows = (json.dumps(price.model_dump(), ensure_ascii=False) for price in prices)
-    text = header + "prices:\n" + "".join(f"  - {row}\n" for row in rows)
+    """Return a table as YAML, a row a line, sorted; the last one of the same key is taken.
+
+    Raises PriceError when it grows too large.
+    """
+    rows = {one.key: json.dumps(one.model_dump(), ensure_ascii=False) for one in prices}
+    text = header + "prices:\n" + "".join(f"  - {rows[key]}\n" for key in sorted(rows))
     if len(text.encode()) > MAXIMUM_BYTES:
         raise PriceError(
             f"the table would be larger than {MAXIMUM_BYTES} bytes; import fewer regions or "

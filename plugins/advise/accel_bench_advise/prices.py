@@ -10,6 +10,24 @@ import typer
 
 from accel_bench.cli.options import Names, takes
 from accel_bench.cli.output import Format, print_rows
+from accel_bench.report.table import entry
+
+PRICES = (
+    entry("provider", kind="word"),
+    entry("instance", kind="name"),
+    entry("region", kind="word", rank=2),
+    entry("device", kind="word"),
+    entry("devices", kind="number"),
+    entry("usd_per_hour", "price", unit="USD/hour", form="{:,.2f}".format, kind="number"),
+    entry(
+        "spot_usd_per_hour", "spot", unit="USD/hour", form="{:,.2f}".format, kind="number", rank=3
+    ),
+    entry("date", kind="word", rank=1),
+    entry("stale", form=lambda stale: "stale" if stale else "-", kind="word", rank=1),
+    entry("table", kind="word", rank=4),
+    entry("source", rank=5),
+)
+"""Columns of `catalog prices`."""
 
 app = typer.Typer(help="Prices of machines by the hour, each with its date and source.")
 
@@ -20,7 +38,6 @@ def list_prices(output: Format = "table") -> None:
     from datetime import date
 
     from accel_bench.catalog.prices import read_prices
-    from accel_bench_advise.price_view import PRICES
 
     today = date.today()
     rows = [

@@ -38,11 +38,12 @@ class RecommendOptions(AnswerOptions):
             "--model all: which models of the catalog fit on it."
         ),
     ] = None
-    budget: Annotated[
-        float | None, typer.Option(metavar="USD", help="Dollars that the job may cost.")
+    budget_usd: Annotated[
+        float | None, typer.Option("--budget", metavar="USD", help="Dollars that the job may cost.")
     ] = None
-    deadline: Annotated[
-        float | None, typer.Option(metavar="HOURS", help="Hours that the job may take.")
+    deadline_hours: Annotated[
+        float | None,
+        typer.Option("--deadline", metavar="HOURS", help="Hours that the job may take."),
     ] = None
     tokens: Annotated[
         float | None, typer.Option(help="Real tokens of the job, without padding, such as 1.2e9.")
@@ -59,9 +60,10 @@ class RecommendOptions(AnswerOptions):
         Names,
         typer.Option(help="Condition on stored runs, as `results list --where` takes it."),
     ] = None
-    metric_below: Annotated[
+    at_most: Annotated[
         Names,
         typer.Option(
+            "--metric-below",
             metavar="METRIC=VALUE",
             help="Largest value of a metric of the worst run: request_latency_p99=500 (ms).",
         ),
@@ -83,10 +85,6 @@ def recommend(options: RecommendOptions) -> int:
     such. Where neither is enough, it prints the command that would be, with minutes and dollars.
     Exit code 1 where nothing can be recommended.
     """
-    if options.family is not None:
-        from accel_bench_advise.recommend_family import recommend_models_of
-
-        return recommend_models_of(options.family, options)
     from accel_bench_advise.recommend_request import run_recommend
 
     return run_recommend(options)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
-
-import typer
 
 from accel_bench.analysis.wording import join_names
 from accel_bench.catalog.hardware import named_hardware
@@ -18,27 +16,29 @@ from accel_bench.catalog.models import list_cards, model_problems
 from accel_bench.catalog.prices import read_prices
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import one_draft
-from accel_bench.cli.run import RunOptions, run, run_request
 from accel_bench.documents.files import read_text
-from accel_bench.documents.load import Location, load_json
+from accel_bench.documents.load import load_json
 from accel_bench.documents.validate import validate
 from accel_bench.errors import NoResultsError, ScenarioError
 from accel_bench.machine.info import available_cores, available_memory, read_machine
-from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.planning.request import PlanRequest, resolve_request
 from accel_bench.runner.unfinished import open_results
+from accel_bench.scenario.sweep import LENGTH
 from accel_bench.scenario.uses import ModelUse
+from accel_bench.store.database import Store
 from accel_bench.store.queries import condition_of, model_ids
 from accel_bench.store.schema import RUNS
-from accel_bench_advise.estimates.devices import DeviceEstimator
+from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.estimates.lengths import read_lengths
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.speed import recent_results
 from accel_bench_advise.recommend import RecommendOptions
+from accel_bench_advise.recommendation.candidates import Stored
+from accel_bench_advise.recommendation.family import WORK, recommend_family
 from accel_bench_advise.recommendation.models import fitting_models
-from accel_bench_advise.recommendation.schema import FittingModels, RecommendRequest
-from accel_bench_advise.recommendation.stored import LENGTH, Recommender, Stored, check_request
-from accel_bench_advise.recommendation.view import models_report, recommend_report
+from accel_bench_advise.recommendation.schema import FittingModels, Mode, RecommendRequest
+from accel_bench_advise.recommendation.stored import Recommender, check_request, lengths_of
+from accel_bench_advise.recommendation.view import family_report, models_report, recommend_report
 
 MAXIMUM_BYTES = 64 * 2**20
 """Size of a request: its lengths are most of it."""
@@ -56,56 +56,83 @@ NOTHING = 1
 """Exit code where nothing can be recommended."""
 
 
+OF_ONE_MODEL = ("model", "budget_usd", "deadline_hours", "lengths", "scenario", "json")
+"""Options that ask about one model."""
+
+OF_STORED = (
+    *("budget_usd", "deadline_hours", "tokens", "lengths", "where", "at_most", "no_estimates"),
+)
+"""Options that ask about stored runs, or about a job."""
+
+
 def run_recommend(options: RecommendOptions) -> int:
     """Answer the request and print the answer; return the exit code.
 
     Raises AccelBenchError where the request cannot be read or answered.
     """
+    if options.family is not None:
+        return _recommend_family(options, options.family)
     alone = options.model is None and options.scenario is None and options.json is None
     if options.gpu is not None and (alone or options.model == ALL_MODELS):
         return _list_models(options, options.gpu)
     request = read_request(options)
     check_request(request)
     print_aside(f"reading stored runs of {request.model}, and estimating the rest ...")
-    with stored_runs(options.results, request) as stored, ExitStack() as stack:
-        _check_model(request, stored)
-        estimator = None
+    with ExitStack() as stack:
+        store = _open(options.results, request, stack)
+        _check_model(request, store)
+        stored, estimator = stored_runs(store, request), None
         if not options.no_estimates and request.mode == "train":
-            simulator = Simulator(options.trust_remote_code)
-            stack.enter_context(closing(simulator))
-            estimator = _estimator(request, stored, simulator, options.trust_remote_code)
-        document = Recommender(request, stored, read_prices(), estimator, _plan_of_run).answer()
+            estimator = _estimator(request, store, options.trust_remote_code, stack)
+        document = Recommender(request, stored, read_prices(), estimator).answer()
     print_report(recommend_report(document), options.output)
     return NOTHING if document.offer is None else 0
 
 
+def _recommend_family(options: RecommendOptions, family: str) -> int:
+    """Print what is recommended for the models of a family; return the exit code."""
+    _refuse(
+        options,
+        OF_ONE_MODEL,
+        "--family answers for all its models from stored runs; leave {} out, or name one model "
+        "(--model NAME)",
+    )
+    modes: list[Mode] = [mode for mode in WORK if options.mode in (None, mode)]
+    if not modes:
+        raise ScenarioError(f"--mode {options.mode}: it is train or inference")
+    request = read_request(replace(options, model=family, mode=None))
+    with ExitStack() as stack:
+        store = _open(options.results, request, stack)
+        known = model_ids(store) if store else set()
+        document = recommend_family(request, modes, known, partial(stored_runs, store))
+    print_report(family_report(document), options.output)
+    return 0 if any(row.recommended for row in document.rows) else NOTHING
+
+
 def _list_models(options: RecommendOptions, gpu: str) -> int:
     """Print which models of the catalog fit on a device; return the exit code."""
-    others = ("budget", "deadline", "tokens", "lengths", "where", "metric_below", "no_estimates")
-    if given := [name for name in others if getattr(options, name)]:
-        listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ScenarioError(f"{listed}: name the model too (--model NAME)")
+    _refuse(options, OF_STORED, "{}: name the model too (--model NAME)")
     device, work = named_hardware(gpu), options.scenario or "quickstart"
-    asked, trusted = (
-        RecommendRequest(model=_model_of(work), scenario=work),
-        options.trust_remote_code,
-    )
+    asked = RecommendRequest(model=_model_of(work), scenario=work)
     # What another card's figures are needs no simulation of its own.
     names = [name for name, card in list_cards().items() if not card.same_as]
     with ExitStack() as stack:
         estimators = [
-            _estimator(asked, Stored(), stack.enter_context(closing(Simulator(trusted))), trusted)
+            _estimator(asked, None, options.trust_remote_code, stack)
             for _ in range(simulators_at_once(len(names), available_cores(), available_memory()))
         ]
-
-        def notify(name: str) -> None:
-            if sys.stderr.isatty():
-                print(f"simulating {name}", file=sys.stderr)
-
-        models = fitting_models(names, device, estimators, notify)
+        models = fitting_models(names, device, estimators)
     document = FittingModels(gpu=device.name, scenario=work, models=models)
     print_report(models_report(document), options.output)
     return 0 if any(one.fit == "fits" for one in models) else NOTHING
+
+
+def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> None:
+    """Raise ScenarioError with a message that names those options that are given."""
+    flags = {"budget_usd": "budget", "deadline_hours": "deadline", "at_most": "metric-below"}
+    given = [flags.get(name, name.replace("_", "-")) for name in names if getattr(options, name)]
+    if given:
+        raise ScenarioError(message.format(", ".join(f"--{flag}" for flag in given)))
 
 
 def simulators_at_once(models: int, cores: int, free_bytes: int) -> int:
@@ -115,26 +142,27 @@ def simulators_at_once(models: int, cores: int, free_bytes: int) -> int:
 
 def read_request(options: RecommendOptions) -> RecommendRequest:
     """Return the request of the options and of the file that they name. Raises ScenarioError."""
-    for name in ("budget", "deadline", "tokens"):
-        if not math.isfinite(getattr(options, name) or 0):
-            raise ScenarioError(f"--{name} takes a finite number")
     given: dict[str, Any] = {
-        "model": options.model,
-        "mode": options.mode,
-        "gpu": options.gpu,
-        "budget_usd": options.budget,
-        "deadline_hours": options.deadline,
-        "tokens": options.tokens,
-        "lengths": read_lengths(options.lengths) if options.lengths else None,
-        "scenario": options.scenario,
-        "where": options.where or None,
-        "at_most": limits_of(options) or None,
+        key: value
+        for key, value in vars(options).items()
+        if key in RecommendRequest.model_fields and value not in (None, [])
     }
-    given = {key: value for key, value in given.items() if value is not None}
+    for key, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ScenarioError(f"--{key.partition('_')[0]} takes a finite number")
+    if options.lengths:
+        given["lengths"] = read_lengths(options.lengths)
+    if options.at_most:
+        given["at_most"] = dict(map(_limit, options.at_most))
     where = "the command line"
     if options.json is not None:
         where = "stdin" if str(options.json) == "-" else str(options.json)
-        document = load_json(_text(options.json), where)
+        text = (
+            sys.stdin.read(MAXIMUM_BYTES)
+            if where == "stdin"
+            else read_text(options.json, MAXIMUM_BYTES, ScenarioError, "")
+        )
+        document = load_json(text, where)
         if twice := sorted(given.keys() & document.data.keys()):
             raise ScenarioError(f"{where}: the command line gives {', '.join(twice)} too")
         given = {**document.data, **given}
@@ -145,16 +173,7 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
             "name the model: --model NAME (`accel-bench catalog models`), or a --scenario that has "
             "it; --gpu GPU alone, or with --model all, lists what fits there"
         )
-
-    def place(location: Location) -> str:
-        return where
-
-    return validate(RecommendRequest, given, place, ScenarioError)
-
-
-def limits_of(options: RecommendOptions) -> dict[str, float]:
-    """Return the largest values of metrics (`--metric-below`). Raises ScenarioError."""
-    return dict(map(_limit, options.metric_below or ()))
+    return validate(RecommendRequest, given, lambda _: where, ScenarioError)
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -171,66 +190,61 @@ def _limit(text: str) -> tuple[str, float]:
     return name.strip(), number
 
 
-def _check_model(request: RecommendRequest, stored: Stored) -> None:
+def _check_model(request: RecommendRequest, store: Store | None) -> None:
     """Raise ScenarioError for a model of which nothing is stored and that nothing else has.
 
     The model of the scenario is as its loader takes it.
     """
     problem = next(model_problems(ModelUse(id=request.model)), "")
-    known = sorted(model_ids(stored.store)) if problem and stored.store else []
+    known = sorted(model_ids(store)) if problem and store else []
     if not problem or request.model in known or _model_of(request.scenario) == request.model:
         return
     there = f"; runs are stored of {join_names(known, most=10)}" if known else ""
     raise ScenarioError(f"--model: {problem}{there}")
 
 
-@contextmanager
-def stored_runs(place: str, request: RecommendRequest) -> Iterator[Stored]:
-    """Yield the stored runs of the model; none where there are no results. Raises StoreError."""
-    with ExitStack() as stack:
-        try:
-            store = stack.enter_context(open_results(place))
-        except NoResultsError:
-            if request.where:
-                raise
-            yield Stored()
-            return
-        conditions = [condition_of(store, text) for text in request.where]
-        of_model = store.results(RUNS.c.model_id == request.model, *conditions)
-        results = [one for one in of_model if one.experiment.scenario.mode == request.mode]
-        yield Stored(results, {one.id: one for one in store.sessions()}, store)
+def _open(place: str, request: RecommendRequest, stack: ExitStack) -> Store | None:
+    """Return the store; None where there are no results to which conditions apply.
+
+    Raises StoreError.
+    """
+    try:
+        return stack.enter_context(open_results(place))
+    except NoResultsError:
+        if request.where:
+            raise
+        return None
+
+
+def stored_runs(store: Store | None, request: RecommendRequest) -> Stored:
+    """Return the stored runs that a request is about."""
+    if store is None:
+        return Stored()
+    conditions = [condition_of(store, text) for text in request.where]
+    of_model = store.results(RUNS.c.model_id == request.model, *conditions)
+    results = [one for one in of_model if one.experiment.scenario.mode == request.mode]
+    return Stored(results, {one.id: one for one in store.sessions()}, store)
 
 
 def _estimator(
-    request: RecommendRequest, stored: Stored, simulator: Simulator, trust_remote_code: bool
-) -> DeviceEstimator:
-    draft = one_draft(request.scenario, "recommend")
-    lengths = Recommender(request, stored, (), None).lengths
-    changed: dict[str, Any] = (
-        {"model.id": request.model} if draft.get("model.id") != request.model else {}
-    )
+    request: RecommendRequest, store: Store | None, trust_remote_code: bool, stack: ExitStack
+) -> Estimator:
+    """Return what estimates the scenario of a request, until the stack ends its process."""
+    draft, lengths = one_draft(request.scenario, "recommend"), lengths_of(request)
+    changed: dict[str, Any] = {}
+    if draft.get("model.id") != request.model:
+        changed["model.id"] = request.model
     if lengths is not None:
-        changed |= {LENGTH: lengths.sequence_length}
-    return DeviceEstimator(
-        simulator,
+        changed[LENGTH] = lengths.sequence_length
+    return Estimator(
+        stack.enter_context(closing(Simulator(trust_remote_code))),
         draft,
         PlanRequest(overrides=tuple(changed.items()), trust_remote_code=trust_remote_code),
         read_machine(),
-        recent_results(stored.store),
+        recent_results(store),
         read_prices(),
         request.tokens or lengths,
     )
-
-
-def _plan_of_run(words: Sequence[str]) -> Plan:
-    """Return the plan of the arguments of `accel-bench run`. Raises AccelBenchError."""
-    app = typer.Typer()
-    app.command()(run)
-    command = typer.main.get_command(app)
-    options = RunOptions(**command.make_context("run", list(words)).params)
-    draft = one_draft(options.files[0] if options.files else "quickstart", "recommend")
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        return make_plan(draft, read_machine(), run_request(replace(options, dry_run=True)))
 
 
 def _model_of(scenario: str) -> str:
@@ -238,9 +252,3 @@ def _model_of(scenario: str) -> str:
     draft = one_draft(scenario, "recommend")
     file = resolve_request(draft, PlanRequest(build_environments=False))
     return file.scenario.model.id
-
-
-def _text(path: Path) -> str:
-    if str(path) == "-":
-        return sys.stdin.read(MAXIMUM_BYTES)
-    return read_text(path, MAXIMUM_BYTES, ScenarioError, "")

@@ -8,6 +8,7 @@ the memory that is free leaves the estimate as it is.
 
 from __future__ import annotations
 
+import math
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,26 +26,25 @@ from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import write_atomically
 from accel_bench.errors import AccelBenchError, ScenarioError, WorkerError
 from accel_bench.machine.caches import cache_folder
+from accel_bench.machine.info import Machine
+from accel_bench.machine.probe import read_state
 from accel_bench.planning.plan import Planned, PlanRequest
 from accel_bench.planning.sizes import Settings, Sizing
+from accel_bench.plugins.active import task_of
 from accel_bench.result import Result, Status
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.runner.purpose import ask_ranks
 from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.sweep import LENGTH, MICRO_BATCH, Choice
-from accel_bench_advise.estimates.answer import named_batch
-from accel_bench_advise.estimates.largest import MemoryEstimator
+from accel_bench_advise.estimates.estimator import named_batch
 from accel_bench_advise.estimates.lengths import summarize_lengths
+from accel_bench_advise.estimates.memory import MemoryEstimator
 from accel_bench_advise.estimates.schema import LengthSummary
 from accel_bench_advise.estimates.simulator import Simulator
-from accel_bench_advise.micro_batch import (
-    EstimatedBatch,
-    KeptBatch,
-    device_now,
-    estimated_batch,
-    range_of,
-    refuse_dependent,
-)
+from accel_bench_advise.estimates.target import Target, target_of
+
+LARGEST = 1024
+"""Samples of a micro-batch at which the search ends: larger ones gain nothing."""
 
 POSITIONS = ("max_position_embeddings", "n_positions")
 """Keys of configurations with the longest sequence that a model was made for."""
@@ -71,19 +71,38 @@ NOT_OF_THE_DATA = {"sequence_length", "prefetch"}
 """Keys of `data` that change no sample."""
 
 
+class FittingBatch(Frozen):
+    """The largest micro-batch that fits, and with how much memory it is that."""
+
+    value: int
+
+    because: str
+    """How it came about, in a sentence."""
+
+    least_bytes: float = 0.0
+    """What the stack that needs most is estimated to need of the estimated one."""
+
+    most_bytes: float | None = None
+    """What that of twice the size needs; None where the search ends before."""
+
+    def holds(self, memory_bytes: float | None) -> bool:
+        """Return whether the estimate is the same with so much memory; None: it is not known."""
+        if memory_bytes is None:
+            return True
+        return self.least_bytes <= memory_bytes < (self.most_bytes or math.inf)
+
+
 def sequence_length(sizing: Sizing) -> tuple[int, str] | None:
     """Return the 95th percentile of the lengths of the data's samples, and why it is that."""
     planned = sizing.stacks()[0]
-    if (summary := Chooser(sizing).lengths(planned)) is None:
-        return None
-    choice = length_choice(summary, planned.experiment.scenario)
-    return choice.value, choice.because
+    summary = Chooser(sizing).lengths(planned)
+    return None if summary is None else length_choice(summary, planned.experiment.scenario)
 
 
 def micro_batch_size(sizing: Sizing) -> tuple[int, str] | None:
     """Return the largest micro-batch of all stacks, estimated and tried, and why it is that."""
-    choice = Chooser(sizing).batch()
-    return None if choice is None else (choice.value, choice.because)
+    found = Chooser(sizing).batch()
+    return None if found is None else (found.value, found.because)
 
 
 @dataclass(frozen=True)
@@ -117,51 +136,74 @@ class Chooser:
         _keep(place, summary)
         return summary
 
-    def batch(self) -> Choice | None:
+    def batch(self) -> FittingBatch | None:
         """Return the largest micro-batch with which every stack fits."""
-        stacks = self.sizing.stacks()
-        refuse_dependent(stacks)
+        stacks, machine = self.sizing.stacks(), self.sizing.machine
+        _refuse_dependent(stacks)
         identities = [one.experiment.identity for one in stacks]
         # A global batch size and an accumulation are one experiment with the stand-in of 1.
-        search = range_of(self.sizing.rough, stacks[0])
-        machine = self.sizing.machine
+        search = self._search_end(stacks[0])
         place = _place("micro-batches", [identities, machine.memory_bytes, search])
-        kept = _kept(place, KeptBatch)
-        if kept and kept.estimated.holds(device_now(machine).memory_bytes):
-            return kept.choice
+        kept = _kept(place, FittingBatch)
+        if kept and kept.holds(device_now(machine).memory_bytes):
+            return kept
         if not self.sizing.work_out:
             return None
-        estimated = self._estimated(stacks, search)
-        value, because = estimated.value, estimated.because
-        failure = ""
+        found = self._estimated(stacks, search)
+        value, because, failure = found.value, found.because, ""
         while (problem := self._problem(value)) is not None:
             if value == 1:
                 raise ScenarioError(f"{MICRO_BATCH}: auto: even 1 does not run: {problem}")
             value, failure = value // 2, problem
-        if value < estimated.value:
+        if value < found.value:
             because += (
-                f"; {estimated.value:,} was estimated, and a trial of {2 * value:,} failed: "
-                f"{failure}"
+                f"; {found.value:,} was estimated, and a trial of {2 * value:,} failed: {failure}"
             )
-        choice = Choice(key=MICRO_BATCH, value=value, because=because)
-        _keep(place, KeptBatch(choice=choice, estimated=estimated))
-        return choice
+        found = found.model_copy(update={"value": value, "because": because})
+        _keep(place, found)
+        return found
 
-    def _estimated(self, stacks: Sequence[Planned], search: int) -> EstimatedBatch:
-        """Return the largest micro-batch that is estimated to fit in every stack.
+    def _search_end(self, planned: Planned) -> int:
+        """Return the largest micro-batch to look for: a power of two that divides what is given."""
+        scenario, file = planned.experiment.scenario, self.sizing.rough.file
+        given = {*file.train.model_fields_set}
+        given |= {key.removeprefix("train.") for key in planned.experiment.sweep}
+        if "global_batch_size" not in given:
+            return LARGEST
+        samples = scenario.train.global_batch_size // scenario.data_parallel
+        return min(LARGEST, samples & -samples)
 
-        Raises ScenarioError where not one sample fits, or where it cannot be estimated.
+    def _estimated(self, stacks: Sequence[Planned], search: int) -> FittingBatch:
+        """Return the largest power of two that is estimated to fit in every stack.
+
+        Raises ScenarioError where not one sample fits, or where no stack can be estimated.
         """
         target = device_now(self.sizing.machine)
-        memory = size(target.memory_bytes or 0)
         with closing(Simulator(self.request.trust_remote_code)) as simulator:
             estimator = MemoryEstimator(simulator, target)
-            every = [self._largest(estimator, planned, search, memory) for planned in stacks]
-            return estimated_batch(estimator, stacks, every, search)
+            known = [
+                (planned, value)
+                for planned in stacks
+                if (value := self._largest(estimator, planned, search)) is not None
+            ]
+            if not known:
+                text = "no stack can be estimated; give a number"
+                raise ScenarioError(f"{MICRO_BATCH}: auto: {text}")
+            value = power_of_two(min(value for _, value in known))
+            least, *more = (
+                max(estimator.need(planned, micro_batch_size=each) for planned, _ in known)
+                for each in (value, 2 * value)
+                if each <= search
+            )
+        fits = f"every stack that can be estimated fits {size(target.memory_bytes or 0)}"
+        because = f"the largest power of two with which {fits}"
+        if value == search:
+            because = f"{fits}, and the search ends here"
+        return FittingBatch(
+            value=value, because=because, least_bytes=least, most_bytes=next(iter(more), None)
+        )
 
-    def _largest(
-        self, estimator: MemoryEstimator, planned: Planned, search: int, memory: str
-    ) -> int | None:
+    def _largest(self, estimator: MemoryEstimator, planned: Planned, search: int) -> int | None:
         """Return the largest micro-batch of one stack; None where only its trial can tell."""
         name = planned.experiment.stack.name
         self.request.notify(f"{MICRO_BATCH}: auto: estimating the memory of {name}")
@@ -172,6 +214,7 @@ class Chooser:
             self.request.notify(f"{text}: {error}")
             return None
         if found < 1:
+            memory = size(estimator.target.memory_bytes or 0)
             raise ScenarioError(
                 f"{MICRO_BATCH}: auto: {named_batch(name, planned)} does not fit into {memory}"
             )
@@ -218,21 +261,13 @@ class Chooser:
         return run_attempt(attempt, planned.active, lambda progress: None, lambda result: result)
 
 
-def length_choice(summary: LengthSummary, scenario: Scenario) -> Choice:
-    """Return the sequence length for lengths, at most what the model was made for."""
+def length_choice(summary: LengthSummary, scenario: Scenario) -> tuple[int, str]:
+    """Return the sequence length for lengths, at most what the model was made for, and why."""
     longest = longest_of(model_config(scenario.model) or {})
-    value = summary.sequence_length
-    because = (
-        f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens, "
-        "rounded up to a multiple of 8"
-    )
-    if longest is not None and longest < value:
-        value = longest
-        because = (
-            f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens, "
-            f"and the model was made for {longest:,}"
-        )
-    return Choice(key=LENGTH, value=value, because=because)
+    most = f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens"
+    if longest is not None and longest < summary.sequence_length:
+        return longest, f"{most}, and the model was made for {longest:,}"
+    return summary.sequence_length, f"{most}, rounded up to a multiple of 8"
 
 
 def longest_of(config: Mapping[str, Any]) -> int | None:
@@ -244,6 +279,31 @@ def longest_of(config: Mapping[str, Any]) -> int | None:
             padding = known.get("pad_token_id", 1)
             return int(found[0]) - (int(padding) + 1 if behind and padding is not None else 0)
     return None
+
+
+def device_now(machine: Machine) -> Target:
+    """Return the device, with the memory that there is for a run: on a CPU what is free."""
+    target = target_of(machine, None)
+    if target.kind != "cpu":
+        return target
+    free = read_state(False).cpu.memory_available_bytes
+    return target._replace(memory_bytes=min(machine.memory_bytes, free))
+
+
+def power_of_two(value: int) -> int:
+    """Return the largest power of two up to a value of 1 or more."""
+    return 1 << (value.bit_length() - 1)
+
+
+def _refuse_dependent(stacks: Sequence[Planned]) -> None:
+    """Raise ScenarioError where the size of a micro-batch is part of what is trained."""
+    task = task_of(stacks[0].active) if stacks else None
+    if task is not None and task.batch_dependent:
+        raise ScenarioError(
+            f"{MICRO_BATCH}: auto: the loss of task {task.name!r} depends on which samples share a "
+            "micro-batch, so that its size is no free choice but part of the training: give a "
+            "number"
+        )
 
 
 def _shortened(planned: Planned) -> Planned:

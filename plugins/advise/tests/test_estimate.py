@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_advise.estimates.stacks import NO_STEP
+from accel_bench_advise.estimates.estimator import NO_STEP
 from cli.program import Done, call
 
 SMALL = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_advise.price_import import add_to_user_table, leading_comments, merge, table_text
+from accel_bench_advise.price_import import add_to_user_table, leading_comments, table_text
 
 from accel_bench.catalog.prices import Price, user_prices
 from accel_bench.errors import PriceError
@@ -41,7 +41,7 @@ def test_a_written_table_reads_back_the_same(tmp_path: Path) -> None:
     ]
     path = tmp_path / "table.yaml"
     path.write_text(table_text(rows, "# mine\n"), encoding="utf8")
-    assert user_prices(path) == rows
+    assert user_prices(path) == [rows[2], rows[1], rows[0]]
 
 
 def test_a_table_does_not_grow_beyond_what_can_be_read() -> None:
@@ -50,12 +50,13 @@ def test_a_table_does_not_grow_beyond_what_can_be_read() -> None:
         table_text(rows)
 
 
-def test_merged_rows_are_sorted_and_the_new_ones_win() -> None:
-    old = [price(), price(instance="b")]
-    new = [price(usd_per_hour=1.0), price(instance="a")]
-    merged = merge(old, new)
-    assert [one.instance for one in merged] == ["a", "b", "p4d.24xlarge"]
-    assert merged[2].usd_per_hour == 1.0
+def test_the_rows_of_a_table_are_sorted_and_the_new_ones_win(tmp_path: Path) -> None:
+    rows = [price(), price(instance="b"), price(usd_per_hour=1.0), price(instance="a")]
+    path = tmp_path / "table.yaml"
+    path.write_text(table_text(rows))
+    found = user_prices(path)
+    assert [one.instance for one in found] == ["a", "b", "p4d.24xlarge"]
+    assert found[2].usd_per_hour == 1.0
 
 
 def test_only_the_comment_at_the_head_of_a_table_is_its_head() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from accel_bench_advise.price_view import PRICES
+from accel_bench_advise.prices import PRICES
 from cli.program import Done, call
 from imported_modules import imported
 

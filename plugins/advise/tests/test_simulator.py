@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from accel_bench_advise.estimates.schema import BatchShape
 from accel_bench_advise.estimates.simulator import Simulator
 from analysis_factory import make_experiment
 
@@ -27,9 +26,8 @@ def test_a_process_without_an_answer_is_an_error(
     (tmp_path / "sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     hangs = "sleep" in code
-    shape = BatchShape(micro_batch_size=1, sequence_length=8)
     with closing(Simulator(timeout_seconds=0.3 if hangs else 60)) as simulator:
         for _ in range(2):  # The second question starts a process of its own.
             with pytest.raises(AccelBenchError) as caught:
-                simulator.footprint(make_experiment(), shape, "cpu")
+                simulator.footprint(make_experiment(), "cpu")
             assert problem in str(caught.value)

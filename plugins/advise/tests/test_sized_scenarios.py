@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from accel_bench_advise.estimates.answer import shape_of
-from accel_bench_advise.estimates.largest import MemoryEstimator
+from accel_bench_advise.estimates.memory import MemoryEstimator
 from accel_bench_advise.estimates.schema import MemoryEstimate
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.target import machine_with, target_of
@@ -56,8 +55,7 @@ def memory_of(planned: Planned, simulator: Simulator) -> MemoryEstimate:
     """What the estimator says that the device holds."""
     chosen = named_hardware("h100-80gb")
     target = target_of(read_machine(), chosen)
-    shape = shape_of(planned.experiment.scenario)
-    return MemoryEstimator(simulator, target).memory(planned, shape)
+    return MemoryEstimator(simulator, target).memory(planned)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 from accel_bench_advise.estimates.lengths import summarize_lengths
 from accel_bench_advise.estimates.target import target_of
-from accel_bench_advise.micro_batch import EstimatedBatch, power_of_two
-from accel_bench_advise.sizes import Chooser, length_choice, longest_of
+from accel_bench_advise.sizes import (
+    Chooser,
+    FittingBatch,
+    length_choice,
+    longest_of,
+    power_of_two,
+)
 from analysis_factory import make_result
 from cli.program import call
 
@@ -81,11 +86,11 @@ def test_a_length_is_at_most_what_the_model_was_made_for(tmp_path: Path) -> None
     path = write(tmp_path, data="{sequence_length: 8}")
     scenario = planned(path).planned[0].experiment.scenario
     short, long = summarize_lengths(list(range(1, 101))), summarize_lengths([9000] * 10)
-    assert length_choice(short, scenario).value == 96
-    assert length_choice(short, scenario).because.startswith("95 % of 100 samples have at most 95")
-    cut = length_choice(long, scenario)
-    assert 0 < cut.value < 9000
-    assert f"the model was made for {cut.value:,}" in cut.because
+    value, because = length_choice(short, scenario)
+    assert value == 96 and because.startswith("95 % of 100 samples have at most 95")
+    cut, because = length_choice(long, scenario)
+    assert 0 < cut < 9000
+    assert f"the model was made for {cut:,}" in because
 
 
 # Lengths.
@@ -134,8 +139,8 @@ class Planted(Chooser):
     tried: Sequence[tuple[str, int]] = ()
     evaluations: Sequence[Evaluate] = ()
 
-    def _estimated(self, stacks: Sequence[Planned], search: int) -> EstimatedBatch:
-        return EstimatedBatch(value=min(16, search), because="planted", **self.needs)
+    def _estimated(self, stacks: Sequence[Planned], search: int) -> FittingBatch:
+        return FittingBatch(value=min(16, search), because="planted", **self.needs)
 
     def _trial(self, planned: Planned, folder: Path) -> Result:
         experiment = planned.experiment
@@ -284,7 +289,7 @@ def test_positions_are_those_of_the_text_and_behind_padding() -> None:
 class Estimated(Chooser):
     """Estimates that the baseline fits with 5 samples, and cannot estimate the other stack."""
 
-    def _largest(self, estimator: Any, planned: Planned, search: int, memory: str) -> int | None:
+    def _largest(self, estimator: Any, planned: Planned, search: int) -> int | None:
         return 5 if planned.experiment.stack.name == "baseline" else None
 
 

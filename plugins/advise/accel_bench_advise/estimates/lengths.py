@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from accel_bench.documents.files import read_text
 from accel_bench.errors import ScenarioError
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.sweep import LENGTH
 from accel_bench_advise.estimates.schema import LengthSummary
 
 if TYPE_CHECKING:
@@ -16,6 +20,9 @@ if TYPE_CHECKING:
 
 MAXIMUM_BYTES = 64 * 2**20
 """Size of a file of lengths: some ten million samples."""
+
+LENGTHS = TypeAdapter(list[PositiveInt])
+"""Lengths of samples, as a JSON list or as words."""
 
 QUANTILE = 0.95
 """Share of the samples that the chosen context length holds whole."""
@@ -42,26 +49,42 @@ def read_lengths(path: Path) -> list[int]:
     Raises ScenarioError for a file that cannot be read, and for what is no length in tokens.
     """
     text = read_text(path, MAXIMUM_BYTES, ScenarioError, "; take a sample of the lengths")
-    if text.lstrip().startswith("["):
-        try:
-            found: list[int] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ScenarioError(f"{path} is no JSON list of lengths: {error}") from error
-    else:
-        found = [_number(word, path) for word in re.split(r"[\s,;]+", text.strip()) if word]
-    for length in found:
-        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise ScenarioError(f"{path}: {length!r} is no length of a sample in tokens")
+    try:
+        if text.lstrip().startswith("["):
+            found = LENGTHS.validate_json(text, strict=True)
+        else:
+            found = LENGTHS.validate_python([one for one in re.split(r"[\s,;]+", text) if one])
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["loc"]:
+            what = f"{path}: {problem['input']!r} is no length of a sample in tokens"
+            raise ScenarioError(f"{what}; write one a line, or a JSON list") from None
+        raise ScenarioError(f"{path} is no JSON list of lengths: {problem['msg']}") from None
     if not found:
         raise ScenarioError(f"{path} holds no lengths; write one number of tokens a line")
     return found
 
 
-def summarize_lengths(lengths: list[int], sequence_length: int | None = None) -> LengthSummary:
-    """Return what lengths say; `sequence_length` takes the place of the 95th percentile."""
+def lengths_instead_of(
+    path: Path, draft: Draft, overrides: Sequence[tuple[str, Any]]
+) -> LengthSummary:
+    """Summarize a file of lengths. Raises ScenarioError where a length is swept or set too."""
+    for where, keys in (
+        ("the scenario's sweep", draft.data.get("sweep") or {}),
+        ("--set", dict(overrides)),
+    ):
+        if any(key in (LENGTH, f"sweep.{LENGTH}") for key in keys):
+            raise ScenarioError(
+                f"--lengths chooses {LENGTH}, which {where} gives too; leave one of the two out"
+            )
+    return summarize_lengths(read_lengths(path))
+
+
+def summarize_lengths(lengths: Sequence[int]) -> LengthSummary:
+    """Return what lengths say, and the context length that their 95th percentile asks for."""
     ordered = sorted(lengths)
     most = ordered[max(0, -int(-QUANTILE * len(ordered) // 1) - 1)]
-    chosen = sequence_length or -(-most // MULTIPLE) * MULTIPLE
+    chosen = -(-most // MULTIPLE) * MULTIPLE
     kept = sum(min(length, chosen) for length in ordered)
     return LengthSummary(
         samples=len(ordered),
@@ -73,12 +96,3 @@ def summarize_lengths(lengths: list[int], sequence_length: int | None = None) ->
         truncated_fraction=sum(length > chosen for length in ordered) / len(ordered),
         padding_fraction=1 - kept / (chosen * len(ordered)),
     )
-
-
-def _number(word: str, path: Path) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise ScenarioError(
-            f"{path}: {word!r} is no number of tokens; write one a line, or a JSON list"
-        ) from None

@@ -1,11 +1,23 @@
-"""From simulated bytes to what a device must have, and the search for the largest that fits."""
+"""What a device has to hold for an experiment, and the largest shapes that it holds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from accel_bench_advise.estimates.schema import Fit, Footprint, Limit, MemoryEstimate, Part, Span
+from accel_bench.planning.limits import device_copies
+from accel_bench.planning.plan import Planned
+from accel_bench_advise.estimates.schema import (
+    BatchShape,
+    Footprint,
+    Limit,
+    MemoryEstimate,
+    Part,
+    Span,
+)
+from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.estimates.target import Target
 
 GIBI = 2**30
 
@@ -28,29 +40,82 @@ BISECTS_AFTER = 6
 MODEL_PARTS = ("weights", "quantized weights", "gradients", "optimizer state")
 """Parts that strategies of parallelism may divide; each device has all others of its own."""
 
+LENGTH_STEP = 64
+"""Tokens between the lengths among which the longest is looked for."""
 
-def on_one_device(
-    footprint: Footprint, copies: Callable[[str], float], ranks: int = 1
-) -> dict[Part, float]:
-    """Return the bytes of a footprint by part, as one device holds them.
+LONGEST_BATCH, LONGEST_LENGTH = 65_536, 1_048_576
+"""Batch and length at which the searches end."""
 
-    `copies(part)` says how many times a part of the model is on one device, `ranks` how many ranks
-    share it.
-    """
-    return {
-        part: size * (copies(part.removeprefix("quantized ")) if part in MODEL_PARTS else ranks)
-        for part, size in footprint.parts.items()
-    }
+
+class MemoryEstimator(NamedTuple):
+    """Estimates the memory of experiments on one device."""
+
+    simulator: Simulator
+    target: Target
+
+    def footprint(self, planned: Planned, **other: int) -> Footprint:
+        """Return what a step takes, of its own shape or of one that differs from it.
+
+        Raises AccelBenchError where it is not known.
+        """
+        return self.simulator.footprint(planned.experiment, self.target.kind, **other)
+
+    def memory(self, planned: Planned, **other: int) -> MemoryEstimate:
+        """Return what one device holds; on a CPU, which ranks share, what all of them do."""
+        scenario, target = planned.experiment.scenario, self.target
+        footprint = self.footprint(planned, **other)
+        copies = device_copies(scenario, planned.active.answers("parallelize_model"))
+        ranks = scenario.resources.devices if target.kind == "cpu" else 1
+        return memory_estimate(footprint, copies, target.kind, target.memory_bytes, ranks)
+
+    def need(self, planned: Planned, **other: int) -> float:
+        """Return the bytes that a device surely holds a step in."""
+        return self.memory(planned, **other).needed_bytes.high
+
+    def largest_batch(self, planned: Planned, limit: int = LONGEST_BATCH) -> Limit:
+        """Return the largest micro-batch that surely fits, at the experiment's length."""
+        return self._largest(planned, "micro_batch_size", 1, limit)
+
+    def longest(self, planned: Planned) -> Limit | None:
+        """Return the longest sequences that surely fit, in the experiment's micro-batch.
+
+        None where the samples do not go by `data.sequence_length`, as images do not.
+        """
+        half = planned.experiment.scenario.data.sequence_length // 2 or 2
+        other = self.footprint(planned, sequence_length=half)
+        if self.footprint(planned).operations == other.operations:
+            return None
+        learned = self.simulator.model(planned.experiment).longest_learned
+        limit = learned or LONGEST_LENGTH
+        found = self._largest(planned, "sequence_length", min(LENGTH_STEP, limit), limit)
+        at_end = learned is not None and found.bounded_by == "search"
+        return found.model_copy(update={"bounded_by": "model"}) if at_end else found
+
+    def _largest(self, planned: Planned, key: str, step: int, limit: int) -> Limit:
+        return largest_that_fits(
+            lambda value: self.need(planned, **{key: value}),
+            float(self.target.memory_bytes or 0),
+            getattr(BatchShape.of(planned.experiment.scenario), key),
+            step,
+            limit,
+        )
 
 
 def memory_estimate(
     footprint: Footprint,
-    parts: dict[Part, float],
+    copies: Callable[[str], float],
     device: str,
     device_bytes: int | None,
     ranks: int = 1,
 ) -> MemoryEstimate:
-    """Return what a device of that many bytes has to hold for its ranks, and whether it can."""
+    """Return what a device of that many bytes has to hold for its ranks, and whether it can.
+
+    `copies(part)` says how many times a part of the model is on one device.
+    """
+    parts: dict[Part, float] = {
+        part: size * (copies(part.removeprefix("quantized ")) if part in MODEL_PARTS else ranks)
+        for part, size in footprint.parts.items()
+    }
     tensors = sum(parts.values())
     least, most = (ranks * beside for beside in BESIDE_TENSORS[device])
     needed = Span(low=tensors + least, high=tensors * (1 + GAPS[device]) + most)
@@ -60,17 +125,8 @@ def memory_estimate(
         phase=footprint.phase,
         needed_bytes=needed,
         device_bytes=device_bytes,
-        fit=fit_of(needed, device_bytes),
+        fit=needed.fit(device_bytes),
     )
-
-
-def fit_of(needed: Span, device_bytes: int | None) -> Fit | None:
-    """Return whether a device of that many bytes holds a need; None where its size is unknown."""
-    if device_bytes is None:
-        return None
-    if needed.high <= device_bytes:
-        return "fits"
-    return "may fit" if needed.low <= device_bytes else "does not fit"
 
 
 def largest_that_fits(

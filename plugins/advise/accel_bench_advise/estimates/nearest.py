@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,9 +12,9 @@ from typing import Any, NamedTuple
 from accel_bench.catalog.hardware import list_hardware
 from accel_bench.errors import AccelBenchError
 from accel_bench.planning.plan import Planned
-from accel_bench_advise.estimates.answer import changes_of, shape_of
-from accel_bench_advise.estimates.largest import MemoryEstimator
-from accel_bench_advise.estimates.memory import fit_of
+from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
+from accel_bench_advise.estimates.memory import MemoryEstimator
 from accel_bench_advise.estimates.schema import Alternative, MemoryEstimate, Part
 
 Replan = Callable[[Planned, dict[str, Any]], Planned]
@@ -39,13 +40,13 @@ class NearestSearch(NamedTuple):
         smaller batch is simulated.
         """
         too_large: list[tuple[Any, ...]] = []
-        for changed in changes_of(planned.experiment.scenario):
+        for changed in _changes_of(planned.experiment.scenario):
             lasting = tuple(changed.get(key) for key in CHANGE_WHAT_LASTS)
             if lasting in too_large:
                 continue
+            if changed and (found := self._trial(planned, changed)):
+                return found
             memory = self._memory(planned, changed)
-            if memory and changed and memory.fit == "fits":
-                return self._alternative(changed, memory)
             if memory and _lasting_bytes(memory) > (memory.device_bytes or math.inf):
                 too_large.append(lasting)
             elif found := self._smaller(planned, changed):
@@ -57,18 +58,15 @@ class NearestSearch(NamedTuple):
         cannot be."""
         with suppress(AccelBenchError):
             other = self.replan(planned, changed) if changed else planned
-            shape = shape_of(other.experiment.scenario)
             if not other.skipped:
-                few = _with_few_micro_batches(other) if changed else other
-                return self.estimator.memory(few, shape)
+                return self.estimator.memory(_with_few_micro_batches(other) if changed else other)
         return None
 
     def _trial(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
         """Return the change where it fits."""
         memory = self._memory(planned, changed)
-        return self._alternative(changed, memory) if memory and memory.fit == "fits" else None
-
-    def _alternative(self, changed: dict[str, Any], memory: MemoryEstimate) -> Alternative:
+        if memory is None or memory.fit != "fits":
+            return None
         name = self.estimator.target.name
         return Alternative(settings=changed, gpu=name, needed_bytes=memory.needed_bytes)
 
@@ -76,33 +74,43 @@ class NearestSearch(NamedTuple):
         """Return the change with the largest micro-batch that fits, of as many samples a step."""
         train = planned.experiment.scenario.train
         samples = train.micro_batch_size * train.gradient_accumulation
-        batches = [size for size in range(1, train.micro_batch_size) if samples % size == 0]
-        best, first, end = None, 0, len(batches)
-        while first < end:
-            middle = (first + end) // 2
-            size = batches[middle]
-            smaller = {
+        smaller = [
+            {
+                **changed,
                 "train.micro_batch_size": size,
                 "train.gradient_accumulation": samples // size,
             }
-            if found := self._trial(planned, {**changed, **smaller}):
-                best, first = found, middle + 1
-            else:
-                end = middle
-        return best
+            for size in range(1, train.micro_batch_size)
+            if samples % size == 0
+        ]
+        fitting = bisect_left(smaller, True, key=lambda one: self._trial(planned, one) is None)
+        return self._trial(planned, smaller[fitting - 1]) if fitting else None
 
     def _larger_device(self, planned: Planned) -> Alternative | None:
         """Return the smallest device of the table that holds the experiment as it is."""
-        shape = shape_of(planned.experiment.scenario)
-        need = self.estimator.memory(planned, shape).needed_bytes
+        need = self.estimator.memory(planned).needed_bytes
         larger = [
             (row.memory_bytes, name)
             for name, row in list_hardware().items()
-            if fit_of(need, row.memory_bytes) == "fits"
+            if need.fit(row.memory_bytes) == "fits"
         ]
         if self.estimator.target.kind == "cpu" or not larger:
             return None
         return Alternative(settings={}, gpu=min(larger)[1], needed_bytes=need)
+
+
+def _changes_of(scenario: Scenario) -> Iterator[dict[str, Any]]:
+    """Yield what to try, the least change to the training first; each includes those before it."""
+    changed: dict[str, Any] = {}
+    yield changed
+    if not scenario.train.gradient_checkpointing:
+        changed = {**changed, "train.gradient_checkpointing": True}
+        yield changed
+    if scenario.model.dtype == "float32" and scenario.train.precision == "as-is":
+        changed = {**changed, "model.dtype": "bfloat16"}
+        yield changed
+    if scenario.adapter.use == NO_PLUGIN:
+        yield {**changed, "adapter.use": slot_defaults().needed_adapter}
 
 
 def _lasting_bytes(memory: MemoryEstimate) -> float:

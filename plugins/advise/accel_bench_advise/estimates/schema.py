@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
 from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.uses import TOKENS
 
 Part: TypeAlias = Literal[
@@ -28,6 +30,14 @@ class BatchShape(Frozen):
     micro_batch_size: PositiveInt
     sequence_length: PositiveInt
 
+    @classmethod
+    def of(cls, scenario: Scenario) -> BatchShape:
+        """Return the micro-batch of a scenario."""
+        return cls(
+            micro_batch_size=scenario.train.micro_batch_size,
+            sequence_length=scenario.data.sequence_length,
+        )
+
 
 class SimulationRequest(Frozen):
     """One line to the simulating process."""
@@ -35,8 +45,8 @@ class SimulationRequest(Frozen):
     experiment: Experiment
     """What to simulate, as one rank of it runs."""
 
-    shapes: tuple[BatchShape, ...]
-    """Micro-batches to simulate in place of the experiment's own."""
+    shape: BatchShape
+    """Micro-batch to simulate in place of the experiment's own."""
 
     device: Literal["cpu", "cuda"]
     """Device whose defaults the libraries take, such as the optimizer's implementation."""
@@ -64,13 +74,8 @@ class Operations(Frozen):
 class Footprint(Frozen):
     """What one optimizer step of a micro-batch shape takes on one device."""
 
-    shape: BatchShape
-
-    peak_bytes: int
-    """Most bytes of tensors that are alive at once, in steps after the first."""
-
     parts: dict[Part, int]
-    """The same by what they are for, at that moment; their sum is `peak_bytes`."""
+    """Most bytes of tensors that are alive at once, in steps after the first, by their use."""
 
     phase: str
     """Part of the step in which that moment is: forward, backward or optimizer."""
@@ -85,8 +90,8 @@ class Footprint(Frozen):
 class Simulation(Frozen):
     """One line from the simulating process."""
 
-    footprints: tuple[Footprint, ...] = ()
-    """One for each shape of the request, in its order."""
+    footprint: Footprint | None = None
+    """What the step takes; null where it cannot be simulated."""
 
     parameters: int = 0
     """Parameters of the model with its adapter."""
@@ -104,6 +109,10 @@ class Simulation(Frozen):
     """Why it cannot be simulated; empty where it was."""
 
 
+Fit: TypeAlias = Literal["fits", "may fit", "does not fit"]
+"""Answer to whether a device holds it; `may fit` where the device's size lies within the span."""
+
+
 class Span(Frozen):
     """An estimate between two ends."""
 
@@ -118,9 +127,18 @@ class Span(Frozen):
         """Return `numerator` divided by both ends, in order."""
         return Span(low=numerator / self.high, high=numerator / self.low)
 
+    def fit(self, device_bytes: int | None) -> Fit | None:
+        """Return whether a device holds so many bytes; None where its size is unknown."""
+        if device_bytes is None:
+            return None
+        if self.high <= device_bytes:
+            return "fits"
+        return "may fit" if self.low <= device_bytes else "does not fit"
 
-Fit: TypeAlias = Literal["fits", "may fit", "does not fit"]
-"""Answer to whether a device holds it; `may fit` where the device's size lies within the span."""
+    def text(self, form: Callable[[float], str]) -> str:
+        """Return `1.2 to 3.4` in a form, and a span of one value as that value."""
+        low, high = form(self.low), form(self.high)
+        return low if low == high else f"{low} to {high}"
 
 
 class MemoryEstimate(Frozen):

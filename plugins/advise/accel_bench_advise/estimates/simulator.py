@@ -46,23 +46,27 @@ class Simulator:
         return self._models[_key(experiment)]
 
     def footprint(
-        self, experiment: Experiment, shape: BatchShape, device: Literal["cpu", "cuda"]
+        self, experiment: Experiment, device: Literal["cpu", "cuda"], **other: int
     ) -> Footprint:
-        """Return what a step of that shape takes. Raises AccelBenchError where it is not known."""
+        """Return what a step takes, of the experiment's shape or of one that differs from it.
+
+        Raises AccelBenchError where it is not known.
+        """
+        shape = BatchShape.of(experiment.scenario).model_copy(update=other)
         key = _key(experiment), device, shape
         if key not in self._known:
             answer = self._ask(
                 SimulationRequest(
                     experiment=experiment,
-                    shapes=(shape,),
+                    shape=shape,
                     device=device,
                     trust_remote_code=self._trust_remote_code,
                 )
             )
-            if answer.problem:
+            if answer.footprint is None:
                 raise AccelBenchError(f"the step cannot be simulated: {answer.problem}")
             self._models[key[0]] = answer
-            (self._known[key],) = answer.footprints
+            self._known[key] = answer.footprint
         return self._known[key]
 
     def close(self) -> None:

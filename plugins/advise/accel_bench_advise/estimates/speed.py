@@ -1,24 +1,27 @@
-"""How fast a simulated step can be on a device: each operation as slow as its scarcer resource."""
+"""How fast an experiment is on a device: by the roofline, calibrated by what was measured there.
+
+Each operation of a step is as slow as its scarcer resource.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
-from accel_bench.analysis.wording import count
-from accel_bench.catalog.hardware import Hardware
-from accel_bench.errors import StoreError
-from accel_bench.result import Result
+from accel_bench.analysis.checks.audit import with_audit
+from accel_bench.analysis.metrics.throughput import run_throughput, token_summary
+from accel_bench.analysis.wording import count, label_of
+from accel_bench.catalog.hardware import find_hardware
+from accel_bench.errors import AccelBenchError, StoreError
+from accel_bench.result import Result, Status
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.models import Scenario
 from accel_bench.store.database import Store
 from accel_bench_advise.estimates.schema import Footprint, Span, SpeedEstimate
-
-CORE_FLOPS = 10e9
-"""FLOP/s of a CPU core that count as its peak; cores of servers reach up to four times it."""
-
-CORE_BYTES = 4e9
-"""Bytes per second of a CPU core that count as its bandwidth."""
+from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.estimates.target import DevicePeaks, Efficiency, Target
 
 RECENT_SESSIONS = 3
 """Newest sessions of a results folder whose runs calibrate a span: the machine as it is now."""
@@ -26,18 +29,11 @@ RECENT_SESSIONS = 3
 CALIBRATION_MARGIN = 0.1
 """How much further than what was measured a calibrated span reaches on both sides."""
 
+MOST_CALIBRATIONS = 2
+"""Stored experiments that a speed is calibrated by; each has to be simulated too."""
 
-class Efficiency(NamedTuple):
-    """What steps reach of a device's peaks."""
-
-    flops: float
-    """Fraction of the peak FLOP/s."""
-
-    bandwidth: float
-    """Fraction of the peak bandwidth."""
-
-    operation_seconds: float
-    """Time that an operation takes at least: until it is launched."""
+MOST_SIMULATED = 6
+"""Stored experiments that are simulated for that: of some the steps are not full."""
 
 
 class Calibration(NamedTuple):
@@ -52,46 +48,71 @@ class Calibration(NamedTuple):
     """Its stack and model, in words."""
 
 
-GPU_SPAN = Efficiency(0.4, 0.6, 8e-6), Efficiency(0.85, 1.0, 1e-6)
-"""From what eager steps of published runs reached at worst to what fused ones reached at best."""
+class SpeedEstimator(NamedTuple):
+    """Estimates the speed of experiments on devices of one kind."""
 
-CPU_SPAN = Efficiency(0.7, 0.5, 5e-6), Efficiency(4.0, 4.0, 0.0)
-"""The same of the cautious peaks of a CPU's cores."""
+    simulator: Simulator
+    target: Target
+    stored: Sequence[Result]
 
+    def speed(self, experiment: Experiment, footprint: Footprint) -> SpeedEstimate | None:
+        """Return the speed of all devices; None where a device's peaks are not known, and where
+        devices share a step, of which each would be taken to do all."""
+        scenario = experiment.scenario
+        peaks = self.target.peaks(scenario)
+        seconds = roofline(footprint, peaks) if peaks else None
+        if peaks is None or seconds is None or scenario.data_parallel < scenario.world_size:
+            return None
+        tokens = _processed(footprint, scenario) * scenario.data_parallel
+        return speed_estimate(seconds, tokens, peaks.source, list(self._calibrations(experiment)))
 
-GUESS = "a guess of what a CPU's cores do"
-"""Source of the peaks of a CPU."""
+    def _calibrations(self, experiment: Experiment) -> Iterator[Calibration]:
+        """Yield those of the newest runs that compare; of the same stack's plugins where it ran."""
+        alike: dict[str, Result] = {}
+        for result in reversed(self.stored):
+            if self._compares(result, experiment.scenario):
+                alike.setdefault(result.experiment.id, result)
+        uses = experiment.stack.uses
+        same = [one for one in alike.values() if one.experiment.stack.uses == uses]
+        found = 0
+        for result in (same or list(alike.values()))[:MOST_SIMULATED]:
+            with suppress(AccelBenchError):
+                yield self._calibration(result)
+                found += 1
+            if found == MOST_CALIBRATIONS:
+                return
 
+    def _calibration(self, result: Result) -> Calibration:
+        """Return the seconds of a run's steps over the roofline's of the same steps.
 
-@dataclass(frozen=True)
-class DevicePeaks:
-    """Peaks of one device."""
+        Raises AccelBenchError for a run of other steps than are simulated.
+        """
+        experiment, measured = result.experiment, run_throughput(result)
+        peaks = self.target.peaks(experiment.scenario)
+        footprint = self.simulator.footprint(experiment, self.target.kind)
+        seconds = roofline(footprint, peaks) if peaks else None
+        tokens = token_summary(result)
+        full = _processed(footprint, experiment.scenario)
+        if seconds is None or measured is None or tokens is None:
+            raise AccelBenchError("there is nothing to compare")
+        if tokens.per_step_global.processed != full:
+            raise AccelBenchError("its steps are not full")
+        name = f"{label_of(experiment)} of {experiment.scenario.model.id}"
+        return Calibration(median(measured.step_seconds) / seconds.low, experiment.id, name)
 
-    flops: Callable[[str], float | None]
-    """Return the peak FLOP/s for operands of a dtype."""
-
-    bytes_per_second: float
-
-    span: tuple[Efficiency, Efficiency]
-    """What is reached of them at worst and at best."""
-
-    source: str
-    """Source of the peaks."""
-
-
-def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
-    """Return the peaks of a device of the table."""
-    return DevicePeaks(
-        lambda dtype: hardware.peak(dtype, matmul_precision),
-        hardware.memory_bandwidth_bytes_per_second,
-        GPU_SPAN,
-        "the device's data sheet",
-    )
-
-
-def cpu_peaks(cores: int) -> DevicePeaks:
-    """Return what counts as the peaks of that many cores."""
-    return DevicePeaks(lambda dtype: CORE_FLOPS * cores, CORE_BYTES * cores, CPU_SPAN, GUESS)
+    def _compares(self, result: Result, scenario: Scenario) -> bool:
+        """Return whether a valid run took full steps on one such device, in the same dtype."""
+        other = result.experiment.scenario
+        device = result.ranks[0].device if result.ranks else None
+        if device is None or device.type != self.target.kind or other.world_size > 1:
+            return False
+        alike = [(one.task.use, one.compute_dtype) for one in (scenario, other)]
+        if result.imported or alike[0] != alike[1] or with_audit(result).status is not Status.OK:
+            return False
+        if device.type == "cpu":
+            return result.machine is not None and result.machine.host == self.target.machine.host
+        hardware = find_hardware(device.name)
+        return hardware is not None and hardware == self.target.hardware
 
 
 def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) -> float | None:
@@ -140,6 +161,11 @@ def speed_estimate(
         basis=basis,
         calibrated_by=tuple(one.experiment_id for one in calibrations),
     )
+
+
+def _processed(footprint: Footprint, scenario: Scenario) -> int:
+    """Return what one device processes in a step: tokens, or what else the task counts."""
+    return footprint.processed * scenario.train.gradient_accumulation
 
 
 def recent_results(store: Store | None) -> list[Result]:

@@ -1,18 +1,81 @@
-"""The device that an estimate is for: one of the table, or this machine's."""
+"""The device that an estimate is for, of the table or this machine's: its peaks and its price."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import date
 from typing import Literal, NamedTuple
 
+from accel_bench.analysis.metrics.cost import instances_needed
 from accel_bench.analysis.wording import count
-from accel_bench.catalog.hardware import NamedHardware, find_hardware
+from accel_bench.catalog.hardware import Hardware, NamedHardware, find_hardware
+from accel_bench.catalog.prices import Price, PriceEntry
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import GPU, Machine
 from accel_bench.scenario.models import Scenario
-from accel_bench_advise.estimates.speed import DevicePeaks, cpu_peaks, gpu_peaks
+from accel_bench_advise.estimates.schema import CostEstimate, SpeedEstimate
 
 CAPABILITIES = (("fp8", (9, 0)), ("bf16", (8, 0)), ("fp16", (7, 0)))
 """Compute capability that a device of the table has at least, by the dtypes that it computes in."""
+
+CORE_FLOPS = 10e9
+"""FLOP/s of a CPU core that count as its peak; cores of servers reach up to four times it."""
+
+CORE_BYTES = 4e9
+"""Bytes per second of a CPU core that count as its bandwidth."""
+
+
+class Efficiency(NamedTuple):
+    """What steps reach of a device's peaks."""
+
+    flops: float
+    """Fraction of the peak FLOP/s."""
+
+    bandwidth: float
+    """Fraction of the peak bandwidth."""
+
+    operation_seconds: float
+    """Time that an operation takes at least: until it is launched."""
+
+
+GPU_SPAN = Efficiency(0.4, 0.6, 8e-6), Efficiency(0.85, 1.0, 1e-6)
+"""From what eager steps of published runs reached at worst to what fused ones reached at best."""
+
+CPU_SPAN = Efficiency(0.7, 0.5, 5e-6), Efficiency(4.0, 4.0, 0.0)
+"""The same of the cautious peaks of a CPU's cores."""
+
+GUESS = "a guess of what a CPU's cores do"
+"""Source of the peaks of a CPU."""
+
+
+class DevicePeaks(NamedTuple):
+    """Peaks of one device."""
+
+    flops: Callable[[str], float | None]
+    """Return the peak FLOP/s for operands of a dtype."""
+
+    bytes_per_second: float
+
+    span: tuple[Efficiency, Efficiency]
+    """What is reached of them at worst and at best."""
+
+    source: str
+    """Source of the peaks."""
+
+
+def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
+    """Return the peaks of a device of the table."""
+    return DevicePeaks(
+        lambda dtype: hardware.peak(dtype, matmul_precision),
+        hardware.memory_bandwidth_bytes_per_second,
+        GPU_SPAN,
+        "the device's data sheet",
+    )
+
+
+def cpu_peaks(cores: int) -> DevicePeaks:
+    """Return what counts as the peaks of that many cores."""
+    return DevicePeaks(lambda dtype: CORE_FLOPS * cores, CORE_BYTES * cores, CPU_SPAN, GUESS)
 
 
 class Target(NamedTuple):
@@ -39,16 +102,16 @@ def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
     """Return the device of the table, or that of this machine where none was chosen."""
     if chosen is not None:
         return Target(chosen.name, "cuda", chosen.hardware.memory_bytes, chosen, machine)
-    if machine.device == "cuda":
-        gpu = machine.gpus[0]
-        return Target(gpu.name, "cuda", gpu.memory_bytes, find_hardware(gpu.name), machine)
     device = device_type(machine.device)
-    if not device.on_host:
-        name = device.find(machine)[0]
-        known = find_hardware(name)
-        return Target(name, "cuda", known.hardware.memory_bytes if known else None, known, machine)
-    name = f"{machine.processor} ({count(machine.cores, 'core')})"
-    return Target(name, "cpu", machine.memory_bytes, None, machine)
+    if device.on_host:
+        name = f"{machine.processor} ({count(machine.cores, 'core')})"
+        return Target(name, "cpu", machine.memory_bytes, None, machine)
+    name = device.find(machine)[0]
+    known = find_hardware(name)
+    size = known.hardware.memory_bytes if known else None
+    if machine.device == "cuda":
+        size = machine.gpus[0].memory_bytes
+    return Target(name, "cuda", size, known, machine)
 
 
 def machine_with(machine: Machine, chosen: NamedHardware, devices: int) -> Machine:
@@ -69,3 +132,51 @@ def machine_with(machine: Machine, chosen: NamedHardware, devices: int) -> Machi
     return machine.model_copy(
         update={"gpus": gpus, "versions": {**machine.versions, "torch": torch}}
     )
+
+
+def estimate_cost(
+    scenario: Scenario,
+    speed: SpeedEstimate | None,
+    hardware: NamedHardware | None,
+    prices: Sequence[PriceEntry],
+    for_tokens: float | None,
+) -> CostEstimate | None:
+    """Return the cost on the cheapest machines; None where no price or no speed is known.
+
+    `for_tokens` are counted as the speed's are: with padding.
+    """
+    found = hourly_cost(scenario, hardware, prices)
+    if speed is None or found is None:
+        return None
+    usd_per_hour, price = found
+    a_million = speed.tokens_per_second.inverted(usd_per_hour * 1e6 / 3600)
+    return CostEstimate(
+        usd_per_hour=usd_per_hour,
+        price=price,
+        usd_per_million_tokens=a_million,
+        usd=a_million.times(for_tokens / 1e6) if for_tokens else None,
+    )
+
+
+def hourly_cost(
+    scenario: Scenario, hardware: NamedHardware | None, prices: Sequence[PriceEntry]
+) -> tuple[float, str] | None:
+    """Return the dollars for an hour of the cheapest machines, and whose price that is.
+
+    Whose is as in `2 x aws p4d.24xlarge, on demand, 2026-11-01`. None where no price is known.
+    """
+    found, today = [], date.today()
+    for price, _ in prices:
+        if hardware and is_price_of(price, hardware):
+            nodes = scenario.resources.nodes
+            machines = instances_needed(scenario.world_size, nodes, price.devices)
+            old = f", {count(price.age_days(today), 'day')} old" if price.is_stale(today) else ""
+            many = f"{machines} x " if machines > 1 else ""
+            whose = f"{many}{price.provider} {price.instance}, on demand, {price.date}{old}"
+            found.append((machines * price.usd_per_hour, whose))
+    return min(found, default=None)
+
+
+def is_price_of(price: Price, hardware: NamedHardware) -> bool:
+    """Return whether a price is that of machines with this device."""
+    return price.device == hardware.name or hardware.hardware.is_called(price.device)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, get_args
 
-from accel_bench.analysis.wording import grouped_by_reason, label, percent, rate, significant, size
+from accel_bench.analysis.wording import (
+    grouped_by_reason,
+    label,
+    percent,
+    rate,
+    significant,
+    size,
+    usd,
+)
 from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
 from accel_bench_advise.estimates.schema import (
     Estimate,
@@ -39,13 +48,8 @@ def estimate_report(document: EstimateDocument) -> Report:
 
 
 def span_text(form: Callable[[float], str]) -> Callable[[Span], str]:
-    """Return a form that writes `1.2 to 3.4`, and a span of one value as that value."""
-
-    def text(span: Span) -> str:
-        low, high = form(span.low), form(span.high)
-        return low if low == high else f"{low} to {high}"
-
-    return text
+    """Return what writes spans in a form."""
+    return lambda span: span.text(form)
 
 
 def _limit(limit: Limit) -> str:
@@ -74,10 +78,6 @@ def _memory_columns(rows: list[Estimate]) -> list[Column]:
         number_column("memory.needed_bytes", "needed", "", span_text(size)),
         Column("fit", reader("memory.fit"), kind="word"),
     ]
-
-
-def _usd(value: float) -> str:
-    return f"{value:,.2f}" if value >= 100 else significant(value, 3)
 
 
 def _notes(document: EstimateDocument) -> Iterator[str]:
@@ -127,9 +127,9 @@ def _speed_columns(rows: list[Estimate]) -> list[Column]:
         number_column("speed.tokens_per_second", "speed", f"{counted}/s", span_text(rate)),
         number_column("hours", "time", "hours", span_text(lambda hours: significant(hours, 3)), 1),
         number_column(
-            "cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", span_text(_usd), 2
+            "cost.usd_per_million_tokens", "cost", f"USD/1M {counted}", span_text(usd), 2
         ),
-        number_column("cost.usd", "in all", "USD", span_text(_usd)),
+        number_column("cost.usd", "in all", "USD", span_text(usd)),
     ]
 
 
@@ -146,11 +146,7 @@ FLAT = (
     *paths("shape", "micro_batch_size sequence_length"),
     *paths("", "parameters trained_parameters"),
     *paths("memory", "tensor_bytes device_bytes fit"),
-    *(
-        Column(f"{name}_{end}", reader(f"{path}.{end}"))
-        for name, path in SPANS.items()
-        for end in ("low", "high")
-    ),
+    *chain(*(paths(path, "low high", f"{name}_{{}}") for name, path in SPANS.items())),
     *paths("largest_micro_batch_size", "value", "largest_micro_batch_size"),
     *paths("longest_sequence_length", "value", "longest_sequence_length"),
     *paths("", "counts for_tokens problem"),

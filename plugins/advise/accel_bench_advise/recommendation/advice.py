@@ -35,23 +35,21 @@ FIT_FIRST = (
 """What to try where memory does not suffice, the least change to the training first."""
 
 
-def advice(
-    candidates: Sequence[Candidate], ranked: Ranked, lengths: LengthSummary | None
-) -> Iterator[str]:
+def advice(ranked: Ranked, lengths: LengthSummary | None) -> Iterator[str]:
     """Yield advice, a sentence each: memory first, then the loss, then idle devices."""
-    yield from _out_of_memory(candidates, ranked)
+    yield from _out_of_memory(ranked)
     best = ranked.best
     if best is None:
         return
-    yield from _headroom(best, candidates)
+    yield from _headroom(best, ranked.candidates)
     yield from _convergence(best)
     yield from _idle(best)
     if lengths is not None:
         yield from _lengths(best, lengths)
 
 
-def _out_of_memory(candidates: Sequence[Candidate], ranked: Ranked) -> Iterator[str]:
-    failed = [one for one in candidates if one.runs.ending.status is Status.OOM]
+def _out_of_memory(ranked: Ranked) -> Iterator[str]:
+    failed = [one for one in ranked.refused if one.runs.ending.status is Status.OOM]
     if not failed:
         return
     phases = {run.phase for one in failed for run in one.runs.counted.values() if run.phase}

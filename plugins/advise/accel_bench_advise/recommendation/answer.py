@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-from accel_bench.analysis.metrics.memory import MemoryFigures
 from accel_bench.analysis.metrics.offered_load import TAIL_LATENCY
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
@@ -20,10 +17,11 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.catalog.hardware import list_hardware
 from accel_bench.documents.base import JsonValue
+from accel_bench.machine.devices import HOST
 from accel_bench.result import Result
 from accel_bench.scenario.layers import look_up
 from accel_bench_advise.recommendation.candidates import UNCOMPARED, Candidate
-from accel_bench_advise.recommendation.ranking import Ranked, as_fast, fate_of, job_time
+from accel_bench_advise.recommendation.ranking import Ranked, as_fast, is_as_fast, job_time
 from accel_bench_advise.recommendation.schema import (
     Considered,
     Evidence,
@@ -95,28 +93,28 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
 
 def others_of(ranked: Ranked, tokens: float | None) -> tuple[Other, ...]:
     """Return every candidate but the best with the reason, the runner-up first."""
-    best = ranked.best
-    rest = [one for one in ranked.eligible if one is not best]
-    if best is None:
-        return tuple(_refused(one, tokens) for one in ranked.refused)
-    first = [one for one in rest if one is ranked.runner_up]
-    order = [*first, *(one for one in rest if one is not ranked.runner_up), *ranked.refused]
-    return tuple(_other(one, best, ranked, tokens) for one in order)
+    rest = [one for one in ranked.candidates if one is not ranked.best]
+    rest.sort(key=lambda one: one is not ranked.runner_up)
+    return tuple(_other(one, ranked, tokens) for one in rest)
 
 
 def memory_of(candidate: Candidate) -> MemoryUse | None:
     """Return what a device held at the peak, by the way of measuring that shows most."""
-    peak = _peak(candidate.row.memory, candidate.device.kind)
+    kinds: tuple[MemoryKind, ...] = ("nvml", "reserved", "allocated")
+    if candidate.device.kind == HOST:
+        kinds = ("rss",)
+    figures = [(getattr(candidate.row.memory, kind, None), kind) for kind in kinds]
+    peaks = [(one.run_bytes or one.bytes, kind) for one, kind in figures if one]
+    peak, kind = next((one for one in peaks if one[0]), (None, None))
     run = next(iter(candidate.runs.counted.values()), None)
-    if peak is None or run is None:
+    if peak is None or kind is None or run is None:
         return None
     total = _device_bytes(run, candidate)
-    bytes_, kind = peak
     return MemoryUse(
-        peak_bytes=bytes_,
+        peak_bytes=peak,
         kind=kind,
         device_bytes=total,
-        headroom=1 - bytes_ / total if total else None,
+        headroom=1 - peak / total if total else None,
     )
 
 
@@ -137,7 +135,9 @@ def answer_of(ranked: Ranked, tokens: float | None) -> str:
     if slowest := best.runs.largest(TAIL_LATENCY):
         parts.append(f"in its worst run 99 of 100 requests took at most {slowest:,.4g} ms")
     if memory := memory_of(best):
-        parts.append(f"it needs {memory_words(memory)}{_memory_left(memory)}")
+        left = memory.headroom
+        more = "" if left is None else f", {percent(max(0.0, left))} are left"
+        parts.append(f"it needs {memory_words(memory)}{more}")
     text = "; ".join(parts) + "."
     if tokens:
         text += f" The job takes {_duration_words(best, tokens)}."
@@ -183,12 +183,6 @@ def memory_words(memory: MemoryUse) -> str:
     return f"{text} of the {whose}'s {size(memory.device_bytes)}"
 
 
-def _memory_left(memory: MemoryUse) -> str:
-    if memory.headroom is None:
-        return ""
-    return f", {percent(max(0.0, memory.headroom))} are left"
-
-
 def _duration_words(best: Candidate, tokens: float) -> str:
     seconds = job_time(best, tokens)
     ends = [end for end in (seconds.low, seconds.high) if end is not None]
@@ -210,29 +204,35 @@ def _runner_up(ranked: Ranked, tokens: float | None) -> str:
     return f"{words}: on {rounds} it cannot be told for sure which is faster."
 
 
-def _other(one: Candidate, best: Candidate, ranked: Ranked, tokens: float | None) -> Other:
-    ratio = as_fast(one, best, tokens) if one.runs.usable else None
-    fate = fate_of(one, best, ranked.runner_up, tokens)
-    fate_alone = fate_of(one, best, None, tokens)
-    why = one.obstacle or _slower(fate_alone, one.size > best.size, ratio)
-    return Other(fate=fate, why=why, of_the_best=ratio, row=considered(one, tokens))
-
-
-def _refused(one: Candidate, tokens: float | None) -> Other:
+def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> Other:
+    best = ranked.best
+    ratio = as_fast(one, best, tokens) if best and one.runs.usable else None
+    if one.fate is not None:
+        fate, why = one.fate, one.obstacle
+    else:
+        assert best is not None
+        fate, why = _behind(one, best, ratio, tokens)
     return Other(
-        fate=fate_of(one, one, None, tokens), why=one.obstacle, row=considered(one, tokens)
+        fate="runner-up" if one is ranked.runner_up else fate,
+        why=why,
+        of_the_best=ratio,
+        row=considered(one, tokens),
     )
 
 
-def _slower(fate: Fate, changes_more: bool, ratio: Interval | None) -> str:
+def _behind(
+    one: Candidate, best: Candidate, ratio: Interval | None, tokens: float | None
+) -> tuple[Fate, str]:
     """Return why an eligible candidate is not the best."""
-    if fate == "does not pay":
-        return "its steps are faster; its start costs more than they save in this job"
-    if fate == "no difference":
-        less = ", which changes less" if changes_more else ""
-        return f"within 2 % of the recommended one{less}"
-    slower = ratio is not None and ratio.high is not None and ratio.high < 1
-    return "surely slower" if slower else "seems slower, and may not be"
+    by_step = as_fast(one, best, None)
+    if tokens and by_step and by_step.low is not None and by_step.low > 1:
+        why = "its steps are faster; its start costs more than they save in this job"
+        return "does not pay", why
+    if is_as_fast(one, best, tokens):
+        less = ", which changes less" if one.size > best.size else ""
+        return "no difference", f"within 2 % of the recommended one{less}"
+    surely = ratio is not None and ratio.high is not None and ratio.high < 1
+    return "slower", "surely slower" if surely else "seems slower, and may not be"
 
 
 def _word(candidate: Candidate, verdict: str, reason: str) -> str:
@@ -250,28 +250,12 @@ def _evidence(candidate: Candidate) -> Evidence:
     )
 
 
-def _peak(memory: MemoryFigures | None, device: str) -> tuple[int, MemoryKind] | None:
-    kinds: tuple[MemoryKind, ...] = ("nvml", "reserved", "allocated")
-    for kind in ("rss",) if device == "cpu" else kinds:
-        figure = getattr(memory, kind, None)
-        if figure and (value := figure.run_bytes or figure.bytes):
-            return value, kind
-    return None
-
-
 def _device_bytes(run: Result, candidate: Candidate) -> int | None:
     """Return the memory of one device; that of the host for ranks on a CPU."""
     machine = run.machine
-    if candidate.device.kind == "cpu":
+    if candidate.device.kind == HOST:
         return machine.memory_bytes if machine else None
     uuids = {rank.device.uuid for rank in run.ranks if rank.device}
     own = [gpu.memory_bytes for gpu in (machine.gpus if machine else ()) if gpu.uuid in uuids]
     known = list_hardware().get(candidate.device.name)
     return min(own) if own else known.memory_bytes if known else None
-
-
-def imported_rows(results: Sequence[Result]) -> Iterator[str]:
-    """Yield which rows are no evidence since another program measured them."""
-    for file in dict.fromkeys(run.provenance.file for run in results if run.imported):
-        runs = sum(run.imported and run.provenance.file == file for run in results)
-        yield f"{count(runs, 'run')} of {file}: imported, not measured here"

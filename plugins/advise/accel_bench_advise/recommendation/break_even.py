@@ -5,43 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, variance
-from typing import NamedTuple
 
 from accel_bench.analysis.statistics.estimators import t_bound, t_quantile
 from accel_bench_advise.recommendation.schema import Answer, BreakEven
 
 
-class Steps(NamedTuple):
-    """Steps after which a cost is won back, with a 95 % interval."""
+def fieller_ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None, ...]:
+    """Return both ends of the 95 % interval of mean(extra) / mean(saved) of pairs.
 
-    steps: float | None
-    low: float | None
-    high: float | None
-
-
-def steps_to_pay(extra: Sequence[float], saved: Sequence[float]) -> Steps:
-    """Return mean(extra) / mean(saved) of pairs, one for each round, with Fieller's interval.
-
-    `extra` are seconds that are paid once, `saved` those that a step saves. None where it never
-    pays, and for an end that is not known. Source: Fieller (1954), "Some problems in interval
-    estimation".
+    None for an end that is not known; there is a high one only where a step surely saves. Source:
+    Fieller (1954), "Some problems in interval estimation".
     """
-    paid, gained = fmean(extra), fmean(saved)
-    if paid <= 0 <= gained:
-        return Steps(0.0, *_ends(extra, saved))
-    return Steps(paid / gained if gained > 0 else None, *_ends(extra, saved))
-
-
-def mean_ends(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a mean; infinite with fewer than two values."""
-    if len(values) < 2:
-        return -math.inf, math.inf
-    half = t_bound(values, 0.975)
-    return fmean(values) - half, fmean(values) + half
-
-
-def _ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return both ends of Fieller's interval; a high one only where a step surely saves."""
     size = len(extra)
     if size < 2:
         return None, None
@@ -57,6 +31,14 @@ def _ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None,
     return max(0.0, (linear - root) / square), max(0.0, (linear + root) / square)
 
 
+def mean_ends(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean; infinite with fewer than two values."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    half = t_bound(values, 0.975)
+    return fmean(values) - half, fmean(values) + half
+
+
 def break_even(
     names: tuple[str, str],
     extra: Sequence[float],
@@ -65,39 +47,40 @@ def break_even(
 ) -> BreakEven:
     """Return when a stack pays against another one, and whether it does in a job.
 
-    `names` are the stack's and that of the other one.
+    `names` are the stack's and that of the other one, `extra` the seconds that are paid once and
+    `saved` those that a step saves, in pairs, one for each round.
     """
-    found, never = steps_to_pay(extra, saved), mean_ends(saved)[1] <= 0
+    paid, gained, never = fmean(extra), fmean(saved), mean_ends(saved)[1] <= 0
+    low, high = fieller_ends(extra, saved)
+    steps = 0.0 if paid <= 0 <= gained else paid / gained if gained > 0 else None
+    pays: Answer | None = None
+    if job_steps and steps is None:
+        pays = "no" if never else "perhaps"
+    elif job_steps:
+        pays = "no" if low is not None and job_steps < low else "perhaps"
+        pays = "yes" if high is not None and job_steps > high else pays
     document = BreakEven(
         against=names[1],
-        extra_seconds=fmean(extra),
-        saved_seconds_per_step=fmean(saved),
-        steps=found.steps,
-        low=found.low,
-        high=found.high,
+        extra_seconds=paid,
+        saved_seconds_per_step=gained,
+        steps=steps,
+        low=low,
+        high=high,
         job_steps=job_steps,
-        pays=_pays(found, never, job_steps) if job_steps else None,
+        pays=pays,
     )
     return document.model_copy(update={"sentence": _sentence(names[0], document, never)})
 
 
-def _pays(found: Steps, never: bool, job_steps: float) -> Answer:
-    if found.steps is None:
-        return "no" if never else "perhaps"
-    if found.high is not None and job_steps > found.high:
-        return "yes"
-    return "no" if found.low is not None and job_steps < found.low else "perhaps"
-
-
 def _sentence(name: str, found: BreakEven, never: bool) -> str:
     """Return `compiled pays after 203 steps [190, 218]; your job has 180: leave it off`."""
-    if found.steps is None and not never:
+    if found.steps is None and never:
+        return f"{name} never pays against {found.against}: it takes longer to start and each step"
+    if found.steps is None:
         return (
             f"whether {name} ever pays against {found.against} cannot be told: its steps may be "
             "faster or slower; more rounds are needed"
         )
-    if found.steps is None:
-        return f"{name} never pays against {found.against}: it takes longer to start and each step"
     start = f"{name} pays after {found.steps:,.0f} steps"
     if found.low is not None and found.high is not None:
         start += f" [{found.low:,.0f}, {found.high:,.0f}]"
@@ -109,9 +92,5 @@ def _sentence(name: str, found: BreakEven, never: bool) -> str:
     )
     if found.job_steps is None or found.pays is None:
         return start
-    does = {
-        "yes": "use it",
-        "no": "leave it off",
-        "perhaps": "too near to tell",
-    }[found.pays]
+    does = {"yes": "use it", "no": "leave it off", "perhaps": "too near to tell"}[found.pays]
     return f"{start}; your job has {found.job_steps:,.0f}: {does}"

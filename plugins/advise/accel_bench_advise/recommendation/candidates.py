@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
-from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
+from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
@@ -21,6 +21,8 @@ from accel_bench.analysis.wording import join_names
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
+from accel_bench.store.database import Store
+from accel_bench.store.sessions import SessionRecord
 from accel_bench_advise.recommendation.schema import Fate
 
 BATCH_LAYOUT = ("micro_batch_size", "gradient_accumulation", "gradient_checkpointing")
@@ -34,7 +36,22 @@ NOT_TRAINING = {
 }
 """Sections of a scenario that do not say what is trained."""
 
+OTHER_TRAINING = "it trains something else"
 UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory there"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Stored runs of a model, and the sessions that they belong to."""
+
+    results: Sequence[Result] = ()
+    sessions: Mapping[str, SessionRecord] = field(default_factory=dict)
+    store: Store | None = None
+
+    @property
+    def baselines(self) -> dict[str, str]:
+        """Names of the baselines by session."""
+        return {name: session.baseline for name, session in self.sessions.items()}
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ class Candidate:
     """True if it is sound, and the baseline of its sweep point ran out of memory."""
 
     fate: Fate | None = None
-    """What the obstacle is, where nothing else tells."""
+    """What the obstacle makes of it; None without one."""
 
     @property
     def name(self) -> str:
@@ -85,6 +102,12 @@ class Candidate:
         counts = [one.real_tokens / len(one.step_seconds) for one in self.runs.speeds.values()]
         return median(counts)
 
+    def trained_apart(self, why: str) -> Candidate:
+        """Return the candidate, refused where there is a reason why it may train differently."""
+        different = self.row.not_the_same or why == OTHER_TRAINING
+        fate: Fate = "changes the training" if different else "training not compared"
+        return replace(self, obstacle=why, fate=fate if why else None)
+
     def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
         """Return the seconds of a job by run; without tokens the seconds of one of them.
 
@@ -110,15 +133,12 @@ def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) 
         for (device, *_), block in _blocks(measured, baselines).items()
         for candidate in _candidates(device, block, baselines)
     ]
-    devices = dict.fromkeys(one.device for one in found)
-    return [one for device in devices for one in _named(found, device)]
-
-
-def _named(candidates: Sequence[Candidate], device: DeviceKind) -> list[Candidate]:
-    """Return the candidates of a device, told apart by their names."""
-    own = [one for one in candidates if one.device == device]
-    named = tell_apart([one.runs for one in own])
-    return [replace(one, runs=runs) for one, runs in zip(own, named, strict=True)]
+    named = []
+    for device in dict.fromkeys(one.device for one in found):
+        own = [one for one in found if one.device == device]
+        runs = tell_apart([one.runs for one in own])
+        named += [replace(one, runs=told) for one, told in zip(own, runs, strict=True)]
+    return named
 
 
 def training_of(experiment: Experiment) -> str:
@@ -184,52 +204,39 @@ def _candidates(
 ) -> Iterator[Candidate]:
     names = [baselines.get(result.session) for result in block]
     baseline = next(filter(None, reversed(names)), "")
-    plans: dict[tuple[str, str], PlannedSummary] = {}
-    for result in block:
-        key = (result.experiment.id, result.experiment.stack.name)
-        plans.setdefault(key, PlannedSummary(experiment=result.experiment))
-    planned = list(plans.values())
+    every = collect_experiments(block)
+    planned = [one.planned for one in every]
     summary = summarize(block[0].experiment.scenario.name, baseline, planned, block, rounds=0)
-    own = [one for one in planned if one.experiment.stack.name == baseline]
-    rows = [row for row in summary.experiments if row.stack == baseline]
-    too_large = bool(rows) and rows[-1].status is Status.OOM
-    training = training_of((own or planned)[0].experiment)
-    base = collect_runs(own[0], block, rounds=0) if own else None
-    for plan, row in zip(planned, summary.experiments, strict=True):
+    base = next((one for one in every if one.planned.experiment.stack.name == baseline), None)
+    too_large = base is not None and base.ending.status is Status.OOM
+    training = training_of((base or every[0]).planned.experiment)
+    for runs, row in zip(every, summary.experiments, strict=True):
         is_baseline = row.stack == baseline
-        runs = collect_runs(plan, block, rounds=0)
-        lone = too_large and runs.usable and training_of(plan.experiment) == training
+        lone = too_large and runs.usable and training_of(runs.planned.experiment) == training
         lone = lone and not row.other_work
+        candidate = Candidate(device, training, runs, row, is_baseline, lone=lone)
         other_rate = rate_obstacle(base.load, runs.load) if base and runs.usable else ""
-        obstacle = UNCOMPARED if lone else other_rate or _obstacle(runs, row, is_baseline)
-        yield Candidate(
-            device=device,
-            training=training,
-            runs=runs,
-            row=row,
-            is_baseline=is_baseline,
-            obstacle=obstacle,
-            lone=lone,
-            fate="degraded" if obstacle and obstacle == _degraded(row) else None,
-        )
+        yield _judged(candidate, UNCOMPARED if lone else other_rate)
 
 
-def _obstacle(runs: ExperimentRuns, row: ExperimentSummary, is_baseline: bool) -> str:
-    """Return why a row may not be recommended, whatever its speed."""
+def _judged(candidate: Candidate, apart: str) -> Candidate:
+    """Return the candidate, refused where it may not be recommended, whatever its speed.
+
+    `apart` says why nothing is compared with it.
+    """
+    runs, row = candidate.runs, candidate.row
     if runs.ending.status is Status.OOM:
-        return "it ran out of memory"
+        return replace(candidate, obstacle="it ran out of memory", fate="does not fit")
     if not runs.usable:
-        return f"it {runs.how_it_ended}"
-    if is_baseline:
-        return ""
+        return replace(candidate, obstacle=f"it {runs.how_it_ended}", fate="not usable")
+    if apart or candidate.is_baseline:
+        return candidate.trained_apart(apart)
     if row.verdict_reason.startswith(NOT_COMPARABLE):
-        return row.verdict_reason
-    return training_obstacle(row, row.ratio_reason) or _degraded(row)
-
-
-def _degraded(row: ExperimentSummary) -> str:
-    """Return that something else was computed than was asked; empty where nothing shows it."""
-    return f"it is degraded: {join_names(row.other_work)}" if row.other_work else ""
+        return candidate.trained_apart(row.verdict_reason)
+    if (why := training_obstacle(row, row.ratio_reason)) or not row.other_work:
+        return candidate.trained_apart(why)
+    degraded = f"it is degraded: {join_names(row.other_work)}"
+    return replace(candidate, obstacle=degraded, fate="degraded")
 
 
 def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
@@ -253,7 +260,7 @@ def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candida
 def same_training(base: Candidate, other: Candidate) -> str:
     """Return why a candidate of another sweep point is not shown to train as this baseline does."""
     if base.training != other.training:
-        return "it trains something else"
+        return OTHER_TRAINING
     runs = numbered(base.runs.completed), numbered(other.runs.completed)
     obstacle = training_obstacle(compare_training(*runs))
     return f"compared with {base.name}: {obstacle}" if obstacle else ""

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from accel_bench.analysis.facts import DeviceKind
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.models import cards_of_family
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench_advise.recommendation.answer import considered, kept_settings
+from accel_bench_advise.recommendation.candidates import Stored
 from accel_bench_advise.recommendation.ranking import Ranked, job_time
-from accel_bench_advise.recommendation.schema import Certainty, Considered, RecommendRequest
-from accel_bench_advise.recommendation.stored import Recommender, Stored, check_request
-
-Mode: TypeAlias = Literal["train", "inference"]
-
-OpenStored: TypeAlias = Callable[[RecommendRequest], AbstractContextManager[Stored]]
-"""Opens the stored runs that a request is about."""
+from accel_bench_advise.recommendation.schema import Certainty, Considered, Mode, RecommendRequest
+from accel_bench_advise.recommendation.stored import Recommender, check_request
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
 """The modes in words."""
@@ -68,18 +61,18 @@ class FamilyRecommendation(Document):
 
 
 def recommend_family(
-    family: str,
     request: RecommendRequest,
     modes: Sequence[Mode],
-    known: set[str],
-    open_stored: OpenStored,
+    known: Collection[str],
+    stored_runs: Callable[[RecommendRequest], Stored],
 ) -> FamilyRecommendation:
     """Return what to use for each model of a family of which runs are stored.
 
-    `request` says what is asked of each of them, whatever its model and mode; `known` are the
-    models with stored runs. Raises AccelBenchError where a request has no answer.
+    `request` says what is asked of each of them, with the family in place of the model; `known` are
+    the models with stored runs. Raises AccelBenchError where a request has no answer.
     """
     check_request(request)
+    family = request.model
     cards = cards_of_family(family)
     models = sorted(cards, key=lambda name: (-cards[name].parameters, name))
     rows: list[FamilyRow] = []
@@ -87,8 +80,7 @@ def recommend_family(
     for model in filter(known.__contains__, models):
         for mode in modes:
             asked = request.model_copy(update={"model": model, "mode": mode})
-            with open_stored(asked) as found:
-                ranks, others = Recommender(asked, found, (), None).ranked()
+            ranks, others = Recommender(asked, stored_runs(asked), (), None).ranked()
             left_out += [f"{model}: {text}" for text in others]
             rows += _rows(asked, ranks)
     missing = tuple(name for name in models if name not in known)
@@ -102,21 +94,19 @@ def recommend_family(
     )
 
 
-def _rows(request: RecommendRequest, ranks: dict[DeviceKind, Ranked]) -> Iterator[FamilyRow]:
+def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[FamilyRow]:
     """Yield a row for each device, the fastest first, then those of which nothing can be told."""
 
     def seconds(ranked: Ranked) -> float:
         return job_time(ranked.best, request.tokens).median if ranked.best else float("inf")
 
-    order = sorted(ranks.items(), key=lambda pair: seconds(pair[1]))
-    for place, (device, ranked) in enumerate(order):
+    for place, ranked in enumerate(sorted(ranks, key=seconds)):
         best, other = ranked.best, ranked.runner_up
-        certainty: Certainty = "measured" if ranked.sure else "open"
         yield FamilyRow(
             model=request.model,
             mode=request.mode,
-            device=device.label,
-            certainty="cannot tell" if best is None else certainty,
+            device=ranked.device.label,
+            certainty=ranked.certainty,
             fastest=place == 0 and best is not None,
             recommended=considered(best, request.tokens) if best else None,
             runner_up=other.name if other else "",

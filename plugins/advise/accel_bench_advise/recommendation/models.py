@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from queue import SimpleQueue
+from itertools import chain
 
 from accel_bench.analysis.wording import size
 from accel_bench.catalog.hardware import NamedHardware
 from accel_bench.catalog.models import ModelCard, read_card
 from accel_bench.errors import AccelBenchError
-from accel_bench_advise.estimates.devices import DeviceEstimate, DeviceEstimator
+from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.recommendation.schema import FittingModel
 
 LEAST_BYTES = 2
@@ -21,49 +21,34 @@ LEAST_BYTES = 2
 def fitting_models(
     names: Sequence[str],
     device: NamedHardware,
-    estimators: Sequence[DeviceEstimator],
-    notify: Callable[[str], object] = lambda _: None,
+    estimators: Sequence[Estimator],
 ) -> tuple[FittingModel, ...]:
     """Return the models as they fit on a device, the largest first; then those that do not.
 
-    As many are simulated at once as there are estimators; `notify` takes each one's name before.
+    As many are simulated at once as there are estimators.
     """
-    free: SimpleQueue[DeviceEstimator] = SimpleQueue()
-    for one in estimators:
-        free.put(one)
-
-    def estimate(name: str) -> DeviceEstimate:
-        estimator = free.get()
-        notify(name)
-        try:
-            overrides = (*estimator.request.overrides, ("model.id", name))
-            request = replace(estimator.request, overrides=overrides)
-            return estimator._replace(request=request).estimate(device)
-        finally:
-            free.put(estimator)
-
     # The largest take longest: they begin first.
-    cards = sorted(
-        ((name, read_card(name)) for name in names), key=lambda pair: -pair[1].parameters
-    )
+    cards = sorted(((name, read_card(name)) for name in names), key=lambda one: -one[1].parameters)
+
+    def share(place: int) -> list[FittingModel]:
+        mine = replace(estimators[place], chosen=device)
+        return [_fitting(name, card, mine) for name, card in cards[place :: len(estimators)]]
+
     with ThreadPoolExecutor(len(estimators)) as pool:
-        found = list(pool.map(lambda pair: _fitting(pair[0], pair[1], device, estimate), cards))
+        found = list(chain(*pool.map(share, range(len(estimators)))))
     return tuple(sorted(found, key=lambda one: (one.fit != "fits", -one.parameters, one.model)))
 
 
-def _fitting(
-    name: str,
-    card: ModelCard,
-    device: NamedHardware,
-    estimate: Callable[[str], DeviceEstimate],
-) -> FittingModel:
+def _fitting(name: str, card: ModelCard, estimator: Estimator) -> FittingModel:
     blank = FittingModel(model=name, parameters=card.parameters, fit=None)
     weights = card.parameters * LEAST_BYTES
-    if weights > device.hardware.memory_bytes:
+    if weights > (estimator.target.memory_bytes or 0):
         why = f"its weights alone take {size(weights)} in 16 bits"
         return blank.model_copy(update={"fit": "does not fit", "why": why})
+    overrides = (*estimator.request.overrides, ("model.id", name))
+    request = replace(estimator.request, overrides=overrides)
     try:
-        found = estimate(name)
+        found = replace(estimator, request=request).baseline()
     except AccelBenchError as error:
         return blank.model_copy(update={"why": str(error)})
     one = found.estimate

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
 from operator import mul
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+
+import typer
 
 from accel_bench.analysis.repeated import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.analysis.wording import count, join_names
+from accel_bench.analysis.wording import assignments, count, join_names
+from accel_bench.cli.request import one_draft
+from accel_bench.cli.run import RunOptions, run, run_request
 from accel_bench.errors import AccelBenchError
+from accel_bench.machine.info import read_machine
 from accel_bench.planning.duration import plan_seconds
-from accel_bench.planning.plan import Plan
+from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.runner.sweep_point import missing_rounds
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import SessionRecord
-from accel_bench_advise.recommendation.candidates import Candidate
+from accel_bench_advise.estimates.estimator import DeviceEstimate
+from accel_bench_advise.recommendation.candidates import Candidate, Stored
 from accel_bench_advise.recommendation.ranking import Ranked, pairs_of, verdict_between
 from accel_bench_advise.recommendation.schema import NextRun
 
@@ -36,23 +44,11 @@ REPLACED = {
 """Options of a command that its repetition gives anew or leaves out, and how many values each
 takes."""
 
-PlanOf: TypeAlias = Callable[[Sequence[str]], Plan]
-"""Returns the plan of the arguments of `accel-bench run`, for this machine."""
-
-
-class Earlier(NamedTuple):
-    """What is needed to repeat a stored command."""
-
-    sessions: Mapping[str, SessionRecord]
-    store: Store | None
-    plan_of: PlanOf | None
-    """None where commands cannot be planned."""
-
 
 def more_rounds(
     ranked: Ranked,
     tokens: float | None,
-    earlier: Earlier,
+    earlier: Stored,
     usd_per_hour: float | None,
 ) -> NextRun | None:
     """Return what would settle whether the best is better than the runner-up; None if settled."""
@@ -64,57 +60,49 @@ def more_rounds(
     if rounds <= done:
         return NextRun(why=why, command="")
     words = _resumed(best, other, earlier.sessions, rounds)
-    work = _work_of(words, earlier)
-    if isinstance(work, str):
-        return NextRun(why=f"{why}{work}", command=shlex.join(words))
+    if words[1:2] != ["run"]:
+        return NextRun(why=why, command=shlex.join(words))
+    try:
+        plan = _plan_of_run(words[2:])
+    except AccelBenchError as error:
+        why = f"{why}; the command cannot be planned here: {error}"
+        return NextRun(why=why, command=shlex.join(words))
+    what, share = _missing(plan, earlier.store, done > 0)
+    whole = plan_seconds(plan, earlier.store)
+    hours = None if whole is None else whole * share / 3600
     return NextRun(
-        why=f"{why}; {work.describe(done)}",
+        why=f"{why}; {what}",
         command=shlex.join(words),
-        minutes=work.seconds / 60 if work.seconds else None,
-        usd=work.seconds / 3600 * usd_per_hour if work.seconds and usd_per_hour else None,
+        minutes=None if hours is None else hours * 60,
+        usd=hours * usd_per_hour if hours is not None and usd_per_hour else None,
     )
 
 
-class Work(NamedTuple):
-    """What a command would run beside what is stored and counts."""
-
-    rounds: int
-    runs: int
-    seconds: float | None
-    """None where not all of it has run here before."""
-
-    counts: bool
-    """True if a stored round counts."""
-
-    def describe(self, done: int) -> str:
-        """Return what runs, and why the stored rounds do not count where they do not."""
-        runs = f"the command runs {count(self.rounds, 'round')}, {count(self.runs, 'run')}"
-        if self.counts or not done:
-            return runs
-        return f"{runs}: no stored round counts, since the code or a setting has changed"
+def _plan_of_run(words: Sequence[str]) -> Plan:
+    """Return the plan of the arguments of `accel-bench run`. Raises AccelBenchError."""
+    app = typer.Typer()
+    app.command()(run)
+    command = typer.main.get_command(app)
+    options = RunOptions(**command.make_context("run", list(words)).params)
+    draft = one_draft(options.files[0] if options.files else "quickstart", "recommend")
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
+        return make_plan(draft, read_machine(), run_request(replace(options, dry_run=True)))
 
 
-def _work_of(words: Sequence[str], earlier: Earlier) -> Work | str:
-    """Return what a command would run, or why that is not known."""
-    if not words or words[1] != "run" or earlier.plan_of is None:
-        return ""
-    try:
-        plan = earlier.plan_of(words[2:])
-    except AccelBenchError as error:
-        return f"; the command cannot be planned here: {error}"
+def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, float]:
+    """Return what a plan runs beside the stored rounds that count, and the share of all of it."""
     points: dict[str, list[Experiment]] = {}
     for one in plan.runnable:
         points.setdefault(one.experiment.point, []).append(one.experiment)
     rounds = plan.file.measure.rounds
     ids = [one.experiment.id for one in plan.runnable]
-    stored = earlier.store.results(experiment_ids=ids) if earlier.store else []
+    stored = store.results(experiment_ids=ids) if store else []
     missing = [len(missing_rounds(stored, needed, rounds)) for needed in points.values()]
     runs = sum(map(mul, missing, map(len, points.values())))
-    seconds = plan_seconds(plan, earlier.store)
-    share = runs / (rounds * len(ids)) if ids else 0.0
-    counts = any(one < rounds for one in missing)
-    part = None if seconds is None else seconds * share
-    return Work(max(missing, default=0), runs, part, counts)
+    what = f"the command runs {count(max(missing, default=0), 'round')}, {count(runs, 'run')}"
+    if any_stored and not any(one < rounds for one in missing):
+        what += ": no stored round counts, since the code or a setting has changed"
+    return what, runs / (rounds * len(ids)) if ids else 0.0
 
 
 def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
@@ -132,6 +120,17 @@ def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tu
     if needed <= done:
         return 0, f"{names} cannot be told apart by a number of rounds worth running"
     return needed, f"{count(needed, 'round')} would settle {names}; there are {done}"
+
+
+def first_run(found: DeviceEstimate, scenario: str) -> NextRun:
+    """Return the command that measures what was estimated."""
+    estimator = found.estimator
+    changed = {**dict(estimator.request.overrides), **found.settings}
+    device = estimator.chosen.name if estimator.chosen else "this machine"
+    return NextRun(
+        why=f"nothing that is stored answers this; run it on {device}",
+        command=shlex.join(["accel-bench", "run", scenario, *assignments(changed)]),
+    )
 
 
 def _resumed(

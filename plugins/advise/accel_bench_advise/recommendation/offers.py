@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import rate, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware
 from accel_bench.catalog.prices import PriceEntry
-from accel_bench_advise.estimates.cost import cheapest_rate, price_words
-from accel_bench_advise.estimates.devices import DeviceEstimate
+from accel_bench_advise.estimates.estimator import DeviceEstimate
 from accel_bench_advise.estimates.schema import Span
+from accel_bench_advise.estimates.target import hourly_cost
 from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import job_time
 from accel_bench_advise.recommendation.schema import Answer, Offer, RecommendRequest
@@ -32,11 +32,9 @@ def measured_offer(
     """Return what the best stack on a device takes."""
     row = list_hardware().get(best.device.name)
     hardware = NamedHardware(best.device.name, row) if row else None
-    found = cheapest_rate(best.experiment.scenario, hardware, prices)
+    hourly, price = hourly_cost(best.experiment.scenario, hardware, prices) or (None, "")
     time = job_time(best, tokens) if tokens else None
     hours = _span(time).times(1 / 3600) if time else None
-    machines, rate = found or (0, None)
-    hourly = rate.usd_per_hour * machines if rate else None
     speed = best.row.tokens_per_second
     offer = Offer(
         kind="measured",
@@ -48,7 +46,7 @@ def measured_offer(
         hours=hours,
         usd=hours.times(hourly) if hours and hourly else None,
         usd_per_hour=hourly,
-        price=price_words(machines, rate) if rate else "",
+        price=price,
         fit="it ran",
     )
     sure = time is not None and time.high is not None
@@ -89,8 +87,11 @@ def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
     if request.budget_usd is None and request.deadline_hours is None:
         measured = [one for one in possible if one.kind == "measured"]
         return min(measured or possible, key=_duration, default=None)
+    # An answer to a limit is None without the limit, and where the offer cannot be held to it.
+    limits = {"within_budget": request.budget_usd, "within_deadline": request.deadline_hours}
+    given = [key for key, limit in limits.items() if limit is not None]
     for allowed in ({"yes"}, {"yes", "perhaps"}):
-        kept = [one for one in possible if _limits(one, request) <= allowed]
+        kept = [one for one in possible if {getattr(one, key) for key in given} <= allowed]
         if kept:
             return min(kept, key=price_key)
     return None
@@ -102,15 +103,6 @@ def price_key(offer: Offer) -> tuple[float, float]:
         offer.usd.high if offer.usd else math.inf,
         offer.hours.high if offer.hours else math.inf,
     )
-
-
-def _limits(offer: Offer, request: RecommendRequest) -> set[str | None]:
-    """Return the answers to the limits that were given."""
-    answers = {
-        "budget_usd": offer.within_budget,
-        "deadline_hours": offer.within_deadline,
-    }
-    return {answer for key, answer in answers.items() if getattr(request, key) is not None}
 
 
 def _with_limits(
@@ -158,8 +150,7 @@ def estimated_answer(offer: Offer) -> str:
     if offer.settings:
         text += f" It fits with {settings(offer.settings)}."
     if offer.tokens_per_second:
-        low, high = offer.tokens_per_second.low, offer.tokens_per_second.high
-        text += f" It trains at {rate(low)} to {rate(high)} tokens/s."
+        text += f" It trains at {offer.tokens_per_second.text(rate)} tokens/s."
     text += limits_words(offer)
     return f"{text} Which stack is fastest there cannot be told without measuring."
 
@@ -184,22 +175,13 @@ def lacks_price(offer: Offer, request: RecommendRequest) -> bool:
 
 def limits_words(offer: Offer, hours: bool = True) -> str:
     """Return hours, money and whether the limits are kept, as sentences; empty without any."""
-    takes, kept = [], list(_kept(offer))
+    takes = []
     if offer.hours and hours:
-        takes.append(f"{_ends(offer.hours, '.3g')} hours")
+        takes.append(f"{offer.hours.text('{:.3g}'.format)} hours")
     if offer.usd:
-        takes.append(f"{_ends(offer.usd, ',.2f')} USD ({offer.price})")
+        takes.append(f"{offer.usd.text('{:,.2f}'.format)} USD ({offer.price})")
     words = f" The job takes {' and '.join(takes)}." if takes else ""
+    limits = {"budget": offer.within_budget, "deadline": offer.within_deadline}
+    said = {"yes": "is kept", "perhaps": "is perhaps kept", "no": "is not kept"}
+    kept = [f"{what} {said[answer]}" for what, answer in limits.items() if answer]
     return f"{words} The {' and the '.join(kept)}." if kept else words
-
-
-def _kept(offer: Offer) -> Iterator[str]:
-    for what, answer in (("budget", offer.within_budget), ("deadline", offer.within_deadline)):
-        if answer is not None:
-            words = {"yes": "kept", "perhaps": "perhaps kept", "no": "not kept"}
-            yield f"{what} is {words[answer]}"
-
-
-def _ends(span: Span, form: str) -> str:
-    low, high = format(span.low, form), format(span.high, form)
-    return low if low == high else f"{low} to {high}"

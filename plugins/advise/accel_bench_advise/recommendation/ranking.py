@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
+from accel_bench.analysis.facts import DeviceKind
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
@@ -15,14 +15,13 @@ from accel_bench.analysis.statistics.verdict import (
     compare,
 )
 from accel_bench.analysis.tables.points import paired_rounds, ratio_of, shares_rounds
-from accel_bench.result import Status
 from accel_bench_advise.recommendation.break_even import break_even, mean_ends
 from accel_bench_advise.recommendation.candidates import (
     Candidate,
     same_training,
     within_limits,
 )
-from accel_bench_advise.recommendation.schema import BreakEven, Fate
+from accel_bench_advise.recommendation.schema import BreakEven, Certainty
 
 
 class Ranked(NamedTuple):
@@ -37,6 +36,21 @@ class Ranked(NamedTuple):
 
     sure: bool = False
     """True if nothing eligible may be 2 % faster than the best, as far as enough rounds show."""
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All of them, those first that may be recommended."""
+        return (*self.eligible, *self.refused)
+
+    @property
+    def device(self) -> DeviceKind:
+        """The device."""
+        return self.candidates[0].device
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the best is."""
+        return "cannot tell" if self.best is None else "measured" if self.sure else "open"
 
 
 def rank(
@@ -62,7 +76,7 @@ def rank(
     soonest = _soonest(eligible, tokens)
     eligible.sort(key=lambda one: one is not soonest)
     best = min(
-        (one for one in eligible if one is soonest or _is_as_fast(one, soonest, tokens)),
+        (one for one in eligible if one is soonest or is_as_fast(one, soonest, tokens)),
         key=lambda one: one.size,
     )
     others = [one for one in eligible if one is not best]
@@ -96,19 +110,20 @@ def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
         if point_of(one) != point_of(reference)
     }
 
-    def obstacle(one: Candidate) -> str:
+    def judged(one: Candidate) -> Candidate:
         if one.lone:  # Its own baseline cannot be compared with, that of another point can.
-            return same_training(reference, one)
-        return one.obstacle or obstacles.get(point_of(one), "")
+            return one.trained_apart(same_training(reference, one))
+        why = "" if one.obstacle else obstacles.get(point_of(one), "")
+        return one.trained_apart(why) if why else one
 
-    return [replace(one, obstacle=obstacle(one)) for one in candidates]
+    return list(map(judged, candidates))
 
 
 def _with_lone(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates; where none is eligible, what fits alone is, compared with nothing."""
     if any(not one.obstacle for one in candidates):
         return list(candidates)
-    return [replace(one, obstacle="" if one.lone else one.obstacle) for one in candidates]
+    return [one.trained_apart("") if one.lone else one for one in candidates]
 
 
 def point_of(candidate: Candidate) -> tuple[str, str, str]:
@@ -131,13 +146,26 @@ def job_time(candidate: Candidate, tokens: float | None) -> Interval:
 
 def as_fast(one: Candidate, other: Candidate, tokens: float | None) -> Interval | None:
     """Return how fast one does the job over the other, of pairs where their rounds are."""
+    seconds, others, paired = _seconds_of(one, other, tokens)
+    return ratio_of(others, seconds, paired)
+
+
+def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
+    """Return the comparison of two that ran in the same rounds, as verdicts are made; else None."""
+    seconds, others, paired = _seconds_of(best, other, tokens)
+    return compare(others, {"best": seconds})["best"] if paired else None
+
+
+def _seconds_of(
+    one: Candidate, other: Candidate, tokens: float | None
+) -> tuple[dict[RoundKey, float], dict[RoundKey, float], bool]:
+    """Return the seconds of the job of both, of pairs where their rounds are, and if they are."""
     keys = pairs_of(one, other)
-    seconds, others = one.job_seconds(tokens), other.job_seconds(tokens)
-    if keys:
-        seconds, others = (
-            {key: own[key] for key in keys if key in own} for own in (seconds, others)
-        )
-    return ratio_of(others, seconds, bool(keys))
+    seconds, others = (
+        {key: own[key] for key in keys or own if key in own}
+        for own in (one.job_seconds(tokens), other.job_seconds(tokens))
+    )
+    return seconds, others, bool(keys)
 
 
 def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
@@ -151,20 +179,6 @@ def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
     return [] if few else sorted(found)
 
 
-def fate_of(
-    candidate: Candidate, best: Candidate, runner_up: Candidate | None, tokens: float | None
-) -> Fate:
-    """Return the word for why a candidate is not the recommended one."""
-    if candidate.obstacle:
-        return _refusal(candidate)
-    if candidate is runner_up:
-        return "runner-up"
-    by_step = as_fast(candidate, best, None)
-    if tokens and by_step and by_step.low is not None and by_step.low > 1:
-        return "does not pay"
-    return "no difference" if _is_as_fast(candidate, best, tokens) else "slower"
-
-
 def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     """Return when the best pays against its baseline, and when what steps faster pays against it.
 
@@ -174,36 +188,12 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     if best is None or best.runs.rate is not None:
         return []
     bases = [one for one in ranked.eligible if one.is_baseline]
-    own = [one for one in bases if point_of(one) == point_of(best)]
-    found = [_break_even(best, one, tokens) for one in own if _costs_more_once(best, one)]
-    later = [one for one in ranked.eligible if _costs_more_once(one, best)]
-    return [*found, *(_break_even(one, best, tokens) for one in later)]
+    pairs = [(best, one) for one in bases if point_of(one) == point_of(best)]
+    pairs += [(one, best) for one in ranked.eligible]
+    return [_break_even(*pair, tokens) for pair in pairs if _costs_more_once(*pair)]
 
 
-def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
-    """Return the comparison of two that ran in the same rounds, as verdicts are made; else None."""
-    keys = pairs_of(best, other)
-    if not keys:
-        return None
-    seconds, others = (
-        {key: own for key, own in one.job_seconds(tokens).items() if key in keys}
-        for one in (best, other)
-    )
-    return compare(others, {"best": seconds})["best"]
-
-
-def _refusal(candidate: Candidate) -> Fate:
-    if candidate.fate is not None:
-        return candidate.fate
-    if candidate.runs.ending.status is Status.OOM:
-        return "does not fit"
-    if not candidate.runs.usable:
-        return "not usable"
-    different = candidate.row.not_the_same or "trains something else" in candidate.obstacle
-    return "changes the training" if different else "training not compared"
-
-
-def _is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
+def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
     """Return whether one is surely no more than 2 % behind the soonest."""
     ratio = as_fast(one, soonest, tokens)
     return ratio is not None and ratio.low is not None and ratio.low >= 1 - SAME_WITHIN

@@ -11,10 +11,14 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.documents.base import Described, Frozen, JsonValue
 from accel_bench_advise.estimates.schema import Fit, LengthSummary, Span
 
+AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
+"""How fast the best does the job, over itself."""
+
 Certainty: TypeAlias = Literal["measured", "open", "estimated", "cannot tell"]
 """What an answer rests on; `open` is measured, and not surely better than the runner-up."""
 
 Fate: TypeAlias = Literal[
+    "recommended",
     "best, over the limits",
     "best, price not known",
     "runner-up",
@@ -29,7 +33,7 @@ Fate: TypeAlias = Literal[
     "over a limit",
     "not usable",
 ]
-"""Why a stack was not recommended."""
+"""What became of a stack: why it was not recommended, if it was not."""
 
 MemoryKind: TypeAlias = Literal["rss", "nvml", "reserved", "allocated"]
 """How memory was measured, as `MemoryFigures` names it."""
@@ -38,13 +42,16 @@ Answer: TypeAlias = Literal["yes", "perhaps", "no"]
 """Answer to whether a limit is kept; `perhaps` where it lies within the span."""
 
 
+Mode: TypeAlias = Literal["train", "inference"]
+
+
 class RecommendRequest(Described):
     """What `accel-bench recommend --json` reads."""
 
     model: str = Field(min_length=1)
     """Name of the catalog, local directory, or hub id, as scenarios name it."""
 
-    mode: Literal["train", "inference"] = "train"
+    mode: Mode = "train"
     """What the model is to do; of inference, stored runs alone are looked at."""
 
     gpu: str | None = None

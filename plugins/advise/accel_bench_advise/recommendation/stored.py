@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from accel_bench.analysis.facts import DeviceKind
-from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import assignments
+from accel_bench.analysis.wording import count, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_hardware
 from accel_bench.catalog.prices import PriceEntry
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.result import Result
-from accel_bench.store.database import Store
-from accel_bench.store.sessions import SessionRecord
-from accel_bench_advise.estimates.cost import is_price_of
-from accel_bench_advise.estimates.devices import DeviceEstimate, DeviceEstimator
+from accel_bench_advise.estimates.estimator import DeviceEstimate, Estimator
 from accel_bench_advise.estimates.lengths import summarize_lengths
 from accel_bench_advise.estimates.schema import LengthSummary
+from accel_bench_advise.estimates.target import is_price_of
 from accel_bench_advise.recommendation.advice import advice
 from accel_bench_advise.recommendation.answer import (
     answer_of,
     considered,
-    imported_rows,
     kept_settings,
     others_of,
 )
-from accel_bench_advise.recommendation.candidates import Candidate, collect_candidates
-from accel_bench_advise.recommendation.evidence import of_gpu, of_length, of_newest_training
-from accel_bench_advise.recommendation.next_runs import Earlier, PlanOf, more_rounds
+from accel_bench_advise.recommendation.candidates import Candidate, Stored, collect_candidates
+from accel_bench_advise.recommendation.next_runs import first_run, more_rounds
 from accel_bench_advise.recommendation.offers import (
     choose,
     estimated_answer,
@@ -42,13 +36,9 @@ from accel_bench_advise.recommendation.offers import (
     nothing_within,
     price_key,
 )
-from accel_bench_advise.recommendation.ranking import (
-    Ranked,
-    break_evens,
-    rank,
-)
+from accel_bench_advise.recommendation.ranking import Ranked, break_evens, last_start, rank
 from accel_bench_advise.recommendation.schema import (
-    Fate,
+    AS_FAST,
     NextRun,
     Offer,
     Other,
@@ -56,27 +46,14 @@ from accel_bench_advise.recommendation.schema import (
     RecommendRequest,
 )
 
-LENGTH = "data.sequence_length"
+Narrowed: TypeAlias = tuple[list[Candidate], list[str]]
+"""Candidates that are evidence, and which rows are not."""
 
 NO_JOB = (
     "the stored requests arrive at a rate (inference.rate), by which a job of tokens has no hours; "
     "leave --tokens, --lengths, --budget and --deadline out, or choose others with --where"
 )
-"""Why the size of a job is refused."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Stored runs of a model, and the sessions that they belong to."""
-
-    results: Sequence[Result] = ()
-    sessions: Mapping[str, SessionRecord] = field(default_factory=dict)
-    store: Store | None = None
-
-    @property
-    def baselines(self) -> dict[str, str]:
-        """Names of the baselines by session."""
-        return {name: session.baseline for name, session in self.sessions.items()}
+"""Why rows are no evidence for a job of tokens."""
 
 
 @dataclass(frozen=True)
@@ -87,83 +64,111 @@ class Recommender:
     stored: Stored
     prices: Sequence[PriceEntry]
 
-    estimator: DeviceEstimator | None
+    estimator: Estimator | None
     """Estimates what is not stored; None for answers from stored runs alone."""
-
-    plan_of: PlanOf | None = None
-    """Plans a stored command anew; without it, the minutes of more rounds are not known."""
 
     def answer(self) -> Recommendation:
         """Return the recommendation. Raises AccelBenchError where the request has no answer."""
-        chosen, left_out = self._candidates()
-        by_device = self._by_device(chosen)
-        ranks = [one for one in by_device.values() if one.best]
-        offers = {
-            id(one): measured_offer(one.best, self.request, self.tokens, self.prices)
-            for one in ranks
+        ranks, left_out = self.ranked()
+        told = [one for one in ranks if one.best]
+        measured = [
+            measured_offer(one.best, self.request, self.tokens, self.prices)
+            for one in told
             if one.best
-        }
-        measured = {one.device.name for ranked in ranks if (one := ranked.best)}
-        estimates = list(self._estimates(measured, left_out))
-        estimated = [(one, estimated_offer(one, self.request)) for one in estimates]
-        all_offers = [*offers.values(), *(offer for _, offer in estimated)]
-        taken = choose(all_offers, self.request)
-        ranked = next((one for one in ranks if offers[id(one)] is taken), None)
-        found = next((one for one, offer in estimated if offer is taken), None)
-        document = self._document(taken, ranked or _shown(taken, by_device), chosen, all_offers)
-        next_runs = tuple(self._next_runs(taken, ranked, found or next(iter(estimates), None)))
-        return document.model_copy(
-            update={
-                "offers": tuple(sorted(all_offers, key=price_key)),
-                "left_out": tuple(left_out),
-                "next_runs": next_runs,
-            }
+        ]
+        estimates = list(self._estimates({one.device.name for one in told}, left_out))
+        estimated = [estimated_offer(one, self.request) for one in estimates]
+        offers = [*measured, *estimated]
+        taken = choose(offers, self.request)
+        ranked = next((one for one, own in zip(told, measured, strict=True) if own is taken), None)
+        found = next(
+            (one for one, own in zip(estimates, estimated, strict=True) if own is taken), None
+        )
+        there = [one for one in ranks if taken is None or one.device.name == taken.device]
+        shown = ranked or min(there, key=lambda one: one.best is None, default=None)
+        next_runs = self._next_runs(taken, ranked, found or next(iter(estimates), None))
+        return Recommendation(
+            request=self.request,
+            offer=taken,
+            offers=tuple(sorted(offers, key=price_key)),
+            lengths=self.lengths,
+            tokens=self.tokens,
+            left_out=tuple(left_out),
+            next_runs=tuple(next_runs),
+            **self._told(taken, shown, offers),
         )
 
-    def ranked(self) -> tuple[dict[DeviceKind, Ranked], list[str]]:
-        """Return the stored stacks in order on each device, and what was left out: those at a rate
-        too, for a job of tokens."""
-        chosen, left_out = self._candidates()
-        kept = [one for one in chosen if self.tokens is None or one.runs.rate is None]
-        left_out += [NO_JOB] if len(kept) < len(chosen) else []
-        return self._by_device(kept), left_out
-
-    def _by_device(self, chosen: Sequence[Candidate]) -> dict[DeviceKind, Ranked]:
-        """Return the candidates in order on each device. Raises ScenarioError for a job of tokens
-        where requests arrive at a rate."""
-        if self.tokens is not None and any(one.runs.rate is not None for one in chosen):
-            raise ScenarioError(NO_JOB)
-        return {
-            device: rank(
-                [one for one in chosen if one.device == device], self.tokens, self.request.at_most
-            )
-            for device in dict.fromkeys(one.device for one in chosen)
-        }
+    def ranked(self) -> tuple[list[Ranked], list[str]]:
+        """Return the stored stacks in order on each device, and what is no evidence."""
+        left_out = list(_imported(self.stored.results))
+        found = collect_candidates(self.stored.results, self.stored.baselines)
+        for narrowed in (self._of_gpu, self._of_length, self._of_job, self._of_newest_training):
+            found, others = narrowed(found)
+            left_out += others
+        by_device: dict[DeviceKind, list[Candidate]] = {}
+        for one in found:
+            by_device.setdefault(one.device, []).append(one)
+        limits = self.request.at_most
+        return [rank(own, self.tokens, limits) for own in by_device.values()], left_out
 
     @property
     def lengths(self) -> LengthSummary | None:
         """What the lengths of the request say."""
-        found = self.request.lengths
-        return summarize_lengths(list(found)) if found else None
+        return lengths_of(self.request)
 
     @property
     def tokens(self) -> float | None:
         """Real tokens of the job: those of all samples where none are given."""
-        if self.request.tokens is not None or self.request.lengths is None:
+        lengths = self.lengths
+        if self.request.tokens is not None or lengths is None:
             return self.request.tokens
-        longest = summarize_lengths(list(self.request.lengths)).sequence_length
-        return float(sum(min(length, longest) for length in self.request.lengths))
+        longest = lengths.sequence_length
+        return float(sum(min(length, longest) for length in self.request.lengths or ()))
 
-    def _candidates(self) -> tuple[list[Candidate], list[str]]:
-        """Return the candidates of one training and one length, and what was left out."""
-        left_out = list(imported_rows(self.stored.results))
-        found = collect_candidates(self.stored.results, self.stored.baselines)
-        found, others = of_gpu(found, self.request.gpu)
-        left_out += others
-        found, others = of_length(found, self.lengths)
-        left_out += others
-        found, others = of_newest_training(found)
-        return found, left_out + others
+    def _of_gpu(self, found: list[Candidate]) -> Narrowed:
+        """Keep the candidates of a device; rows of others are never carried over to it."""
+        if self.request.gpu is None:
+            return found, []
+        name = named_hardware(self.request.gpu).name
+        own = [one for one in found if one.device.name == name]
+        others = dict.fromkeys(one.device.label for one in found if one.device.name != name)
+        return own, [f"rows of {label}: another device than {name}" for label in others]
+
+    def _of_length(self, found: list[Candidate]) -> Narrowed:
+        """Keep the candidates of the shortest stored length that holds 95 % of the samples."""
+        if self.lengths is None:
+            return found, []
+        needed = self.lengths.percentile_95
+        every = {one.experiment.scenario.data.sequence_length for one in found}
+        taken = min((length for length in every if length >= needed), default=None)
+        return [one for one in found if one.experiment.scenario.data.sequence_length == taken], [
+            f"rows of {other:,} tokens: the job needs {needed:,}"
+            for other in sorted(every - {taken})
+        ]
+
+    def _of_job(self, found: list[Candidate]) -> Narrowed:
+        """Keep the candidates by which a job of tokens has hours."""
+        kept = [one for one in found if self.tokens is None or one.runs.rate is None]
+        return kept, [NO_JOB] if len(kept) < len(found) else []
+
+    def _of_newest_training(self, found: list[Candidate]) -> Narrowed:
+        """Keep the candidates of the newest training of which several can be compared.
+
+        A search for the largest batch, for one, leaves many trainings of one run each.
+        """
+        bases = [one for one in found if one.is_baseline and one.runs.usable] or found
+        if not bases:
+            return [], []
+        usable = Counter(one.training for one in found if one.runs.usable)
+        newest = max(bases, key=lambda one: (usable[one.training] > 1, last_start(one)))
+        kept = [one for one in found if one.training == newest.training]
+        others = {one.training: one for one in found if one.training != newest.training}
+        notes = [
+            f"rows of {one.experiment.scenario.name} ({settings(kept_settings(one))}): another "
+            "training than the newest; --where chooses"
+            for one in others.values()
+        ]
+        return kept, notes
 
     def _estimates(self, measured: set[str], left_out: list[str]) -> Iterator[DeviceEstimate]:
         """Yield estimates of devices that have no stored runs which could be recommended.
@@ -175,7 +180,7 @@ class Recommender:
         wanted = list(self._to_estimate(measured))
         for hardware in wanted:
             try:
-                yield self.estimator.estimate(hardware)
+                yield replace(self.estimator, chosen=hardware).baseline()
             except AccelBenchError as error:
                 if hardware is None or len(wanted) == 1:
                     raise
@@ -196,61 +201,45 @@ class Recommender:
         elif not measured:
             yield None
 
-    def _document(
-        self,
-        taken: Offer | None,
-        ranked: Ranked | None,
-        candidates: Sequence[Candidate],
-        offers: Sequence[Offer],
-    ) -> Recommendation:
-        """Return what is known of the device that was chosen, or else of the best that is not."""
-        tokens = self.tokens
-        blank = Recommendation(
-            request=self.request,
-            answer="",
-            certainty="cannot tell",
-            offer=taken,
-            lengths=self.lengths,
-            tokens=tokens,
-        )
-        shown: dict[str, Any] = {}
+    def _told(
+        self, taken: Offer | None, ranked: Ranked | None, offers: Sequence[Offer]
+    ) -> dict[str, Any]:
+        """Return the answer, and what is known of the device that was chosen, or else of the best
+        that is not."""
+        best = ranked.best if ranked else None
+        others = others_of(ranked, self.tokens) if ranked else ()
+        told: dict[str, Any] = {"certainty": "cannot tell", "others": others}
         if ranked:
-            same = [one for one in candidates if one.device == _device(ranked)]
-            others = others_of(ranked, tokens)
-            shown = {
-                "others": others,
+            told |= {
                 "runner_up": next((one for one in others if one.fate == "runner-up"), None),
-                "break_even": tuple(break_evens(ranked, tokens)),
-                "advice": tuple(advice(same, ranked, self.lengths)),
+                "break_even": tuple(break_evens(ranked, self.tokens)),
+                "advice": tuple(advice(ranked, self.lengths)),
             }
         if taken is None:
-            shown["answer"] = self._nothing(ranked, offers)
-            if ranked and ranked.best:
-                shown["others"] = (self._best(ranked.best, offers), *shown["others"])
+            told["answer"] = self._nothing(ranked, offers)
+            if best:
+                told["others"] = (self._not_taken(best, offers), *others)
         elif taken.kind == "estimated":
-            shown |= {"answer": estimated_answer(taken), "certainty": "estimated"}
-        elif ranked and ranked.best:
-            best = ranked.best
-            shown |= {
-                "answer": answer_of(ranked, tokens) + limits_words(taken, hours=False),
-                "certainty": "measured" if ranked.sure else "open",
-                "recommended": considered(best, tokens),
+            told |= {"answer": estimated_answer(taken), "certainty": "estimated"}
+        elif ranked and best:
+            told |= {
+                "answer": answer_of(ranked, self.tokens) + limits_words(taken, hours=False),
+                "certainty": ranked.certainty,
+                "recommended": considered(best, self.tokens),
                 "kept": kept_settings(best),
             }
-        return blank.model_copy(update=shown)
+        return told
 
-    def _best(self, best: Candidate, offers: Sequence[Offer]) -> Other:
+    def _not_taken(self, best: Candidate, offers: Sequence[Offer]) -> Other:
         """Return the row of the best stack where it is not recommended, as the limits forbid it."""
         (own,) = [
             one for one in offers if one.kind == "measured" and one.device == best.device.label
         ]
-        fate: Fate = "best, over the limits"
-        if lacks_price(own, self.request) and own.within_deadline != "no":
-            fate = "best, price not known"
+        unpriced = lacks_price(own, self.request) and own.within_deadline != "no"
         return Other(
-            fate=fate,
+            fate="best, price not known" if unpriced else "best, over the limits",
             why=own.problem or limits_words(own).strip(),
-            of_the_best=Interval(median=1.0, low=1.0, high=1.0),
+            of_the_best=AS_FAST,
             row=considered(best, self.tokens),
         )
 
@@ -272,16 +261,15 @@ class Recommender:
         """Yield commands that would settle what is open."""
         if ranked:
             hourly = taken.usd_per_hour if taken else None
-            earlier = Earlier(self.stored.sessions, self.stored.store, self.plan_of)
-            if more := more_rounds(ranked, self.tokens, earlier, hourly):
+            if more := more_rounds(ranked, self.tokens, self.stored, hourly):
                 yield more
-        elif found and self.estimator and not found.estimate.problem:
-            changed = {**dict(self.estimator.request.overrides), **found.settings}
-            words = [self.request.scenario, *assignments(changed)]
-            yield NextRun(
-                why=f"nothing that is stored answers this; run it on {_place(found)}",
-                command=shlex.join(["accel-bench", "run", *words]),
-            )
+        elif found and not found.estimate.problem:
+            yield first_run(found, self.request.scenario)
+
+
+def lengths_of(request: RecommendRequest) -> LengthSummary | None:
+    """Return what the lengths of a request say."""
+    return summarize_lengths(request.lengths) if request.lengths else None
 
 
 def check_request(request: RecommendRequest) -> None:
@@ -296,22 +284,7 @@ def check_request(request: RecommendRequest) -> None:
         named_hardware(request.gpu)
 
 
-def _shown(taken: Offer | None, by_device: Mapping[DeviceKind, Ranked]) -> Ranked | None:
-    """Return the rows to show where none of them is recommended: those of the same device."""
-    found = [
-        ranked
-        for device, ranked in by_device.items()
-        if taken is None or device.name == taken.device
-    ]
-    return next(iter(sorted(found, key=lambda one: one.best is None)), None)
-
-
-def _device(ranked: Ranked) -> object:
-    one = ranked.best or next(iter(ranked.refused))
-    return one.device
-
-
-def _place(found: DeviceEstimate) -> str:
-    with suppress(AccelBenchError):
-        return named_hardware(found.estimate.gpu).name
-    return "this machine"
+def _imported(results: Sequence[Result]) -> Iterator[str]:
+    """Yield which rows are no evidence since another program measured them."""
+    for file, runs in Counter(run.provenance.file for run in results if run.imported).items():
+        yield f"{count(runs, 'run')} of {file}: imported, not measured here"

@@ -1,25 +1,25 @@
-"""A recommendation: what `recommend` prints."""
+"""What `recommend` prints: of one model, of a family, of all that fits on a device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
     count,
     duration,
     grouped_by_reason,
+    join_names,
     label,
     milliseconds,
     percent,
-    plain_value,
     rate,
     rate_interval,
     ratio_interval,
     settings,
     significant,
     size,
+    usd,
     with_spread,
 )
 from accel_bench.report.table import (
@@ -33,37 +33,24 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench_advise.estimates.view import span_text
+from accel_bench_advise.recommendation.family import FamilyRecommendation
 from accel_bench_advise.recommendation.schema import (
-    Considered,
+    AS_FAST,
     FittingModels,
     NextRun,
-    Offer,
+    Other,
     Recommendation,
 )
 
 
-class Line(NamedTuple):
-    """A stack with what became of it."""
-
-    fate: str
-    why: str
-    of_the_best: Interval | None
-    row: Considered
-
-
 def recommend_report(document: Recommendation) -> Report:
     """Return the answer, the stacks with their evidence, the devices, and what to do next."""
-    lines = list(_lines(document))
-    tables = []
-    if lines:
-        answers = any(line.row.output for line in lines)
-        other = OF_TRAINING if answers else OF_ANSWERS
-        unknown = {key for key in OF_REQUESTS if not any(map(reader(key), lines))}
-        columns = [column for column in STACKS if column.key not in other | unknown]
-        tables.append(Table(columns, lines, title="stacks"))
+    lines = list(document.others)
+    if one := document.recommended:
+        lines.insert(0, Other(fate="recommended", why="", of_the_best=AS_FAST, row=one))
+    tables = [_used(STACKS, lines, "stacks")] if lines else []
     if len(document.offers) > 1 or (document.offers and not document.recommended):
-        used = [one for one in OFFERS if any(map(one.cell, document.offers))]
-        tables.append(Table(used, document.offers, title="devices, the cheapest first"))
+        tables.append(_used(OFFERS, document.offers, "devices, the cheapest first"))
     title = {"estimated": "ESTIMATED", "open": "OPEN"}
     section = Section(
         title=title.get(document.certainty, ""),
@@ -89,21 +76,47 @@ def models_report(document: FittingModels) -> Report:
     return Report([section], document, Table(FLAT_MODELS, document.models))
 
 
-def _lines(document: Recommendation) -> Iterator[Line]:
-    if document.recommended:
-        one = Interval(median=1.0, low=1.0, high=1.0)
-        yield Line("recommended", "", one, document.recommended)
-    for other in document.others:
-        yield Line(other.fate, other.why, other.of_the_best, other.row)
+def family_report(document: FamilyRecommendation) -> Report:
+    """Return the answer, a row for each model, mode and device, and what is not stored."""
+    rows = document.rows
+    section = Section(
+        answer=document.answer,
+        tables=[_used(FAMILY, rows)] if rows else [],
+        notes=list(_family_notes(document)),
+    )
+    return Report([section], document, Table(FLAT_FAMILY, rows))
 
 
-def _notes(document: Recommendation, lines: list[Line]) -> Iterator[str]:
+def _used(columns: Sequence[Column], rows: Sequence[Any], title: str = "") -> Table:
+    """Return a table without the columns in which no row has anything."""
+    return Table([one for one in columns if any(map(one.cell, rows))], rows, title=title)
+
+
+def _family_notes(document: FamilyRecommendation) -> Iterator[str]:
+    measured = [
+        (f"{row.model}, {row.mode}", f"measured with {settings(row.settings)}")
+        for row in document.rows
+        if row.recommended
+    ]
+    yield from grouped_by_reason(list(dict.fromkeys(measured)))
+    named = [(f"{row.model}, {row.mode} on {row.device}", row.why) for row in document.rows]
+    yield from grouped_by_reason([(name, why) for name, why in named if why])
+    yield from (f"no evidence: {text}" for text in document.left_out)
+    if document.not_stored:
+        names = join_names(list(document.not_stored), most=NAMED)
+        yield (
+            f"no runs are stored of {names}: `accel-bench run SCENARIO --family "
+            f"{document.family}` measures, `accel-bench recommend --gpu {document.gpu or 'GPU'}` "
+            "estimates what fits"
+        )
+
+
+def _notes(document: Recommendation, lines: list[Other]) -> Iterator[str]:
     yield from (f"break-even: {one.sentence}" for one in document.break_even)
-    reasons = [(_name(line), line.why) for line in lines if line.why]
+    reasons = [(label(line.row), line.why) for line in lines if line.why]
     yield from (f"not {text}" for text in grouped_by_reason(reasons))
     if document.kept:
-        kept = ", ".join(f"{key}={plain_value(value)}" for key, value in document.kept.items())
-        yield f"not changed, and not compared with anything else: {kept}"
+        yield f"not changed, and not compared with anything else: {settings(document.kept)}"
     yield from document.advice
     yield from (f"no evidence: {text}" for text in document.left_out)
     yield from grouped_by_reason(
@@ -132,20 +145,12 @@ def _about(one: NextRun) -> str:
     return text
 
 
-def _name(line: Line) -> str:
-    return label(line.row)
-
-
 def _memory(value: Any) -> tuple[str, ...]:
     left = (f"({percent(value.headroom)} left)",) if value.headroom is not None else ()
     return size(value.peak_bytes), value.kind, *left
 
 
-def _latency(value: Interval) -> str:
-    return with_spread(value, milliseconds)
-
-
-def _hours(value: float) -> str:
+def _three(value: float) -> str:
     return significant(value, 3)
 
 
@@ -154,41 +159,74 @@ def _without_reason(verdict: str) -> str:
     return verdict.partition(" (")[0]
 
 
-def _offered(offer: Offer) -> str:
-    return f"{offer.stack} with {settings(offer.settings)}" if offer.settings else offer.stack
-
-
 EVIDENCE = 5
 """Ids of runs that stand in a note; JSON and CSV have all of them."""
 
-OF_TRAINING, OF_ANSWERS = {"row.loss", "row.update"}, {"row.output"}
-"""Columns of stacks that train, and of those that answer requests."""
+NAMED = 6
+"""Models without stored runs that a note names."""
 
-OF_REQUESTS = ("row.request_seconds", "row.slowest_requests_ms")
-"""Columns that are left out where no row has them."""
+
+def _speeds(row: str) -> list[Column]:
+    """Return the columns of a stack's speed, which is read at a path."""
+    return [
+        number_column(f"{row}.tokens_per_second", "speed", "tokens/s", rate_interval),
+        number_column(
+            f"{row}.request_seconds",
+            "median request",
+            "ms",
+            lambda value: with_spread(value, milliseconds),
+        ),
+    ]
+
+
+def _flat(row: str) -> list[Column]:
+    """Return the CSV's columns of a stack, which is read at a path."""
+    return [
+        *paths(row, "stack sweep tag changes"),
+        *interval_paths(row, "tokens_per_second request_seconds ratio hours"),
+        *paths(row, "slowest_requests_ms loss update output start_seconds"),
+        *paths(f"{row}.memory", "peak_bytes device_bytes headroom"),
+        Column("memory_kind", reader(f"{row}.memory.kind")),
+        *paths(f"{row}.evidence", "experiment_id run_ids origin"),
+    ]
+
 
 STACKS = (
-    Column("stack", _name, kind="name"),
+    Column("stack", lambda line: label(line.row), kind="name"),
     Column("fate", reader("fate"), "what", kind="word"),
-    number_column("row.tokens_per_second", "speed", "tokens/s", rate_interval),
-    number_column("row.request_seconds", "median request", "ms", _latency),
-    number_column("row.slowest_requests_ms", "99 of 100", "ms at most", _hours),
+    *_speeds("row"),
+    number_column("row.slowest_requests_ms", "99 of 100", "ms at most", _three),
     number_column("of_the_best", "does the job", "times as fast", ratio_interval),
     *(
         Column(f"row.{what}", reader(f"row.{what}"), what, form=_without_reason, kind="word")
         for what in ("loss", "update", "output")
     ),
-    number_column("row.start_seconds", "start", "s", lambda value: significant(value, 3), rank=2),
+    number_column("row.start_seconds", "start", "s", _three, rank=2),
     number_column("row.memory", "memory", "", _memory, rank=1),
 )
 """Columns for people."""
 
+FAMILY = (
+    *(Column(key, reader(key), kind="name") for key in ("model", "mode", "device")),
+    Column("use", lambda row: label(row.recommended) if row.recommended else None, kind="name"),
+    Column("certainty", reader("certainty"), "how sure", kind="word"),
+    *_speeds("recommended"),
+    number_column("recommended.ratio", "times as fast", "as the baseline", ratio_interval),
+    number_column("recommended.memory", "memory", "", _memory),
+    Column("runner_up", reader("runner_up"), "runner-up", kind="name"),
+)
+"""Columns of models of a family."""
+
 OFFERS = (
     Column("device", reader("device"), kind="name"),
     Column("kind", reader("kind"), kind="word"),
-    Column("stack", _offered, kind="name"),
+    Column(
+        "stack",
+        lambda one: " with ".join(filter(None, (one.stack, settings(one.settings)))),
+        kind="name",
+    ),
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
-    number_column("hours", "time", "hours", span_text(_hours), rank=1),
+    number_column("hours", "time", "hours", span_text(_three), rank=1),
     number_column("usd", "in all", "USD", span_text(lambda value: f"{value:,.2f}")),
     Column("within_budget", reader("within_budget"), "budget", kind="word"),
     Column("within_deadline", reader("within_deadline"), "deadline", kind="word"),
@@ -202,7 +240,7 @@ MODELS = (
     Column("settings", lambda one: settings(one.settings) or None, "with", rank=1),
     number_column("needed_bytes", "needed", "", span_text(size)),
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
-    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", span_text(_hours)),
+    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", span_text(usd)),
 )
 """Columns of models."""
 
@@ -218,16 +256,15 @@ FLAT_MODELS = (
 
 FLAT = (
     *paths("", "fate why"),
-    *paths("row", "device stack sweep tag changes"),
-    *interval_paths("row", "tokens_per_second"),
-    *interval_paths("row", "request_seconds"),
-    *paths("row", "slowest_requests_ms"),
     *interval_paths("", "of_the_best"),
-    *interval_paths("row", "ratio"),
-    *interval_paths("row", "hours"),
-    *paths("row", "loss update output start_seconds"),
-    *paths("row.memory", "peak_bytes device_bytes headroom"),
-    Column("memory_kind", reader("row.memory.kind")),
-    *paths("row.evidence", "experiment_id run_ids origin"),
+    *paths("row", "device"),
+    *_flat("row"),
 )
 """Columns of the CSV."""
+
+FLAT_FAMILY = (
+    *paths("", "model mode device certainty fastest"),
+    *_flat("recommended"),
+    *paths("", "runner_up settings why"),
+)
+"""Columns of the CSV of models of a family."""

@@ -40,12 +40,13 @@ class Answers:
         """Return the simulation of a request, or why there is none."""
         try:
             request = SimulationRequest.model_validate_json(line)
-            return self._run(request).simulate(request.shapes)
+            return self._run(request).simulate(request.shape)
         except Exception as error:
+            self._last = None  # it ended within a step
             return Simulation(problem=_problem_of(error))
 
     def _run(self, request: SimulationRequest) -> SimulatedRun:
-        key = request.model_dump_json(exclude={"shapes"})
+        key = request.model_dump_json(exclude={"shape"})
         if self._last is None or self._last[0] != key:
             self._last = None  # the one before is not needed beside it
             self._last = key, SimulatedRun(request)

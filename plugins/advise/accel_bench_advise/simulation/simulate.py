@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,18 +20,14 @@ from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Device
 from accel_bench.modeling.checkpointing import enable_gradient_checkpointing
 from accel_bench.modeling.contract import text_config
+from accel_bench.modeling.loading import learned_positions
 from accel_bench.plugins.active import ActivePlugins, task_of
 from accel_bench.plugins.manager import activate
 from accel_bench.run_context import Run
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.uses import TOKENS, slot_defaults
 from accel_bench.worker.answers import require
-from accel_bench_advise.estimates.schema import (
-    BatchShape,
-    Footprint,
-    Simulation,
-    SimulationRequest,
-)
+from accel_bench_advise.estimates.schema import BatchShape, Simulation, SimulationRequest
 from accel_bench_advise.simulation.tracker import StepTracker
 
 FINDS_PACKED = "find_packed_sequence_indices"
@@ -58,34 +54,53 @@ class SimulatedRun:
         self.run = run = _run_of(request)
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._tracker = StepTracker()
+        self._shape, self._processed = request.shape, 0
         active = activate(run.scenario, run.stack, allow_torch=True)
         list(active.call_all("prepare_process", run=run))
         with self._simulating():
             _build(active, run, self._tracker, request.device)
-            run.batches = _Batches(run, active)
+            run.batches = self._batches(active)
             self._engine = require(active, "build_engine", run)
             self._tracker.phase = "optimizer"
             _make_state(run)
 
-    def simulate(self, shapes: Sequence[BatchShape]) -> Simulation:
-        """Return what a step of each shape takes, with the optimizer's state as in later steps."""
+    def simulate(self, shape: BatchShape) -> Simulation:
+        """Return what a step of a shape takes, with the optimizer's state as in later steps."""
+        self._shape = shape
         with self._simulating():
-            found = tuple(self._footprint(shape) for shape in shapes)
+            self._tracker.assign(_state_of(self.run.optimizer), "optimizer state")
+            self._engine.run(_OneStep(self._tracker))
+            footprint = self._tracker.footprint(self._processed)
         parameters = list(self.run.model.parameters())
         config = getattr(self.run.model, "config", None)
         return Simulation(
-            footprints=found,
+            footprint=footprint,
             parameters=sum(p.numel() for p in parameters),
             trained_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-            longest_learned=_learned_positions(config),
+            longest_learned=learned_positions(config)
+            if hasattr(config, "get_text_config")
+            else None,
             longest_published=getattr(text_config(config), "max_position_embeddings", None),
         )
 
-    def _footprint(self, shape: BatchShape) -> Footprint:
-        self.run.batches.shape = shape
-        self._tracker.assign(_state_of(self.run.optimizer), "optimizer state")
-        self._engine.run(_OneStep(self._tracker))
-        return self._tracker.footprint(shape, self.run.batches.processed)
+    def _batches(self, active: ActivePlugins) -> Iterator[Batch]:
+        """Yield micro-batches of the shape that is set, for ever: the data's, or tokens with
+        labels."""
+        while True:
+            sizes = self._shape.micro_batch_size, self._shape.sequence_length
+            if active.answers("simulate_batch") is None:
+                batch = _tokens_with_labels(*sizes)
+            else:
+                batch = active.require(
+                    "simulate_batch",
+                    "a Batch",
+                    lambda found: isinstance(found, Batch),
+                    run=self.run,
+                    micro_batch_size=sizes[0],
+                    sequence_length=sizes[1],
+                )
+            self._processed = batch.tokens.processed
+            yield batch
 
     @contextlib.contextmanager
     def _simulating(self) -> Iterator[None]:
@@ -213,12 +228,6 @@ def _fit_for_fake_tensors() -> Iterator[None]:
         yield
 
 
-def _learned_positions(config: Any) -> int | None:
-    from accel_bench.modeling.loading import learned_positions
-
-    return learned_positions(config) if hasattr(config, "get_text_config") else None
-
-
 @dataclass
 class _OneStep:
     """The stopwatch of one simulated step: it tells the tracker where the step is."""
@@ -240,36 +249,6 @@ class _OneStep:
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:
         """End the step."""
         self.running = False
-
-
-@dataclass
-class _Batches:
-    """Endless micro-batches of the shape that is set: the data's, or tokens with labels."""
-
-    run: Run
-    active: ActivePlugins
-    shape: BatchShape = field(default=BatchShape(micro_batch_size=1, sequence_length=1))
-    processed: int = 0
-    """What the last of them counts as processed."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        sizes = self.shape.micro_batch_size, self.shape.sequence_length
-        if self.active.answers("simulate_batch") is None:
-            batch = _tokens_with_labels(*sizes)
-        else:
-            batch = self.active.require(
-                "simulate_batch",
-                "a Batch",
-                lambda found: isinstance(found, Batch),
-                run=self.run,
-                micro_batch_size=sizes[0],
-                sequence_length=sizes[1],
-            )
-        self.processed = batch.tokens.processed
-        return batch
 
 
 def _tokens_with_labels(samples: int, length: int) -> Batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
@@ -14,9 +15,17 @@ from torch.utils._pytree import tree_iter
 
 from accel_bench.modeling.tensors import dtype_name, plain_tensors
 from accel_bench.worker.flops.operations import content_bytes, flops_of, moves_nothing
-from accel_bench_advise.estimates.schema import BatchShape, Footprint, Operations, Part
+from accel_bench_advise.estimates.schema import Footprint, Operations, Part
 
 aten = torch.ops.aten
+
+
+@dataclass(eq=False)
+class Block:
+    """A storage, and what it is for."""
+
+    size: int
+    part: Part
 
 
 class StepTracker(TorchDispatchMode):
@@ -32,22 +41,17 @@ class StepTracker(TorchDispatchMode):
         self.phase = "build"
         self.vocabulary: int | None = None
         self.assumes = False
-        self._sizes: dict[int, int] = {}
-        self._made: dict[int, Part] = {}
-        self._roles: dict[int, Part] = {}
-        self._phases: dict[int, str] = {}
-        self._known: dict[int, tuple[int, Any]] = {}
-        self._next = 0
-        self._events: list[tuple[int, str]] = []
-        self._base: set[int] = set()
-        self._alive: set[int] = set()
+        self._known: dict[int, tuple[Block, Any]] = {}
+        self._events: list[tuple[Block, bool, str]] = []
+        self._base: set[Block] = set()
+        self._alive: set[Block] = set()
         self._work: Counter[tuple[str, int, int]] = Counter()
 
     def assign(self, tensors: Iterable[Any], part: Part) -> None:
         """Say what the memory of tensors is for; tensors that were not seen yet are logged."""
         for tensor in tensors:
             for plain in plain_tensors(tensor):
-                self._roles[self._number(plain)] = part
+                self._block(plain).part = part
 
     def restart(self) -> None:
         """Forget what has happened; what is alive stays."""
@@ -55,26 +59,19 @@ class StepTracker(TorchDispatchMode):
         self._events.clear()
         self._work.clear()
 
-    def footprint(self, shape: BatchShape, processed: int) -> Footprint:
+    def footprint(self, processed: int) -> Footprint:
         """Return the peak since the last restart, by part, and the work."""
-        alive, most, peak, phase = set(self._base), -1, set(self._base), self.phase
-        total = sum(self._sizes[number] for number in alive)
-        for event, during in [(0, self.phase), *self._events]:
-            number = abs(event)
-            if event > 0:
-                alive.add(number)
-                total += self._sizes[number]
-            elif number in alive:
-                alive.remove(number)
-                total -= self._sizes[number]
+        alive, peak, phase = set(self._base), set(self._base), self.phase
+        total = most = sum(block.size for block in alive)
+        for block, made, during in self._events:
+            (alive.add if made else alive.remove)(block)
+            total += block.size if made else -block.size
             if total > most:
                 most, peak, phase = total, set(alive), during
         sizes: Counter[Part] = Counter()
-        for number in peak:
-            sizes[self._part(number)] += self._sizes[number]
+        for block in peak:
+            sizes[block.part] += block.size
         return Footprint(
-            shape=shape,
-            peak_bytes=most,
             parts={part: sizes[part] for part in get_args(Part) if sizes[part]},
             phase=phase,
             operations=tuple(
@@ -96,31 +93,28 @@ class StepTracker(TorchDispatchMode):
             out = _call(func, args, kwargs)
         made = [tensor for tensor in tree_iter(out) if isinstance(tensor, torch.Tensor)]
         for tensor in made:
-            self._number(tensor)
+            self._block(tensor)
         if self.phase != "build":
             self._count(func, args, kwargs, out, made)
         return out
 
-    def _number(self, tensor: torch.Tensor) -> int:
-        """Return the number of a tensor's storage, which is logged when it is new."""
+    def _block(self, tensor: torch.Tensor) -> Block:
+        """Return the block of a tensor's storage, which is logged when it is new."""
         storage = tensor.untyped_storage()
-        if known := self._known.get(id(storage)):
+        key = id(storage)
+        if known := self._known.get(key):
             return known[0]
-        self._next += 1
-        number = self._next
-        self._sizes[number] = storage.nbytes()
-        self._phases[number] = self.phase
-        self._made[number] = self._guess(tensor)
+        block = Block(storage.nbytes(), self._guess(tensor))
 
-        def gone(_: Any, key: int = id(storage)) -> None:
+        def gone(_: Any) -> None:
             del self._known[key]
-            self._alive.discard(number)
-            self._events.append((-number, self.phase))
+            self._alive.discard(block)
+            self._events.append((block, False, self.phase))
 
-        self._known[id(storage)] = number, weakref.ref(storage, gone)
-        self._alive.add(number)
-        self._events.append((number, self.phase))
-        return number
+        self._known[key] = block, weakref.ref(storage, gone)
+        self._alive.add(block)
+        self._events.append((block, True, self.phase))
+        return block
 
     def _guess(self, tensor: torch.Tensor) -> Part:
         """Return what a new tensor is for where nothing says it: its shape and phase tell.
@@ -132,9 +126,6 @@ class StepTracker(TorchDispatchMode):
         if tensor.dim() and tensor.shape[-1] == self.vocabulary:
             return "logits and loss"
         return "activations" if self.phase == "forward" else "temporaries"
-
-    def _part(self, number: int) -> Part:
-        return self._roles.get(number, self._made[number])
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: list[torch.Tensor]) -> None:
         """Add an operation's matrix products and the bytes that it reads and writes."""

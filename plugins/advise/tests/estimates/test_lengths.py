@@ -21,8 +21,8 @@ def test_a_list_and_plain_numbers_are_read(text: str, tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("", "holds no lengths; write one number of tokens a line"),
-        ("12 many", "'many' is no number of tokens"),
-        ("12 0", "0 is no length of a sample"),
+        ("12 many", "'many' is no length of a sample"),
+        ("12 0", "'0' is no length of a sample"),
         ("[1, true]", "True is no length of a sample"),
         ("[1,", "is no JSON list of lengths"),
         ("[" * 100_000, "is no JSON list of lengths"),

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench_advise.estimates.memory import (
-    GIBI,
-    fit_of,
-    largest_that_fits,
-    memory_estimate,
-    on_one_device,
-)
-from accel_bench_advise.estimates.schema import BatchShape, Footprint, Span
+from accel_bench_advise.estimates.memory import GIBI, largest_that_fits, memory_estimate
+from accel_bench_advise.estimates.schema import Footprint, Part, Span
 from hypothesis import given
 from hypothesis import strategies as st
-
-SHAPE = BatchShape(micro_batch_size=1, sequence_length=1)
-
 
 LINES = st.tuples(st.integers(0, 10**6), st.integers(1, 10**4), st.floats(0, 1))
 """Fixed bytes, bytes of each value, and of its square."""
@@ -56,14 +47,14 @@ def test_memory_on_a_straight_line_takes_three_trials() -> None:
     assert tried == [1, 2, 50], tried
 
 
+def step_of(parts: dict[Part, int]) -> Footprint:
+    """A step that has these bytes at its peak."""
+    return Footprint(parts=parts, phase="backward", operations=(), processed=1)
+
+
 def test_parallelism_divides_the_model_and_not_the_activations() -> None:
-    footprint = Footprint(
-        shape=SHAPE,
-        peak_bytes=130,
-        parts={"weights": 40, "quantized weights": 20, "gradients": 40, "activations": 30},
-        phase="backward",
-        operations=(),
-        processed=1,
+    footprint = step_of(
+        {"weights": 40, "quantized weights": 20, "gradients": 40, "activations": 30}
     )
     asked = []
 
@@ -71,7 +62,7 @@ def test_parallelism_divides_the_model_and_not_the_activations() -> None:
         asked.append(part)
         return {"weights": 0.5, "gradients": 0.25}[part]
 
-    assert on_one_device(footprint, copies) == {
+    assert memory_estimate(footprint, copies, "cuda", None).parts == {
         "weights": 20,
         "quantized weights": 10,
         "gradients": 10,
@@ -85,24 +76,16 @@ def test_parallelism_divides_the_model_and_not_the_activations() -> None:
 )
 def test_what_lies_within_the_span_may_fit(device_gib: int | None, fit: str | None) -> None:
     size = None if device_gib is None else device_gib * GIBI
-    footprint = Footprint(
-        shape=SHAPE,
-        peak_bytes=10 * GIBI,
-        parts={},
-        phase="backward",
-        operations=(),
-        processed=1,
-    )
-    found = memory_estimate(footprint, {"weights": 10.0 * GIBI}, "cuda", size)
+    found = memory_estimate(step_of({"weights": 10 * GIBI}), lambda part: 1, "cuda", size)
     assert found.needed_bytes.low > found.tensor_bytes == 10 * GIBI
-    assert found.fit == fit == fit_of(found.needed_bytes, size)
+    assert found.fit == fit
 
 
 def test_each_rank_of_a_shared_memory_is_a_process_of_its_own() -> None:
-    footprint = Footprint(
-        shape=SHAPE, peak_bytes=0, parts={}, phase="backward", operations=(), processed=1
-    )
-    needs = [memory_estimate(footprint, {}, "cpu", None, ranks).needed_bytes for ranks in (1, 4)]
+    needs = [
+        memory_estimate(step_of({}), lambda part: 1, "cpu", None, ranks).needed_bytes
+        for ranks in (1, 4)
+    ]
     assert needs[1] == needs[0].times(4)
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_advise.estimates.answer import shape_of
-from accel_bench_advise.estimates.largest import MemoryEstimator
-from accel_bench_advise.estimates.memory import GIBI
+from accel_bench_advise.estimates.memory import GIBI, MemoryEstimator
 from accel_bench_advise.estimates.nearest import NearestSearch
 from accel_bench_advise.estimates.schema import Simulation, SimulationRequest
 from accel_bench_advise.estimates.simulator import Simulator
@@ -69,8 +67,7 @@ def test_a_smaller_batch_is_simulated_with_the_gradients_that_it_keeps(
 
     def needed(micro: int, accumulation: int, memory: int | None = None) -> float:
         estimator = MemoryEstimator(simulator, target._replace(memory_bytes=memory))
-        one = planned({MICRO: micro, ACCUMULATION: accumulation})
-        return estimator.memory(one, shape_of(one.experiment.scenario)).needed_bytes.high
+        return estimator.need(planned({MICRO: micro, ACCUMULATION: accumulation}))
 
     kept, alone = needed(2, 2), needed(2, 1)
     assert kept > alone > GIBI // 2
@@ -119,7 +116,7 @@ class Counting(InProcess):
 
     def _ask(self, request: SimulationRequest) -> Simulation:
         scenario = request.experiment.scenario
-        train, (shape,) = scenario.train, request.shapes
+        train, shape = scenario.train, request.shape
         dtype = scenario.model.dtype
         self.asked.append((dtype, train.gradient_checkpointing, shape.micro_batch_size))
         return super()._ask(request)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from accel_bench_advise.estimates.schema import BatchShape, Footprint, Operations, Span
+from accel_bench_advise.estimates.schema import Footprint, Operations, Span
 from accel_bench_advise.estimates.speed import (
     RECENT_SESSIONS,
     Calibration,
-    Efficiency,
-    cpu_peaks,
-    gpu_peaks,
     recent_results,
     roofline,
     speed_estimate,
     step_seconds,
 )
+from accel_bench_advise.estimates.target import Efficiency, cpu_peaks, gpu_peaks
 from store.store_factory import make_result, make_session
 
 from accel_bench.catalog.hardware import named_hardware
@@ -31,15 +29,7 @@ WORK = (
 
 
 def step_of(*operations: Operations) -> Footprint:
-    shape = BatchShape(micro_batch_size=1, sequence_length=1)
-    return Footprint(
-        shape=shape,
-        peak_bytes=0,
-        parts={},
-        phase="backward",
-        operations=operations,
-        processed=1,
-    )
+    return Footprint(parts={}, phase="backward", operations=operations, processed=1)
 
 
 def test_products_take_the_peak_and_copies_the_bandwidth_by_hand() -> None:

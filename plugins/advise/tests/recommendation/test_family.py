@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from accel_bench_advise.recommendation.family import FamilyRecommendation, Mode, recommend_family
-from accel_bench_advise.recommendation.family_view import family_report
-from accel_bench_advise.recommendation.schema import RecommendRequest
-from accel_bench_advise.recommendation.stored import Stored
+from accel_bench_advise.recommendation.candidates import Stored
+from accel_bench_advise.recommendation.family import FamilyRecommendation, recommend_family
+from accel_bench_advise.recommendation.schema import Mode, RecommendRequest
+from accel_bench_advise.recommendation.view import family_report
 from recommendation_factory import experiment, in_turn, runs
 from serving_factory import serving
 
@@ -54,13 +52,12 @@ def ask(
     """Answer for a family of which runs of one model are stored."""
     results: dict[str, list[Result]] = {"train": trained(), "inference": served()}
 
-    @contextmanager
-    def stored(asked: RecommendRequest) -> Iterator[Stored]:
+    def stored(asked: RecommendRequest) -> Stored:
         assert asked.model == MODEL
-        yield Stored(results[asked.mode], SESSIONS)
+        return Stored(results[asked.mode], SESSIONS)
 
     asked = RecommendRequest(model=family, **request)
-    return recommend_family(family, asked, modes, {MODEL, "some/hub-model"}, stored)
+    return recommend_family(asked, modes, {MODEL, "some/hub-model"}, stored)
 
 
 def test_each_model_is_answered_by_mode_and_by_device() -> None:

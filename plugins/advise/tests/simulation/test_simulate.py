@@ -110,21 +110,21 @@ MORE = {
 """The rest of the thirty."""
 
 
-def simulated(experiment: Experiment, *shapes: BatchShape) -> tuple[Footprint, ...]:
-    request = SimulationRequest(experiment=experiment, shapes=shapes, device="cpu")
-    return SimulatedRun(request).simulate(shapes).footprints
+def simulated(experiment: Experiment, **other: int) -> Footprint:
+    shape = BatchShape.of(experiment.scenario).model_copy(update=other)
+    request = SimulationRequest(experiment=experiment, shape=shape, device="cpu")
+    found = SimulatedRun(request).simulate(shape).footprint
+    assert found is not None
+    return found
 
 
 def compare(settings: dict[str, Any], folder: Path) -> None:
     """Hold a simulated peak against the measured one."""
     experiment = experiment_of(settings)
-    train, length = experiment.scenario.train, experiment.scenario.data.sequence_length
-    shape = BatchShape(micro_batch_size=train.micro_batch_size, sequence_length=length)
-    (found,) = simulated(experiment, shape)
+    peak = sum(simulated(experiment).parts.values())
     measured = measured_peak(experiment, folder)
-    print(f"{found.peak_bytes:,} of {measured:,} bytes: {found.peak_bytes / measured:.4f}")
-    assert sum(found.parts.values()) == found.peak_bytes
-    assert found.peak_bytes == pytest.approx(measured, rel=CLOSE)
+    print(f"{peak:,} of {measured:,} bytes: {peak / measured:.4f}")
+    assert peak == pytest.approx(measured, rel=CLOSE)
 
 
 @pytest.mark.parametrize("name", DEFAULT)
@@ -150,8 +150,8 @@ def test_a_plugin_that_reads_values_is_named_in_a_sentence(tmp_path: Path) -> No
         experiment = experiment_of({"model": {"id": "tiny-llama-cpu"}})
         stack = Stack(name=name, uses=(Use(use=name),))
         experiment = experiment.model_copy(update={"stack": stack})
-        shapes = (BatchShape(micro_batch_size=1, sequence_length=8),)
-        request = SimulationRequest(experiment=experiment, shapes=shapes, device="cpu")
+        shape = BatchShape(micro_batch_size=1, sequence_length=8)
+        request = SimulationRequest(experiment=experiment, shape=shape, device="cpu")
         problem = Answers()(request.model_dump_json()).problem
     assert "plugin 'it' (accel-bench-" in problem
     assert "in accelerate_model, reads values of tensors" in problem

@@ -7,9 +7,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from accel_bench_advise.estimates.schema import BatchShape, Footprint, Operations, SpeedEstimate
+from accel_bench_advise.estimates.schema import Footprint, Operations, SpeedEstimate
 from accel_bench_advise.estimates.simulator import Simulator
-from accel_bench_advise.estimates.step import SpeedEstimator
+from accel_bench_advise.estimates.speed import SpeedEstimator
 from accel_bench_advise.estimates.target import target_of
 from analysis_factory import make_experiment, make_rank, make_result
 
@@ -21,10 +21,7 @@ from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.uses import Use
 
 MACHINE = read_machine()
-SHAPE = BatchShape(micro_batch_size=1, sequence_length=110)
 STEP = Footprint(
-    shape=SHAPE,
-    peak_bytes=0,
     parts={},
     phase="backward",
     operations=(Operations(dtype="", flops=0, moved_bytes=10**8, count=1),),
@@ -37,7 +34,7 @@ OTHER = make_experiment("other", scenario={"resources": {"device": "cpu"}})
 class Known(Simulator):
     """A simulator whose every step is the same."""
 
-    def footprint(self, experiment: Experiment, shape: BatchShape, device: str) -> Footprint:
+    def footprint(self, experiment: Experiment, device: str, **other: int) -> Footprint:
         """Return the step."""
         return STEP
 

@@ -7,11 +7,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from accel_bench_advise.cost_document import (
-    CostDocument,
-    cost_of_experiments,
-    sensitivity,
-)
+from accel_bench_advise.cost_report import CostDocument, cost_of_experiments
 from analysis_factory import make_experiment, make_rank, make_result, make_rounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,11 +61,6 @@ def test_a_million_tokens_cost_the_hour_divided_by_the_tokens_of_the_hour() -> N
     assert usd_per_million_tokens(40.77, 2, 101.47e6 / 3600) == pytest.approx(2 * 40.77 / 101.47)
 
 
-def test_sensitivity_halves_and_doubles_each_figure() -> None:
-    found = {one.factor: (one.throughput, one.price) for one in sensitivity(3.0)}
-    assert found == {0.5: (6.0, 1.5), 1.0: (3.0, 3.0), 2.0: (1.5, 6.0)}
-
-
 def test_the_interval_of_the_cost_is_that_of_the_throughput_turned_round() -> None:
     results = make_rounds(make_experiment(), [0.100, 0.101, 0.099, 0.1005, 0.0995])
     (row,) = cost_of(results, GIVEN).experiments
@@ -83,7 +74,6 @@ def test_the_interval_of_the_cost_is_that_of_the_throughput_turned_round() -> No
     assert cost.high == pytest.approx(3.6 / (speed.low * 3600 / 1e6))
     assert cost.low < cost.median < cost.high
     assert row.runs == 5
-    assert row.sensitivity == sensitivity(cost.median)
 
 
 def test_one_run_has_a_cost_without_an_interval() -> None:
@@ -104,7 +94,6 @@ def test_no_completed_run_is_null_with_the_reason_and_never_zero() -> None:
     assert row.tokens_per_second is None
     assert row.usd_per_million_tokens is None
     assert row.usd_for_tokens is None
-    assert row.sensitivity == ()
     (note,) = row.notes
     assert "asked for 2 GiB" in note
 
@@ -220,5 +209,3 @@ def test_a_cost_grows_with_price_and_machines_and_falls_with_speed_by_the_same_f
     assert cost == pytest.approx(price * machines * hours)
     assert usd_per_million_tokens(price * factor, machines, speed) == pytest.approx(cost * factor)
     assert usd_per_million_tokens(price, machines, speed * factor) == pytest.approx(cost / factor)
-    rows = sensitivity(cost)
-    assert all(row.throughput * row.price == pytest.approx(cost**2) for row in rows)

@@ -1,8 +1,9 @@
-"""What every experiment costs: the rows of `results cost`."""
+"""What every experiment costs: the document of `results cost`, and what it prints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.cost import (
@@ -17,23 +18,24 @@ from accel_bench.analysis.schema import Document, ExperimentRow
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.experiment_keys import tell_apart
 from accel_bench.analysis.tables.figures import FIGURES, paid_speed
-from accel_bench.documents.base import Frozen
-
-FACTORS = (0.5, 1.0, 2.0)
-"""How far throughput or price might be off in a sensitivity."""
-
-
-class Sensitivity(Frozen):
-    """Dollars per million tokens if one of the two figures were off by a factor."""
-
-    factor: float
-    """The factor; 1 is what was measured."""
-
-    throughput: float
-    """Cost if the throughput were that many times what was measured."""
-
-    price: float
-    """Cost if the price were that many times what it is."""
+from accel_bench.analysis.wording import (
+    grouped_by_reason,
+    label,
+    rate_interval,
+    usd,
+    with_spread,
+)
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    in_units,
+    interval_paths,
+    number_column,
+    paths,
+    reader,
+)
 
 
 class ExperimentCost(ExperimentRow):
@@ -60,9 +62,6 @@ class ExperimentCost(ExperimentRow):
     usd_for_tokens: Interval | None
     """Cost of as many tokens as were given; null when none were."""
 
-    sensitivity: tuple[Sensitivity, ...]
-    """Cost per million tokens if throughput or price were off; empty without a cost."""
-
     notes: tuple[str, ...]
     """What one must know about this cost, a sentence each."""
 
@@ -81,14 +80,6 @@ class CostDocument(Document):
 
     experiments: tuple[ExperimentCost, ...]
     """A row for each experiment, in the order of their first runs."""
-
-
-def sensitivity(usd_per_million: float) -> tuple[Sensitivity, ...]:
-    """Return the cost with throughput or price halved, as they are, and doubled."""
-    return tuple(
-        Sensitivity(factor=f, throughput=usd_per_million / f, price=usd_per_million * f)
-        for f in FACTORS
-    )
 
 
 def cost_of_experiments(
@@ -113,7 +104,6 @@ def _row(
     device = last.ranks[0].device if last and last.ranks else None
     machines = machines_paid(measured, tariff, instances)
     terms = Terms(rate=tariff, tokens=for_tokens, instances=instances)
-    cost = FIGURES["dollars_per_million_tokens"].compute(measured, terms)
     return ExperimentCost(
         experiment_id=experiment.id,
         scenario=experiment.scenario.name,
@@ -128,8 +118,64 @@ def _row(
         instances=machines,
         usd_per_hour=tariff.usd_per_hour * machines,
         tokens_per_second=paid_speed(measured),
-        usd_per_million_tokens=cost,
+        usd_per_million_tokens=FIGURES["dollars_per_million_tokens"].compute(measured, terms),
         usd_for_tokens=FIGURES["dollars"].compute(measured, terms),
-        sensitivity=sensitivity(cost.median) if cost else (),
         notes=tuple(cost_notes(measured, tariff, instances)),
     )
+
+
+def cost_report(document: CostDocument) -> Report:
+    """Return a row for each experiment, then the price, what is left out, what to beware of."""
+    rows = document.experiments
+    columns = [c for c in COLUMNS if document.for_tokens or c.key != "usd_for_tokens"]
+    columns = in_units(columns, (row.counts for row in rows))
+    section = Section(tables=[Table(columns, rows)], notes=list(_notes(document)))
+    flat = [
+        *FLAT,
+        *(Column(f"tariff_{name}", _same(getattr(document.tariff, name))) for name in TARIFF),
+        Column("for_tokens", _same(document.for_tokens)),
+    ]
+    return Report([section], document, Table(flat if rows else (), rows))
+
+
+def _same(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
+def _notes(document: CostDocument) -> Iterator[str]:
+    yield document.tariff.note
+    if document.for_tokens:
+        yield f"USD in all: for {document.for_tokens:,.0f} tokens"
+    yield f"tokens are real ones, without padding; it is {document.excluded}"
+    yield from grouped_by_reason(
+        [(label(row), note) for row in document.experiments for note in row.notes]
+    )
+
+
+def _usd(interval: Interval) -> str:
+    return with_spread(interval, usd)
+
+
+COLUMNS = (
+    Column("stack", label, kind="name"),
+    Column("experiment_id", reader("experiment_id"), "experiment", kind="word", rank=2),
+    Column("status", reader("status"), kind="word"),
+    number_column("runs", "runs", "", str, rank=3),
+    number_column("tokens_per_second", "speed", "tokens/s", rate_interval),
+    number_column("instances", "machines", "", str, rank=1),
+    number_column("usd_per_hour", "price", "USD/hour", lambda price: f"{price:,.4g}", rank=1),
+    number_column("usd_per_million_tokens", "cost", "USD/1M tokens", _usd),
+    number_column("usd_for_tokens", "in all", "USD", _usd),
+)
+"""Columns for people; the last where tokens are given."""
+
+TARIFF = ("kind", "instance", "provider", "region", "date", "stale", "source")
+"""What the CSV says of the price, on each line."""
+
+FLAT = (
+    *paths("", "experiment_id scenario stack sweep tag status runs device devices_used"),
+    *paths("", "instances usd_per_hour"),
+    *interval_paths("", "tokens_per_second usd_per_million_tokens usd_for_tokens"),
+    *paths("", "notes"),
+)
+"""Columns of the CSV."""

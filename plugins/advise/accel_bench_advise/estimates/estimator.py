@@ -1,0 +1,248 @@
+"""Estimate the experiments of a scenario for a device: does it fit, how fast, for how much."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, NamedTuple
+
+from accel_bench.analysis.wording import count, label_of, settings, size
+from accel_bench.catalog.hardware import NamedHardware
+from accel_bench.catalog.prices import PriceEntry
+from accel_bench.documents.base import JsonValue
+from accel_bench.errors import AccelBenchError
+from accel_bench.machine.info import Machine
+from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
+from accel_bench.plugins.active import task_of
+from accel_bench.result import Result
+from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.uses import TOKENS, slot_defaults
+from accel_bench_advise.estimates.memory import MemoryEstimator
+from accel_bench_advise.estimates.nearest import NearestSearch
+from accel_bench_advise.estimates.schema import (
+    Alternative,
+    BatchShape,
+    Estimate,
+    LengthSummary,
+    MemoryEstimate,
+)
+from accel_bench_advise.estimates.simulator import Simulator
+from accel_bench_advise.estimates.speed import SpeedEstimator
+from accel_bench_advise.estimates.target import Target, estimate_cost, machine_with, target_of
+
+PLANNING = Lock()
+"""Held while a scenario is planned: several devices or models may be estimated at once."""
+
+MOST_DEVICES = 1024
+"""Devices that a machine of the table is taken to have: as many as a scenario wants."""
+
+NO_STEP = (
+    "a step of training is estimated, and mode inference has none: estimate a scenario of the same "
+    "model that trains"
+)
+"""Why nothing is estimated where requests are answered."""
+
+
+class DeviceEstimate(NamedTuple):
+    """An estimate of a scenario's baseline on a device."""
+
+    estimate: Estimate
+    plan: Plan
+    estimator: Estimator
+    settings: dict[str, JsonValue]
+    """Changes with which it fits; empty where it fits as it is."""
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Estimates a scenario on one device; those for several devices share the simulations."""
+
+    simulator: Simulator
+    draft: Draft
+    request: PlanRequest
+    machine: Machine
+    stored: Sequence[Result]
+    prices: Sequence[PriceEntry]
+
+    training: float | LengthSummary | None
+    """What is trained on: tokens with padding, or samples of a file of lengths."""
+
+    chosen: NamedHardware | None = None
+    """Device of the table; None for this machine's."""
+
+    limits: bool = False
+    """True if the largest batch and the longest context are looked for: some more simulations."""
+
+    @property
+    def target(self) -> Target:
+        """The device."""
+        return target_of(self.machine, self.chosen)
+
+    @property
+    def machine_there(self) -> Machine:
+        """This machine, as if it had the device."""
+        return (
+            machine_with(self.machine, self.chosen, MOST_DEVICES) if self.chosen else self.machine
+        )
+
+    def plan(self, changed: Mapping[str, Any] = {}) -> Plan:
+        """Return the plan for a machine with such devices, with settings changed."""
+        request = replace(
+            self.request,
+            overrides=(*self.request.overrides, *changed.items()),
+            force=True,
+            oversubscribe=True,
+            build_environments=False,
+        )
+        # What a plugin prints is no part of the document; standard output is that of all threads.
+        with PLANNING, redirect_stdout(sys.stderr):
+            return make_plan(self.draft, self.machine_there, request)
+
+    def baseline(self) -> DeviceEstimate:
+        """Return the estimate of the baseline, or else of the first stack.
+
+        Where it does not fit, it is that of the nearest change that does. Raises AccelBenchError
+        for a scenario that cannot be planned for the device.
+        """
+        plan, changed = self.plan(), {}
+        found = self.estimate(_baseline(plan))
+        if found.nearest and (changed := found.nearest.settings):
+            plan = self.plan(changed)
+            found = self.estimate(_baseline(plan))
+        return DeviceEstimate(found, plan, self, changed)
+
+    def estimate(self, planned: Planned) -> Estimate:
+        """Return the estimate of an experiment; one that cannot be simulated says why."""
+        experiment = planned.experiment
+        scenario = experiment.scenario
+        blank = Estimate(
+            scenario=scenario.name,
+            experiment_id=experiment.id,
+            stack=experiment.stack.name,
+            sweep=experiment.sweep,
+            tag=experiment.tag,
+            gpu=self.target.name,
+            devices=scenario.world_size,
+            shape=BatchShape.of(scenario),
+            counts=counts_of(planned),
+        )
+        figures: dict[str, Any]
+        if planned.skipped or scenario.generates:
+            figures = {"problem": "; ".join(planned.skipped) or NO_STEP}
+        else:
+            if sys.stderr.isatty():  # it takes seconds
+                what = f"{label_of(experiment)} of {scenario.model.id}"
+                print(f"simulating {what}", file=sys.stderr)
+            try:
+                figures = self._figures(planned)
+            except AccelBenchError as error:
+                figures = {"problem": str(error)}
+        return blank.model_copy(update=figures)
+
+    def _figures(self, planned: Planned) -> dict[str, Any]:
+        """Return the fields of an estimate that has no problem."""
+        experiment, target = planned.experiment, self.target
+        memories = MemoryEstimator(self.simulator, target)
+        memory = memories.memory(planned)
+        model = self.simulator.model(experiment)
+        lacks = memory.fit == "does not fit"
+        nearest = NearestSearch(memories, self._replan).nearest(planned) if lacks else None
+        speeds = SpeedEstimator(self.simulator, target, self.stored)
+        speed = speeds.speed(experiment, memories.footprint(planned))
+        tokens = self._tokens(planned)
+        figures = {
+            "parameters": model.parameters,
+            "trained_parameters": model.trained_parameters,
+            "memory": memory,
+            "nearest": nearest,
+            "notes": tuple(notes_of(planned, model.longest_published)),
+            "for_tokens": tokens,
+            "speed": speed,
+            "hours": speed.tokens_per_second.inverted(tokens / 3600) if speed and tokens else None,
+            "cost": estimate_cost(experiment.scenario, speed, target.hardware, self.prices, tokens),
+        }
+        if self.limits and memory.device_bytes is not None:
+            figures["largest_micro_batch_size"] = memories.largest_batch(planned)
+            figures["longest_sequence_length"] = memories.longest(planned)
+        what = named_batch(label_of(experiment), planned)
+        return {**figures, "answer": answer_of(what, target.name, memory, nearest)}
+
+    def _replan(self, planned: Planned, changed: dict[str, Any]) -> Planned:
+        """Plan an experiment again with other settings. Raises AccelBenchError."""
+        experiment = planned.experiment
+        kept = {key: value for key, value in experiment.sweep.items() if key not in changed}
+        for other in self.plan(changed).planned:
+            same = other.experiment.stack.name == experiment.stack.name
+            if same and other.experiment.sweep == kept:
+                return other
+        raise AccelBenchError("no such experiment with these settings")
+
+    def _tokens(self, planned: Planned) -> float | None:
+        """Return the tokens that are processed: samples that are not packed are padded."""
+        if not isinstance(self.training, LengthSummary):
+            return self.training
+        data = planned.active.answers("load_data")
+        if data is not None and getattr(data.instance.options, "packing", False):
+            return float(self.training.tokens)
+        return float(self.training.samples * planned.experiment.scenario.data.sequence_length)
+
+
+def _baseline(plan: Plan) -> Planned:
+    own = [one for one in plan.planned if one.experiment.stack.name == plan.baseline]
+    return (own or plan.planned)[0]
+
+
+def notes_of(planned: Planned, published: int | None) -> Iterator[str]:
+    """Yield what the simulation leaves out of this experiment, a sentence each."""
+    scenario = planned.experiment.scenario
+    if compiler := planned.active.answers("compile_model"):
+        yield f"estimated as if not compiled: {compiler.name} changes memory and speed"
+    if scenario.world_size > 1:
+        yield (
+            "of several devices one is simulated: what they send to each other takes time and "
+            "buffers that are not counted"
+        )
+    if scenario.data_parallel < scenario.world_size:
+        yield (
+            f"no speed and no money: devices that compute one batch together "
+            f"({scenario.world_size} in {scenario.data_parallel} groups) are each simulated with "
+            "the whole step; their activations are counted whole too"
+        )
+    if scenario.engine.use != slot_defaults().slots["engine"]:
+        yield f"steps are simulated as the default engine's, not as {scenario.engine.use}'s"
+    if published is not None and scenario.data.sequence_length > published:
+        yield f"the model was made for sequences of up to {published:,} tokens"
+
+
+def counts_of(planned: Planned) -> str:
+    """Return what the experiment's task counts."""
+    task = task_of(planned.active)
+    return TOKENS if task is None else task.counts
+
+
+def named_batch(name: str, planned: Planned) -> str:
+    """Return a stack's name with the micro-batch that it is estimated for."""
+    shape = BatchShape.of(planned.experiment.scenario)
+    if counts_of(planned) != TOKENS:
+        return f"{name} with {count(shape.micro_batch_size, 'sample')}"
+    return f"{name} with {shape.micro_batch_size} x {shape.sequence_length:,} tokens"
+
+
+def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternative | None) -> str:
+    """Return whether `what` fits, in a sentence."""
+    needed = memory.needed_bytes.text(size)
+    if memory.fit is None or memory.device_bytes is None:
+        return f"{what} needs {needed}; the device's memory is not known"
+    verb = {"fits": "fits", "may fit": "may just fit", "does not fit": "does not fit"}[memory.fit]
+    answer = f"{what} {verb} on {device}: it needs {needed} of {size(memory.device_bytes)}."
+    if memory.fit != "does not fit":
+        return answer
+    if nearest is None:
+        return f"{answer} Nothing near it fits either: choose a smaller model.id."
+    if not nearest.settings:
+        return f"{answer} The smallest device of the table that holds it is {nearest.gpu}."
+    found = nearest.needed_bytes.text(size)
+    return f"{answer} The nearest that does: {settings(nearest.settings)} ({found})."
