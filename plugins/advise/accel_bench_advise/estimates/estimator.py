@@ -19,8 +19,7 @@ from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import TOKENS, slot_defaults
-from accel_bench_advise.estimates.memory import MemoryEstimator
-from accel_bench_advise.estimates.nearest import NearestSearch
+from accel_bench_advise.estimates.memory import MemoryEstimator, NearestSearch
 from accel_bench_advise.estimates.schema import (
     Alternative,
     BatchShape,
