@@ -16,12 +16,10 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
-from accel_bench.plugins.active import task_of
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import TOKENS, slot_defaults
-from accel_bench_advise.estimates.memory import MemoryEstimator
-from accel_bench_advise.estimates.nearest import NearestSearch
+from accel_bench_advise.estimates.memory import MemoryEstimator, NearestSearch
 from accel_bench_advise.estimates.schema import (
     Alternative,
     BatchShape,
@@ -127,7 +125,7 @@ class Estimator:
             gpu=self.target.name,
             devices=scenario.world_size,
             shape=BatchShape.of(scenario),
-            counts=counts_of(planned),
+            counts=scenario.counts,
         )
         figures: dict[str, Any]
         if planned.skipped or scenario.generates:
@@ -217,18 +215,13 @@ def notes_of(planned: Planned, published: int | None) -> Iterator[str]:
         yield f"the model was made for sequences of up to {published:,} tokens"
 
 
-def counts_of(planned: Planned) -> str:
-    """Return what the experiment's task counts."""
-    task = task_of(planned.active)
-    return TOKENS if task is None else task.counts
-
-
 def named_batch(name: str, planned: Planned) -> str:
     """Return a stack's name with the micro-batch that it is estimated for."""
-    shape = BatchShape.of(planned.experiment.scenario)
-    if counts_of(planned) != TOKENS:
-        return f"{name} with {count(shape.micro_batch_size, 'sample')}"
-    return f"{name} with {shape.micro_batch_size} x {shape.sequence_length:,} tokens"
+    scenario = planned.experiment.scenario
+    samples, length = scenario.train.micro_batch_size, scenario.data.sequence_length
+    if scenario.counts != TOKENS:
+        return f"{name} with {count(samples, 'sample')}"
+    return f"{name} with {samples} x {length:,} tokens"
 
 
 def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternative | None) -> str:

@@ -177,26 +177,22 @@ def _blocks(
     results: Sequence[Result], baselines: Mapping[str, str]
 ) -> dict[tuple[DeviceKind, str, str, str], list[Result]]:
     """Return results by device, scenario, sweep point and baseline."""
-    both = zip(results, devices_of(results), strict=True)
-    places = [(_place(result, device), result) for result, device in both]
+    places = [
+        # A gate's looks are sessions of one command.
+        (device, one.experiment.scenario.name, one.experiment.point, one.session.partition(".")[0])
+        for one, device in zip(results, devices_of(results), strict=True)
+    ]
     bases = {
-        place: result.experiment.id
-        for place, result in places
-        if result.experiment.stack.name == baselines.get(result.session)
+        place: one.experiment.id
+        for place, one in zip(places, results, strict=True)
+        if one.experiment.stack.name == baselines.get(one.session)
     }
     blocks: dict[tuple[DeviceKind, str, str, str], list[Result]] = {}
-    for place, result in places:
+    for place, one in zip(places, results, strict=True):
         device, scenario, point, command = place
         key = (device, scenario, point, bases.get(place, command))
-        blocks.setdefault(key, []).append(result)
+        blocks.setdefault(key, []).append(one)
     return blocks
-
-
-def _place(result: Result, device: DeviceKind) -> tuple[DeviceKind, str, str, str]:
-    """Return where a run is compared: a gate's looks are sessions of one command."""
-    command = result.session.partition(".")[0]
-    experiment = result.experiment
-    return device, experiment.scenario.name, experiment.point, command
 
 
 def _candidates(

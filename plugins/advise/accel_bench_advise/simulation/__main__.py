@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from functools import lru_cache
 
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -14,7 +15,7 @@ from torch._subclasses.fake_tensor import (
 from accel_bench.errors import AccelBenchError, HookError
 from accel_bench.machine.parent import die_with_parent
 from accel_bench.worker import settings
-from accel_bench_advise.estimates.schema import Simulation, SimulationRequest
+from accel_bench_advise.estimates.schema import BatchShape, Simulation, SimulationRequest
 from accel_bench_advise.simulation.simulate import SimulatedRun
 
 
@@ -25,32 +26,26 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     settings.set_environment({})
-    answer = Answers()
     for line in sys.stdin:
         print(answer(line).model_dump_json(), file=answers, flush=True)
 
 
-class Answers:
-    """Answers requests, and keeps the last model for the next shapes of it."""
+def answer(line: str) -> Simulation:
+    """Return the simulation of a request, or why there is none."""
+    try:
+        request = SimulationRequest.model_validate_json(line)
+        any_shape = BatchShape(micro_batch_size=1, sequence_length=1)
+        run = _run(request.model_copy(update={"shape": any_shape}).model_dump_json())
+        return run.simulate(request.shape)
+    except Exception as error:
+        _run.cache_clear()  # it ended within a step
+        return Simulation(problem=_problem_of(error))
 
-    def __init__(self) -> None:
-        self._last: tuple[str, SimulatedRun] | None = None
 
-    def __call__(self, line: str) -> Simulation:
-        """Return the simulation of a request, or why there is none."""
-        try:
-            request = SimulationRequest.model_validate_json(line)
-            return self._run(request).simulate(request.shape)
-        except Exception as error:
-            self._last = None  # it ended within a step
-            return Simulation(problem=_problem_of(error))
-
-    def _run(self, request: SimulationRequest) -> SimulatedRun:
-        key = request.model_dump_json(exclude={"shape"})
-        if self._last is None or self._last[0] != key:
-            self._last = None  # the one before is not needed beside it
-            self._last = key, SimulatedRun(request)
-        return self._last[1]
+@lru_cache(maxsize=1)
+def _run(request: str) -> SimulatedRun:
+    """Return the run of a request; the last one is kept for the next shapes of it."""
+    return SimulatedRun(SimulationRequest.model_validate_json(request))
 
 
 def _problem_of(error: Exception) -> str:

@@ -182,8 +182,8 @@ def _check_task(run: Run) -> None:
 
 def _sees_or_hears(run: Run) -> bool:
     """Return whether the batches of a run hold more than text, which models look through."""
-    counts = TOKENS if run.task is None else run.task.counts
-    return counts != TOKENS or hasattr(getattr(run.model, "config", None), "vision_config")
+    looks = hasattr(getattr(run.model, "config", None), "vision_config")
+    return looks or run.scenario.counts != TOKENS
 
 
 def _use_lists(optimizer: Any) -> None:

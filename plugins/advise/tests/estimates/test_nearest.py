@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_advise.estimates.memory import GIBI, MemoryEstimator
-from accel_bench_advise.estimates.nearest import NearestSearch
+from accel_bench_advise.estimates.memory import GIBI, MemoryEstimator, NearestSearch
 from accel_bench_advise.estimates.schema import Simulation, SimulationRequest
 from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.target import target_of
@@ -42,9 +41,9 @@ class InProcess(Simulator):
     """Simulates in this process, which has torch."""
 
     def _ask(self, request: SimulationRequest) -> Simulation:
-        from accel_bench_advise.simulation.__main__ import Answers
+        from accel_bench_advise.simulation.__main__ import answer
 
-        return Answers()(request.model_dump_json())
+        return answer(request.model_dump_json())
 
 
 @pytest.fixture

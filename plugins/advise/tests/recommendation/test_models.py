@@ -48,7 +48,8 @@ def test_the_program_lists_what_fits_with_what_changes(
         "name: work\nmodel: {dtype: bfloat16}\nadapter: lora\n"
         "data: {use: synthetic, sequence_length: 64}\ntrain: {gradient_checkpointing: true}\n"
     )
-    done = call("recommend", "--gpu", "t4", "--scenario", str(work), "--format", "json")
+    work_of_all = ("--model", "all", "--scenario", str(work))
+    done = call("recommend", "--gpu", "t4", *work_of_all, "--format", "json")
     assert done.code == 0, done.err
     models = {one["model"]: one for one in json.loads(done.out)["models"]}
     assert models["gpt2"]["fit"] == "fits" and models["llama-2-70b"]["fit"] == "does not fit"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from accel_bench_advise.estimates.schema import BatchShape, Footprint, SimulationRequest
-from accel_bench_advise.simulation.__main__ import Answers
+from accel_bench_advise.simulation.__main__ import answer
 from accel_bench_advise.simulation.simulate import SimulatedRun
 from real_steps import experiment_of, measured_peak
 from testing.faults import plugin, source
@@ -152,7 +152,7 @@ def test_a_plugin_that_reads_values_is_named_in_a_sentence(tmp_path: Path) -> No
         experiment = experiment.model_copy(update={"stack": stack})
         shape = BatchShape(micro_batch_size=1, sequence_length=8)
         request = SimulationRequest(experiment=experiment, shape=shape, device="cpu")
-        problem = Answers()(request.model_dump_json()).problem
+        problem = answer(request.model_dump_json()).problem
     assert "plugin 'it' (accel-bench-" in problem
     assert "in accelerate_model, reads values of tensors" in problem
     assert problem.endswith("measure it with `accel-bench run`")
