@@ -229,8 +229,7 @@ def _lines(run: ExportedRun) -> Iterator[str]:
         elapsed += seconds
         if loss is not None:
             yield line("train_loss", loss, elapsed, step_num=step)
-    rate = run.rate("samples_per_second", lambda sample: sample.sequences)
-    if rate is not None:
+    if (rate := run.figures.get("samples_per_second")) is not None:
         yield line("tracked_stats", {"throughput": rate}, elapsed)
     end = elapsed or result.seconds
     ending = _status_of(run)
@@ -247,7 +246,7 @@ def _status_of(run: ExportedRun) -> Mapping[str, Any]:
 def _steps(run: ExportedRun) -> Iterator[tuple[int, float | None, float]]:
     """Yield number, loss and seconds of each step, warm-up included, of the slowest rank."""
     if run.result.imported:
-        loss = run.figure("last_loss")
+        loss = run.figures.get("last_loss")
         if loss is not None:
             yield 0, loss, run.seconds or 0.0
         return
