@@ -211,10 +211,9 @@ def _sound(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnE
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column
 
 
-def unknown_name(name: str, options: set[str]) -> StoreError:
-    """Return the error for a name; `options` are those without a column that runs have."""
-    known = {*known_names(), *LABEL_KINDS, *options}
-    hint = did_you_mean(name, known)
+def unknown_name(name: str) -> StoreError:
+    """Return the error for a name, with the nearest of columns and labels."""
+    hint = did_you_mean(name, {*known_names(), *LABEL_KINDS})
     return StoreError(f"no stored run has a column or an option {name!r}{hint}")
 
 

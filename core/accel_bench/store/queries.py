@@ -41,9 +41,6 @@ GROUP_FIGURES = (
 MOST_CHECKED = 5000
 """Most runs of which each is checked before groups of them have figures."""
 
-KEYS_LOOKED_AT = 1000
-"""Newest runs whose options are looked through for a name that is near an unknown one."""
-
 
 def condition_of(store: Store, text: str) -> ColumnElement[bool]:
     """Return what `--where` states. Raises StoreError."""
@@ -60,7 +57,7 @@ def field_of(store: Store, name: str) -> Field:
         option = option if store.on_sqlite else _of_sound_runs(store, name, option)
         if list(store.fetch(_some_run_with(option))):
             return option
-    raise unknown_name(name, set(_option_names(store)))
+    raise unknown_name(name)
 
 
 def model_ids(store: Store) -> set[str]:
@@ -181,15 +178,3 @@ def _figures(completed: ColumnElement[bool]) -> Iterator[ColumnElement[Any]]:
 
 def _some_run_with(option: Field) -> Select[Any]:
     return select(RUNS.c.run_id).where(option.is_known()).limit(1)
-
-
-def _option_names(store: Store) -> Iterator[str]:
-    """Yield the names of options and metrics of the newest runs."""
-    query = select(RUNS.c.options, RUNS.c.metrics)
-    newest = query.order_by(RUNS.c.started_at.desc()).limit(KEYS_LOOKED_AT)
-    for row in store.fetch(newest):
-        for column, prefix in (("options", ""), ("metrics", "metrics.")):
-            try:
-                yield from (f"{prefix}{key}" for key in json.loads(row[column] or "{}"))
-            except (TypeError, ValueError, RecursionError):  # damaged
-                continue

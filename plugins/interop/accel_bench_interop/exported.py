@@ -84,9 +84,10 @@ class ExportedRun:
         tokens, sequences = (
             sum(getattr(one, name) for one in samples) for name in ("processed_tokens", "sequences")
         )
+        devices = self.result.experiment.scenario.world_size
         losses = [loss for loss in self.speed.losses if loss is not None]
         return found | {
-            "tokens_per_second_per_device": tokens / self.seconds / self.result.experiment.scenario.world_size,
+            "tokens_per_second_per_device": tokens / self.seconds / devices,
             "samples_per_second": sequences / self.seconds,
             "steps_per_second": len(self.speed.step_seconds) / self.seconds,
             "mean_loss": fmean(losses) if losses else None,
