@@ -10,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     Text,
-    and_,
     case,
     func,
     literal,
@@ -20,7 +19,7 @@ from sqlalchemy import (
 
 from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
-from accel_bench.store.database import ROWS_OF_COLUMNS, Store
+from accel_bench.store.database import Store
 from accel_bench.store.filter import parse_condition
 from accel_bench.store.names import Field, LabelField, column_field, json_field, unknown_name
 from accel_bench.store.rows import intact
@@ -37,9 +36,6 @@ GROUP_FIGURES = (
     ("mfu", ("mean",)),
 )
 """Figures of a group, each over its completed runs."""
-
-MOST_CHECKED = 5000
-"""Most runs of which each is checked before groups of them have figures."""
 
 
 def condition_of(store: Store, text: str) -> ColumnElement[bool]:
@@ -126,27 +122,18 @@ def group_runs(
     return sorted(rows, key=lambda row: list(map(_place, list(row.values())[: len(fields)])))
 
 
-def damaged_runs(store: Store, conditions: Sequence[ColumnElement[bool]] = ()) -> list[str] | None:
-    """Return the ids of the chosen runs whose columns do not fit their checksum.
-
-    None where there are more than MOST_CHECKED runs: reading them all takes longer than the groups.
-    """
-    columns = within_limits(RUNS, store.on_sqlite)
-    query = select(*columns).where(*conditions).limit(MOST_CHECKED + 1)
-    found = list(store.fetch(query, ROWS_OF_COLUMNS))
-    if len(found) > MOST_CHECKED:
-        return None
-    return [str(row["run_id"]) for row in found if not intact(row)]
-
-
-def without(run_ids: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition that a run is none of these; an id that is no UTF-8 is compared so."""
-    odd = [run_id for run_id in run_ids if not _is_utf8(run_id)]
+def leave_out_damaged(store: Store, conditions: list[ColumnElement[bool]]) -> list[str]:
+    """Return the ids of the chosen runs whose columns do not fit their checksum, and add the
+    condition that a run is none of them; an id that is no UTF-8 is compared by its bytes."""
+    rows = store.fetch(select(*within_limits(RUNS, store.on_sqlite)).where(*conditions))
+    ids = [str(row["run_id"]) for row in rows if not intact(row)]
+    odd = [run_id for run_id in ids if not _is_utf8(run_id)]
     raw = (run_id.encode("utf8", "surrogateescape").hex() for run_id in odd)
     # Only SQLite has such ids.
     same = [literal_column(f"CAST(X'{one}' AS TEXT)", Text) for one in raw]
-    plain = [run_id for run_id in run_ids if _is_utf8(run_id)]
-    return and_(RUNS.c.run_id.not_in(plain), RUNS.c.run_id.not_in(same))
+    plain = [run_id for run_id in ids if _is_utf8(run_id)]
+    conditions += [RUNS.c.run_id.not_in(some) for some in (plain, same) if some]
+    return ids
 
 
 def _is_utf8(text: str) -> bool:
