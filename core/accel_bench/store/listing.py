@@ -17,7 +17,7 @@ from accel_bench.job import Job
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.labels import labels_of
-from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names, stored_part
+from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names
 from accel_bench.store.rows import Row, intact, provenance_of
 from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, RUNS, within_limits
 
@@ -106,7 +106,7 @@ def run_columns(
 
 
 def _all_cells(row: Mapping[str, Any], labels: Mapping[str, Mapping[str, list[str]]]) -> Cells:
-    if not intact(stored_part(row)):
+    if not intact(row):
         return {"run_id": str(row["run_id"]), "status": "corrupt"}
     cells = {name: row[_column(name)] for name in known_names()}
     options = json.loads(row["options"] or "{}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import JSON, Column, ColumnElement, Float, Text, and_, case, cast, exists, func, or_
@@ -159,11 +159,6 @@ def known_names() -> dict[str, type]:
     names |= dict.fromkeys(COMPUTED, float)
     del names["audited_status"]
     return names
-
-
-def stored_part(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row without those that are computed of them."""
-    return {name: value for name, value in row.items() if name not in COMPUTED}
 
 
 def column_field(name: str) -> Field | None:
