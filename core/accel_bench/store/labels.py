@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
 from accel_bench.store.database import Store
 from accel_bench.store.records import label_columns
-from accel_bench.store.schema import LABELS, RUNS
+from accel_bench.store.schema import LABELS
 
 TAG_LETTERS, NOTE_LETTERS = 100, 10_000
 """Most letters of a tag and of a note."""
@@ -23,18 +24,10 @@ def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -
     """
     kept = [_checked(kind, text) for text in texts]
     run_ids = store.run_ids(identifier)
+    rows = [label_columns(run, kind, text) for run in run_ids for text in kept]
+    database = sqlite if store.on_sqlite else postgresql
     with store.changing() as connection:
-        # The run's row is locked, so that two programs do not add the same tag.
-        these = RUNS.c.run_id.in_(run_ids)
-        connection.execute(select(RUNS.c.run_id).where(these).with_for_update()).all()
-        same = select(LABELS.c.run_id, LABELS.c.text).where(
-            LABELS.c.run_id.in_(run_ids), LABELS.c.kind == kind
-        )
-        there = {tuple(row) for row in connection.execute(same)}
-        new = [(run, text) for run in run_ids for text in kept if (run, text) not in there]
-        rows = [label_columns(run, kind, text) for run, text in new]
-        if rows:
-            connection.execute(insert(LABELS), rows)
+        connection.execute(database.insert(LABELS).on_conflict_do_nothing(), rows)
     return run_ids
 
 

@@ -43,7 +43,7 @@ def read_repetitions(
     own = {result.machine.host for result in results if result.machine}
     found = []
     for host, repetitions in list(_by_machine(store, repeating, repeated).items())[-MOST_MACHINES:]:
-        read = (_read(store, ids) for ids in reversed(repetitions))
+        read = (store.results(RUNS.c.session.in_(ids)) for ids in reversed(repetitions))
         if runs := next(filter(None, read), None):
             found.append(Repetition(runs, host in own))
     return found
@@ -82,7 +82,3 @@ def _hosts(store: Store, sessions: Sequence[str]) -> dict[str, str]:
     of_these = RUNS.c.session.in_(sessions), RUNS.c.host.is_not(None)
     query = select(RUNS.c.session, RUNS.c.host).where(*of_these).distinct()
     return {row["session"]: row["host"] for row in store.fetch(query)}
-
-
-def _read(store: Store, sessions: Sequence[str]) -> list[Result]:
-    return [run for session in sessions for run in store.results(session=session)]
