@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -109,7 +109,7 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
     conditions = [condition_of(store, where)] if where is not None else []
     if words or where is None:
         keys = [key for word in words for key in _keys_of(store, word)] or _newest(store)
-        conditions.append(_of_commands(keys))
+        conditions.append(or_(*map(_of_command, keys)))
     damaged = leave_out_damaged(store, conditions)
     lines = list(_lines(store, conditions))
     if not lines:
@@ -155,10 +155,6 @@ def _newest(store: Store) -> list[CommandKey]:
     if not sessions:
         raise StoreError(f"there are no runs in {store.folder}: `accel-bench run` makes some")
     return _keys(store, begins_with(RUNS.c.session, command_of(sessions[0])))
-
-
-def _of_commands(keys: Collection[CommandKey]) -> ColumnElement[bool]:
-    return or_(*map(_of_command, keys))
 
 
 def _of_command(key: CommandKey) -> ColumnElement[bool]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Select,
     Text,
     case,
     func,
@@ -51,7 +50,7 @@ def field_of(store: Store, name: str) -> Field:
     option = json_field(name, store.on_sqlite)
     if option is not None:
         option = option if store.on_sqlite else _of_sound_runs(store, name, option)
-        if list(store.fetch(_some_run_with(option))):
+        if list(store.fetch(select(RUNS.c.run_id).where(option.is_known()).limit(1))):
             return option
     raise unknown_name(name)
 
@@ -161,7 +160,3 @@ def _figures(completed: ColumnElement[bool]) -> Iterator[ColumnElement[Any]]:
         value = case((completed, RUNS.c[name]))
         for kind in kinds:
             yield functions[kind](value).label(f"{name}_{kind}")
-
-
-def _some_run_with(option: Field) -> Select[Any]:
-    return select(RUNS.c.run_id).where(option.is_known()).limit(1)

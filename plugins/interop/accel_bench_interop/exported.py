@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
-from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.result import Figure, Result
 from accel_bench.scenario.layers import look_up
 from accel_bench.scenario.uses import NO_PLUGIN
@@ -26,11 +25,6 @@ class ExportedRun:
     """One run, read in the same way wherever it comes from; what is not known is None."""
 
     result: Result
-
-    @property
-    def provenance(self) -> str:
-        """`measured`, or `imported` with the format."""
-        return provenance_of(self.result)
 
     def setting(self, key: str) -> Any:
         """Return a setting of the scenario by dotted key, as far as it is stated."""

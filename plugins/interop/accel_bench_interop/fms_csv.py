@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
@@ -228,7 +229,7 @@ COLUMNS: Mapping[str, Reader] = {
     "mem_nvidia_mem_reserved": _driver,
     "mem_peak_torch_mem_alloc_in_bytes": _figure("peak_memory_bytes"),
     "num_gpus": lambda run: run.devices,
-    "provenance": lambda run: run.provenance,
+    "provenance": lambda run: provenance_of(run.result),
     "target_modules": _modules,
     "train_loss": _figure("mean_loss"),
     "train_runtime": lambda run: run.seconds,
