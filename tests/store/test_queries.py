@@ -18,8 +18,7 @@ from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
 from accel_bench.result import Metric, Result, Status
 from accel_bench.store.database import Store, open_store
-from accel_bench.store.labels import add_labels, labels_of, remove_labels
-from accel_bench.store.listing import list_runs
+from accel_bench.store.listing import add_labels, labels_of, list_runs, remove_labels
 from accel_bench.store.queries import condition_of, group_runs, leave_out_damaged
 
 

@@ -131,7 +131,7 @@ def note_results(
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
     """Add labels to runs or remove them, and print how many runs that were."""
     from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.labels import add_labels, remove_labels
+    from accel_bench.store.listing import add_labels, remove_labels
 
     with open_results(results) as store:
         store.run_ids(identifier)  # an unknown one is an error before a folder is made
@@ -153,7 +153,7 @@ def show_results(
     """Show a run, or all runs of an experiment or a session."""
     from accel_bench.report.views.results import results_report
     from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.labels import labels_of
+    from accel_bench.store.listing import labels_of
 
     with open_results(results) as store:
         found = store.find(identifier)
