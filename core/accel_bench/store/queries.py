@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -69,25 +68,8 @@ def _of_sound_runs(store: Store, name: str, option: Field) -> Field:
     try:
         list(store.fetch(select(func.count()).where(option.is_known())))
     except StoreUnavailableError:
-        columns = (RUNS.c.run_id, RUNS.c.options, RUNS.c.metrics)
-        rows = store.fetch(select(*columns))
-        damaged = [row["run_id"] for row in rows if not _is_json(row["options"], row["metrics"])]
-        return json_field(name, store.on_sqlite, damaged) or option
+        return json_field(name, store.on_sqlite, leave_out_damaged(store, [])) or option
     return option
-
-
-def _is_json(*texts: str | None) -> bool:
-    """Return whether texts are JSON with nothing that PostgreSQL refuses."""
-    try:
-        for text in texts:
-            json.loads(text or "{}", parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return False
-    return not any("\\u0000" in (text or "") for text in texts)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def group_runs(
