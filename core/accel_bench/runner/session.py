@@ -26,8 +26,7 @@ from accel_bench.runner.observers import Trackers
 from accel_bench.runner.supervise import grace_seconds
 from accel_bench.runner.sweep_point import SweepPoint
 from accel_bench.store.database import Store
-from accel_bench.store.repetitions import REPEATED
-from accel_bench.store.sessions import SessionRecord
+from accel_bench.store.sessions import REPEATED, SessionRecord
 
 
 class Reporter:

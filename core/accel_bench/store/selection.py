@@ -113,6 +113,14 @@ def select_experiments(
     return [row for *_, row in found], {one.id: one.baseline for one in sessions}
 
 
+def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
+    """Return a result of each experiment: what an id stands for does not differ between runs."""
+    # A completed run comes last, since it has the metrics too.
+    ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
+    ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
+    return {one.experiment.id: one for one in store.with_ids(ids)}
+
+
 def _whole(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
     """Return the run with its samples, which is one of these rows if it has none."""
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run

@@ -13,6 +13,9 @@ from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.redaction import Redactor
 from accel_bench.store.rows import Columns, intact, with_checksum
 
+REPEATED = "repeated_sessions"
+"""Key of a session's document: ids of the sessions in the bundle that it repeats."""
+
 
 class SessionRecord(Frozen):
     """One `accel-bench run`: only runs of one session are paired."""

@@ -28,13 +28,12 @@ from accel_bench.result import Result, Status
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store.commands import one_of_each
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.names import COMPUTED
 from accel_bench.store.queries import condition_of
 from accel_bench.store.rows import intact
 from accel_bench.store.schema import IMPORTED, RUNS, within_limits
-from accel_bench.store.selection import CONDITION_SIGNS
+from accel_bench.store.selection import CONDITION_SIGNS, one_of_each
 from accel_bench_ci.figures import (
     METRICS,
     REQUEST_LATENCY,

@@ -17,11 +17,10 @@ from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.summary import collect_raced, summarize_runs
 from accel_bench.machine.info import Machine
 from accel_bench.result import Result, Status
-from accel_bench.store.repetitions import Repetition
 from accel_bench_report.learning.convergence import converge
 from accel_bench_report.learning.schema import ConvergenceDocument
 from accel_bench_report.page.memory_parts import MemoryAtPeak, memory_at_peak
-from accel_bench_report.page.repetitions import StackRepetition, judge_repetitions
+from accel_bench_report.page.repetitions import Repetition, StackRepetition, judge_repetitions
 from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.waterfall import Waterfall, waterfall
 

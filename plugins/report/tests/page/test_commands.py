@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accel_bench_report import commands
+from accel_bench_report.commands import select_commands
 from store.store_factory import make_experiment, make_result, make_session
 
 from accel_bench.errors import StoreError
 from accel_bench.result import Provenance
-from accel_bench.store import commands
-from accel_bench.store.commands import select_commands
 from accel_bench.store.database import Store, open_store
 
 

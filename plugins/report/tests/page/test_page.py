@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from accel_bench_report.commands import RunLine
 from accel_bench_report.page import plots
 from accel_bench_report.page.page import page
 from accel_bench_report.page.plot_svg import tick_text
@@ -21,6 +22,7 @@ from accel_bench_report.page.plots import (
 )
 from accel_bench_report.page.render_html import render_html
 from accel_bench_report.page.render_markdown import render_page_markdown
+from accel_bench_report.page.repetitions import Repetition
 from accel_bench_report.page.scenario import scenario_page, with_repetitions
 from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.tables import configuration, row_origin
@@ -31,8 +33,6 @@ from repeated_sessions import make_runs
 from accel_bench.analysis.aggregate import PlannedSummary
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store.commands import RunLine
-from accel_bench.store.repetitions import Repetition
 
 from .page_factory import (
     HOSTILE,

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accel_bench_report.page.repetitions import read_repetitions, repeating_sessions
 from store.store_factory import MACHINE, make_result, make_session
 
 from accel_bench.store.database import Store, open_store
-from accel_bench.store.repetitions import REPEATED, read_repetitions, repeating_sessions
+from accel_bench.store.sessions import REPEATED
 
 MEASURED = make_result("first", session="first")
 """Run that is repeated; its host is `bench-1`."""
@@ -58,7 +59,7 @@ def test_a_resumed_one_goes_on_with_those_of_its_bundle_on_its_machine(store: St
 def test_the_machines_that_repeated_it_last_are_read(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accel_bench.store.repetitions.MOST_MACHINES", 2)
+    monkeypatch.setattr("accel_bench_report.page.repetitions.MOST_MACHINES", 2)
     for day, host in (("01", "bench-1"), ("02", "bench-2"), ("03", "bench-3"), ("04", "bench-1")):
         repeat(store, day, "a", host)
     assert found(store) == [(["03"], False), (["04"], True)]

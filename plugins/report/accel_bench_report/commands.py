@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_, select
 
@@ -14,10 +14,10 @@ from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
 from accel_bench.store.queries import COMPLETED, condition_of, leave_out_damaged
-from accel_bench.store.repetitions import Repetition, read_repetitions, repeating_sessions
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
-from accel_bench.store.selection import CommandKey, command_of, with_resumed
+from accel_bench.store.selection import CommandKey, command_of, one_of_each, with_resumed
+from accel_bench_report.page.repetitions import Repetition, read_repetitions, repeating_sessions
 
 MOST_RUNS = 400
 """Runs that are read with their samples; a single command may have more."""
@@ -123,14 +123,6 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
         elsewhere=_elsewhere(store, commands),
         notes=tuple(_notes(damaged, lines, keys)),
     )
-
-
-def one_of_each(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Result]:
-    """Return a result of each experiment: what an id stands for does not differ between runs."""
-    # A completed run comes last, since it has the metrics too.
-    ordered = sorted(rows, key=lambda row: row["tokens_per_second"] is not None)
-    ids = list({row["experiment_id"]: row["run_id"] for row in ordered}.values())
-    return {one.experiment.id: one for one in store.with_ids(ids)}
 
 
 def _keys_of(store: Store, word: str) -> list[CommandKey]:
