@@ -11,7 +11,7 @@ from analysis_factory import LORA, NF4, make_rounds
 import accel_bench
 from accel_bench.errors import StoreError
 from accel_bench.store.database import SessionRecord, open_store
-from accel_bench.store.labels import add_labels
+from accel_bench.store.listing import add_labels
 from accel_bench.store.schema import RUNS
 
 

@@ -115,22 +115,21 @@ def test_any_text_is_read_or_refused_in_words(text):
         assert str(error).startswith("f.toml")
 
 
-WAYS_OUT = {
-    "[model]\nid = gpt2\n": r"2:6: Invalid value; write texts in quotes",
-    "[model]\nid: 'gpt2'\n": r"2:3: Expected '=' .*; write `key = value`",
-    "[model\nid = 1\n": r"1:7: Expected '\]' .*; write the name of a table as `\[train\]`",
-    "a = 1\na = 2\n": r"2:6: Cannot overwrite a value; keep one of the two",
-    "a = [1, 2\n": r"Unclosed array; close it with `\]`",
-    "a = 'b\n": r"2:1: Expected .*; close the text with the quote",
-    'a = "b\n': r"1:7: Illegal character .*; a text ends on its line",
-    'a = "C:\\data"\n': r"1:10: Unescaped .*; write a text with backslashes in single quotes",
-    "a = 1 b = 2\n": r"1:7: .*; write each `key = value` on a line of its own",
-    "= 1\n": r"1:1: Invalid statement; a line is `key = value`",
-    "a.= 1\n": r"1:3: .*; write a key as a word, or in quotes",
+WRONG = {
+    "[model]\nid = gpt2\n": "2:6: Invalid value",
+    "[model]\nid: 'gpt2'\n": "2:3: Expected '='",
+    "[model\nid = 1\n": r"1:7: Expected '\]'",
+    "a = 1\na = 2\n": "2:6: Cannot overwrite a value",
+    "a = [1, 2\n": "Unclosed array",
+    "a = 'b\n": "2:1: Expected",
+    'a = "b\n': "1:7: Illegal character",
+    'a = "C:\\data"\n': "1:10: Unescaped",
+    "= 1\n": "1:1: Invalid statement",
 }
 
 
-@pytest.mark.parametrize(("text", "message"), WAYS_OUT.items())
+@pytest.mark.parametrize(("text", "message"), WRONG.items())
 def test_what_is_no_toml_is_refused_with_its_place_and_the_way_out(text, message):
-    with pytest.raises(ScenarioError, match=rf"^f\.toml:(\d+:\d+: )?{message}"):
+    way_out = "; correct this place .*, or write the scenario as YAML"
+    with pytest.raises(ScenarioError, match=rf"^f\.toml:(\d+:\d+: )?{message}.*{way_out}"):
         load_toml(text, "f.toml")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import ColumnElement
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 from typer.testing import CliRunner
 
@@ -17,9 +18,8 @@ from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
 from accel_bench.result import Metric, Result, Status
 from accel_bench.store.database import Store, open_store
-from accel_bench.store.labels import add_labels, labels_of, remove_labels
-from accel_bench.store.listing import list_runs
-from accel_bench.store.queries import condition_of, damaged_runs, group_runs, without
+from accel_bench.store.listing import add_labels, labels_of, list_runs, remove_labels
+from accel_bench.store.queries import condition_of, group_runs, leave_out_damaged
 
 
 def run(name: str, stack: str, batch: int, seconds: float, **changes: Any) -> Result:
@@ -208,9 +208,9 @@ def test_a_damaged_run_is_in_no_figure_of_a_group_and_stops_no_question(tmp_path
     change_column(tmp_path, "d", "options", '{"adapter.r":')
     change_column(tmp_path, "e", "metrics", '{"energy_joules_rank0":')
     with open_store(tmp_path, write=False) as store:
-        damaged = damaged_runs(store)
-        assert damaged is not None and sorted(damaged) == ["a", "d", "e"]
-        (lora, nf4) = group_runs(store, ["stack"], [without([*damaged, "no \udce1"])])
+        sound: list[ColumnElement[bool]] = []
+        assert sorted(leave_out_damaged(store, sound)) == ["a", "d", "e"]
+        (lora, nf4) = group_runs(store, ["stack"], sound)
         assert (lora["runs"], lora["tokens_per_second_mean"], nf4["runs"]) == (1, 400, 1)
         for text, ids in (("adapter.r > 0", "abce"), ("metrics.energy_joules_rank0 > 0", "abcd")):
             rows = store.rows(condition_of(store, text))
@@ -219,6 +219,18 @@ def test_a_damaged_run_is_in_no_figure_of_a_group_and_stops_no_question(tmp_path
     done = CliRunner().invoke(app, [*arguments, "--format", "json"], catch_exceptions=False)
     assert [row["runs"] for row in json.loads(done.stdout)] == [1, 1]
     assert "left out as corrupt: a, d, e" in done.stderr
+
+
+def test_a_damaged_run_whose_id_is_no_text_is_in_no_group(tmp_path: Path) -> None:
+    with open_store(tmp_path, write=True) as store:
+        fill(store)
+    with closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection, connection:
+        connection.execute("UPDATE runs SET run_id = CAST(X'6ee1' AS TEXT) WHERE run_id = 'a'")
+    with open_store(tmp_path, write=False) as store:
+        sound: list[ColumnElement[bool]] = []
+        assert leave_out_damaged(store, sound) == ["n\udce1"]
+        (lora, _) = group_runs(store, ["stack"], sound)
+        assert lora["runs"] == 1
 
 
 def test_labels_are_kept_once_and_can_be_taken_away(tmp_path: Path) -> None:

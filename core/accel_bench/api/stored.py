@@ -16,7 +16,7 @@ from accel_bench.result import Result
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store import database
 from accel_bench.store.listing import run_columns
-from accel_bench.store.queries import condition_of, damaged_runs, group_runs, without
+from accel_bench.store.queries import condition_of, group_runs, leave_out_damaged
 from accel_bench.store.schema import RUNS
 from accel_bench.store.selection import select_pairs
 
@@ -58,10 +58,8 @@ class StoredResults:
             conditions = _conditions(store, where)
             if not group_by:
                 return to_frame(run_columns(store, conditions, newest))
-            damaged = damaged_runs(store, conditions)
-            if damaged:
+            if damaged := leave_out_damaged(store, conditions):
                 LOGGER.warning("left out as corrupt: %s", ", ".join(damaged))
-                conditions.append(without(damaged))
             return to_frame(group_runs(store, list(group_by), conditions))
 
     def select(self, identifier: str | None = None, *, where: str | None = None) -> list[Result]:

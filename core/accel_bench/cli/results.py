@@ -82,7 +82,7 @@ def list_results(asked: ListOptions) -> None:
     from accel_bench.report.views.results import groups_report, listing_report
     from accel_bench.runner.unfinished import open_results, unfinished_attempts
     from accel_bench.store.listing import list_runs
-    from accel_bench.store.queries import condition_of, field_of, group_runs
+    from accel_bench.store.queries import condition_of, field_of, group_runs, leave_out_damaged
 
     tag = asked.tag
     with open_results(asked.results) as store:
@@ -90,31 +90,14 @@ def list_results(asked: ListOptions) -> None:
         if asked.group_by:
             conditions += [field_of(store, "tag").compare("~", tag)] if tag is not None else []
             names = [name.strip() for names in asked.group_by for name in names.split(",")]
-            conditions += _without_damaged(store, conditions)
+            if damaged := leave_out_damaged(store, conditions):
+                print_aside(plain(f"left out as corrupt: {', '.join(damaged)}"))
             print_report(groups_report(group_runs(store, names, conditions)), asked.output)
             return
         cut_off = () if conditions or asked.newest else unfinished_attempts(store.folder)
         rows = list_runs(store, cut_off, conditions, asked.newest)
     rows = [row for row in rows if tag is None or fnmatchcase(str(row["tag"] or ""), tag)]
     print_report(listing_report(rows), asked.output)
-
-
-def _without_damaged(
-    store: Store, conditions: Sequence[ColumnElement[bool]]
-) -> list[ColumnElement[bool]]:
-    """Return the condition that leaves out damaged runs, and print which these are."""
-    from accel_bench.store.queries import MOST_CHECKED, damaged_runs, without
-
-    damaged = damaged_runs(store, conditions)
-    if damaged is None:
-        print_aside(
-            f"more than {MOST_CHECKED:,} runs: none was checked; `accel-bench results check` does "
-            "that"
-        )
-    elif damaged:
-        print_aside(plain(f"left out as corrupt: {', '.join(damaged)}"))
-        return [without(damaged)]
-    return []
 
 
 @app.command("tag")
@@ -148,7 +131,7 @@ def note_results(
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
     """Add labels to runs or remove them, and print how many runs that were."""
     from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.labels import add_labels, remove_labels
+    from accel_bench.store.listing import add_labels, remove_labels
 
     with open_results(results) as store:
         store.run_ids(identifier)  # an unknown one is an error before a folder is made
@@ -170,7 +153,7 @@ def show_results(
     """Show a run, or all runs of an experiment or a session."""
     from accel_bench.report.views.results import results_report
     from accel_bench.runner.unfinished import open_results
-    from accel_bench.store.labels import labels_of
+    from accel_bench.store.listing import labels_of
 
     with open_results(results) as store:
         found = store.find(identifier)

@@ -24,28 +24,6 @@ _ENTRY = re.compile(rf"\s*{_KEY}=")
 _HEADER = re.compile(rf"\s*(\[\[?)[ \t]*{_KEY}\]\]?\s*(?:#.*)?$")
 _ENDLESS_KEY = re.compile(rf"(?<![\w\-\\]){_PART}(?:{_DOT}{_PART}){{{MAXIMUM_DEPTH}}}")
 
-_HINT = "correct this place, or write the scenario as YAML"
-_TWICE = "keep one of the two, or give all keys of a table in one place"
-_HINTS = {
-    "Cannot": _TWICE,
-    "Duplicate": _TWICE,
-    "Escaped": "write a text with backslashes in single quotes",
-    "Expected '='": 'write `key = value`, such as `id = "gpt2"`',
-    'Expected "': "close the text with the quote that it begins with",
-    "Expected ']": "write the name of a table as `[train]`, of a list's item as `[[exclude]]`",
-    "Expected newline": "write each `key = value` on a line of its own, and texts in quotes",
-    "Found invalid character": _HINT,
-    "Illegal character": "a text ends on its line; write three quotes around one of several lines",
-    "Invalid initial character": "write a key as a word, or in quotes",
-    "Invalid statement": "a line is `key = value`, `[table]` or a `# comment`",
-    "Invalid value": "write texts in quotes, and `true`, `false` and numbers without",
-    "Unclosed array": "close it with `]`",
-    "Unclosed inline table": "close it with `}` on the same line",
-    "Unescaped": "write a text with backslashes in single quotes",
-    "Unterminated string": "close the text with the quote that it begins with",
-}
-"""What to do, by how the standard library's messages begin."""
-
 
 def load_toml(text: str, source: str) -> Document:
     """Parse TOML; the standard library gives no places, so keys are looked up in the text."""
@@ -63,8 +41,10 @@ def load_toml(text: str, source: str) -> Document:
         found = re.search(r"line (\d+), column (\d+)", str(error))
         line, column = map(int, found.groups()) if found else place(text, len(text))
         problem = str(error).partition(" (at ")[0]
-        hint = next((hint for start, hint in _HINTS.items() if problem.startswith(start)), _HINT)
-        raise ScenarioError(f"{source}:{line}:{column}: {problem}; {hint}") from error
+        raise ScenarioError(
+            f"{source}:{line}:{column}: {problem}; correct this place (texts in quotes, a line for "
+            "each key, each table once), or write the scenario as YAML"
+        ) from error
     except (RecursionError, ValueError) as error:
         raise ScenarioError(
             f"{source}: nested too deeply, or a number too long: {error}"

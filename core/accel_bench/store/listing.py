@@ -1,4 +1,4 @@
-"""Stored runs as flat rows: what `results list` prints, and all that stands in their columns."""
+"""Stored runs as flat rows: what `results list` prints, all of their columns, and their labels."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from accel_bench.analysis.tables.listing import LIST_COLUMNS, Cells, names_of
 from accel_bench.documents.files import read_text
+from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreError
 from accel_bench.job import Job
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
-from accel_bench.store.labels import labels_of
-from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names, stored_part
+from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names
+from accel_bench.store.records import label_columns
 from accel_bench.store.rows import Row, intact, provenance_of
-from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, RUNS, within_limits
+from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, LABELS, RUNS, within_limits
 
 IN_COLUMNS = attrgetter(*LIST_COLUMNS)
 
 MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
 """A job that is larger is not read."""
+
+TAG_LETTERS, NOTE_LETTERS = 100, 10_000
+"""Most letters of a tag and of a note."""
 
 
 def list_runs(
@@ -106,7 +111,7 @@ def run_columns(
 
 
 def _all_cells(row: Mapping[str, Any], labels: Mapping[str, Mapping[str, list[str]]]) -> Cells:
-    if not intact(stored_part(row)):
+    if not intact(row):
         return {"run_id": str(row["run_id"]), "status": "corrupt"}
     cells = {name: row[_column(name)] for name in known_names()}
     options = json.loads(row["options"] or "{}")
@@ -120,3 +125,50 @@ def _all_cells(row: Mapping[str, Any], labels: Mapping[str, Mapping[str, list[st
 
 def _column(name: str) -> str:
     return "audited_status" if name == "status" else COLUMN_OF.get(name, name)
+
+
+def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
+    """Give tags or notes to all runs of an id; those that a run has already stay.
+
+    `kind` is `tag` or `note`. Returns the ids of the runs. Raises StoreError.
+    """
+    kept = [_checked(kind, text) for text in texts]
+    run_ids = store.run_ids(identifier)
+    rows = [label_columns(run, kind, text) for run in run_ids for text in kept]
+    database = sqlite if store.on_sqlite else postgresql
+    with store.changing() as connection:
+        connection.execute(database.insert(LABELS).on_conflict_do_nothing(), rows)
+    return run_ids
+
+
+def remove_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
+    """Take tags or notes from all runs of an id, and return the ids. Raises StoreError."""
+    run_ids = store.run_ids(identifier)
+    mine = (LABELS.c.run_id.in_(run_ids), LABELS.c.kind == kind, LABELS.c.text.in_(list(texts)))
+    with store.changing() as connection:
+        connection.execute(delete(LABELS).where(*mine))
+    return run_ids
+
+
+def labels_of(
+    store: Store, run_ids: Sequence[str] | None = None
+) -> dict[str, dict[str, list[str]]]:
+    """Return `{run id: {"tag": [...], "note": [...]}}` of the runs that have any."""
+    query = select(LABELS.c.run_id, LABELS.c.kind, LABELS.c.text)
+    if run_ids is not None:
+        query = query.where(LABELS.c.run_id.in_(list(run_ids)))
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in store.fetch(query.order_by(LABELS.c.added_at, LABELS.c.text)):
+        found.setdefault(row["run_id"], {}).setdefault(row["kind"], []).append(row["text"])
+    return found
+
+
+def _checked(kind: str, text: str) -> str:
+    """Return a label without secrets. Raises StoreError for one that is empty or too long."""
+    limit = TAG_LETTERS if kind == "tag" else NOTE_LETTERS
+    kept = Redactor.of_this_process().redact(text.replace("\0", "").strip())
+    if not kept or len(kept) > limit:
+        raise StoreError(
+            f"a {kind} has from 1 to {limit} letters, and {text[:40]!r} has none or more"
+        )
+    return kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import JSON, Column, ColumnElement, Float, Text, and_, case, cast, exists, func, or_
@@ -161,11 +161,6 @@ def known_names() -> dict[str, type]:
     return names
 
 
-def stored_part(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row without those that are computed of them."""
-    return {name: value for name, value in row.items() if name not in COMPUTED}
-
-
 def column_field(name: str) -> Field | None:
     """Return the column or labels that a name means, None for a name that may be an option.
 
@@ -211,10 +206,9 @@ def _sound(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnE
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column
 
 
-def unknown_name(name: str, options: set[str]) -> StoreError:
-    """Return the error for a name; `options` are those without a column that runs have."""
-    known = {*known_names(), *LABEL_KINDS, *options}
-    hint = did_you_mean(name, known)
+def unknown_name(name: str) -> StoreError:
+    """Return the error for a name, with the nearest of columns and labels."""
+    hint = did_you_mean(name, {*known_names(), *LABEL_KINDS})
     return StoreError(f"no stored run has a column or an option {name!r}{hint}")
 
 

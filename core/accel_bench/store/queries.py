@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Select,
     Text,
-    and_,
     case,
     func,
     literal,
@@ -20,7 +17,7 @@ from sqlalchemy import (
 
 from accel_bench.errors import StoreError, StoreUnavailableError
 from accel_bench.result import Status
-from accel_bench.store.database import ROWS_OF_COLUMNS, Store
+from accel_bench.store.database import Store
 from accel_bench.store.filter import parse_condition
 from accel_bench.store.names import Field, LabelField, column_field, json_field, unknown_name
 from accel_bench.store.rows import intact
@@ -38,12 +35,6 @@ GROUP_FIGURES = (
 )
 """Figures of a group, each over its completed runs."""
 
-MOST_CHECKED = 5000
-"""Most runs of which each is checked before groups of them have figures."""
-
-KEYS_LOOKED_AT = 1000
-"""Newest runs whose options are looked through for a name that is near an unknown one."""
-
 
 def condition_of(store: Store, text: str) -> ColumnElement[bool]:
     """Return what `--where` states. Raises StoreError."""
@@ -58,9 +49,9 @@ def field_of(store: Store, name: str) -> Field:
     option = json_field(name, store.on_sqlite)
     if option is not None:
         option = option if store.on_sqlite else _of_sound_runs(store, name, option)
-        if list(store.fetch(_some_run_with(option))):
+        if list(store.fetch(select(RUNS.c.run_id).where(option.is_known()).limit(1))):
             return option
-    raise unknown_name(name, set(_option_names(store)))
+    raise unknown_name(name)
 
 
 def model_ids(store: Store) -> set[str]:
@@ -77,25 +68,8 @@ def _of_sound_runs(store: Store, name: str, option: Field) -> Field:
     try:
         list(store.fetch(select(func.count()).where(option.is_known())))
     except StoreUnavailableError:
-        columns = (RUNS.c.run_id, RUNS.c.options, RUNS.c.metrics)
-        rows = store.fetch(select(*columns))
-        damaged = [row["run_id"] for row in rows if not _is_json(row["options"], row["metrics"])]
-        return json_field(name, store.on_sqlite, damaged) or option
+        return json_field(name, store.on_sqlite, leave_out_damaged(store, [])) or option
     return option
-
-
-def _is_json(*texts: str | None) -> bool:
-    """Return whether texts are JSON with nothing that PostgreSQL refuses."""
-    try:
-        for text in texts:
-            json.loads(text or "{}", parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return False
-    return not any("\\u0000" in (text or "") for text in texts)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def group_runs(
@@ -129,27 +103,18 @@ def group_runs(
     return sorted(rows, key=lambda row: list(map(_place, list(row.values())[: len(fields)])))
 
 
-def damaged_runs(store: Store, conditions: Sequence[ColumnElement[bool]] = ()) -> list[str] | None:
-    """Return the ids of the chosen runs whose columns do not fit their checksum.
-
-    None where there are more than MOST_CHECKED runs: reading them all takes longer than the groups.
-    """
-    columns = within_limits(RUNS, store.on_sqlite)
-    query = select(*columns).where(*conditions).limit(MOST_CHECKED + 1)
-    found = list(store.fetch(query, ROWS_OF_COLUMNS))
-    if len(found) > MOST_CHECKED:
-        return None
-    return [str(row["run_id"]) for row in found if not intact(row)]
-
-
-def without(run_ids: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition that a run is none of these; an id that is no UTF-8 is compared so."""
-    odd = [run_id for run_id in run_ids if not _is_utf8(run_id)]
+def leave_out_damaged(store: Store, conditions: list[ColumnElement[bool]]) -> list[str]:
+    """Return the ids of the chosen runs whose columns do not fit their checksum, and add the
+    condition that a run is none of them; an id that is no UTF-8 is compared by its bytes."""
+    rows = store.fetch(select(*within_limits(RUNS, store.on_sqlite)).where(*conditions))
+    ids = [str(row["run_id"]) for row in rows if not intact(row)]
+    odd = [run_id for run_id in ids if not _is_utf8(run_id)]
     raw = (run_id.encode("utf8", "surrogateescape").hex() for run_id in odd)
     # Only SQLite has such ids.
     same = [literal_column(f"CAST(X'{one}' AS TEXT)", Text) for one in raw]
-    plain = [run_id for run_id in run_ids if _is_utf8(run_id)]
-    return and_(RUNS.c.run_id.not_in(plain), RUNS.c.run_id.not_in(same))
+    plain = [run_id for run_id in ids if _is_utf8(run_id)]
+    conditions += [RUNS.c.run_id.not_in(some) for some in (plain, same) if some]
+    return ids
 
 
 def _is_utf8(text: str) -> bool:
@@ -177,19 +142,3 @@ def _figures(completed: ColumnElement[bool]) -> Iterator[ColumnElement[Any]]:
         value = case((completed, RUNS.c[name]))
         for kind in kinds:
             yield functions[kind](value).label(f"{name}_{kind}")
-
-
-def _some_run_with(option: Field) -> Select[Any]:
-    return select(RUNS.c.run_id).where(option.is_known()).limit(1)
-
-
-def _option_names(store: Store) -> Iterator[str]:
-    """Yield the names of options and metrics of the newest runs."""
-    query = select(RUNS.c.options, RUNS.c.metrics)
-    newest = query.order_by(RUNS.c.started_at.desc()).limit(KEYS_LOOKED_AT)
-    for row in store.fetch(newest):
-        for column, prefix in (("options", ""), ("metrics", "metrics.")):
-            try:
-                yield from (f"{prefix}{key}" for key in json.loads(row[column] or "{}"))
-            except (TypeError, ValueError, RecursionError):  # damaged
-                continue

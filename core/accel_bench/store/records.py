@@ -56,9 +56,6 @@ ModelT = TypeVar("ModelT", bound=Frozen)
 COMPRESSION = 6
 """Level of zlib."""
 
-WINDOW_PARTS = ("samples", "discarded", "warmup")
-"""Parts of a window that are samples."""
-
 
 class WindowSamples(Frozen):
     """The samples of one rank's window, as they are stored."""
@@ -170,7 +167,7 @@ def _detach_samples(window: dict[str, Any] | None) -> dict[str, Any] | None:
     """Take the samples out of a window and return them."""
     if window is None:
         return None
-    return {part: window.pop(part) for part in WINDOW_PARTS}
+    return {part: window.pop(part) for part in WindowSamples.model_fields}
 
 
 def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.metrics.throughput import RunThroughput
@@ -104,30 +104,29 @@ def _checksum(values: list[Any]) -> str:
     return digest(values, SHA256_DIGITS)
 
 
-def intact(columns: Mapping[str, Any], contents: Sequence[Any] = ()) -> bool:
-    """Return whether the columns match their checksum, and the contents of a run their own.
+def intact(columns: Mapping[str, Any]) -> bool:
+    """Return whether a whole row matches its checksum, and the contents of a run, if any, theirs.
 
-    They are those of a whole row, in the order in which `schema.within_limits` reads them, and the
-    contents behind them, if any.
+    Its columns are in the order in which `schema.within_limits` reads them; what is computed, or
+    belongs to another table, stands behind the checksum.
     """
-    values = [*columns.values()]
-    own = len(values) - len(contents) - 1
+    own = list(columns).index("checksum")
     try:
-        if _checksum(values[:own]) != values[own]:
+        if _checksum([*columns.values()][:own]) != columns["checksum"]:
             return False
     except (TypeError, ValueError):
         # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.
         return False
+    contents = [columns[name] for name in ("result", "samples") if name in columns]
     return not contents or content_checksum(*contents) == columns["content_checksum"]
 
 
 def problem_of(columns: Mapping[str, Any]) -> str:
     """Return why a run cannot be believed; empty where it can."""
     run_id = text_of(columns["run_id"])
-    contents = columns.get("result"), columns.get("samples")
-    if None in contents:
+    if None in (columns.get("result"), columns.get("samples")):
         return f"{run_id}: corrupt, larger than {MAXIMUM_PAYLOAD_BYTES} bytes or without a document"
-    if not intact(columns, contents):
+    if not intact(columns):
         return f"{run_id}: corrupt, the content does not fit its checksum; run the experiment again"
     return ""
 

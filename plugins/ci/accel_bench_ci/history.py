@@ -29,7 +29,7 @@ from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
-from accel_bench.store.names import COMPUTED, stored_part
+from accel_bench.store.names import COMPUTED
 from accel_bench.store.queries import condition_of
 from accel_bench.store.rows import intact
 from accel_bench.store.schema import IMPORTED, RUNS, within_limits
@@ -176,7 +176,7 @@ def read_history(
     measured = RUNS.c.audited_status != IMPORTED
     computed = [value.label(name) for name, value in COMPUTED.items()]
     query = select(*within_limits(RUNS, store.on_sqlite), *computed).where(measured, *conditions)
-    rows = [row for row in store.fetch(query, ROWS_OF_COLUMNS) if intact(stored_part(row))]
+    rows = [row for row in store.fetch(query, ROWS_OF_COLUMNS) if intact(row)]
     examples = one_of_each(store, rows)
     tracked = figure_named(figure, examples.values())
     experiments = {name: one.experiment for name, one in examples.items()}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
-from accel_bench.analysis.tables.listing import provenance_of
-from accel_bench.result import Figure, Metric, Result, Sample
+from accel_bench.result import Figure, Result
 from accel_bench.scenario.layers import look_up
 from accel_bench.scenario.uses import NO_PLUGIN
+
+MEMORY: Mapping[str, tuple[Sequence[Figure], str]] = {
+    "peak_memory_bytes": (("run_peak_memory", "peak_memory"), "allocated"),
+    "peak_driver_memory_bytes": (("run_peak_driver", "peak_driver"), ""),
+}
+"""Figures of memory, the best first, and the kind of memory, by the names of importers."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +25,6 @@ class ExportedRun:
     """One run, read in the same way wherever it comes from; what is not known is None."""
 
     result: Result
-
-    @property
-    def provenance(self) -> str:
-        """`measured`, or `imported` with the format."""
-        return provenance_of(self.result)
 
     def setting(self, key: str) -> Any:
         """Return a setting of the scenario by dotted key, as far as it is stated."""
@@ -65,52 +65,34 @@ class ExportedRun:
         first = self.result.ranks[0].device if self.result.ranks else None
         return first.name or first.type if first else self.result.provenance.machine
 
-    def rate(self, name: str, count: Callable[[Sample], int]) -> float | None:
-        """Return an imported figure, else counts of all samples of the window per second."""
+    @cached_property
+    def figures(self) -> Mapping[str, float | None]:
+        """Figures by the names that importers give them."""
         if self.result.imported:
-            return self.figure(name)
-        if self.seconds is None:
-            return None
-        windows = [rank.window for rank in self.result.data_ranks if rank.window]
-        return sum(count(one) for window in windows for one in window.samples) / self.seconds
-
-    @property
-    def steps_per_second(self) -> float | None:
-        """Optimizer steps per second."""
-        if self.result.imported:
-            return self.figure("steps_per_second")
+            return {one.name: one.value for one in self.result.metrics}
+        found = {name: self._mean(*of) for name, of in MEMORY.items()}
         if self.speed is None or self.seconds is None:
-            return None
-        return len(self.speed.step_seconds) / self.seconds
+            return found
+        windows = [rank.window for rank in self.result.data_ranks if rank.window]
+        samples = [one for window in windows for one in window.samples]
+        tokens, sequences = (
+            sum(getattr(one, name) for one in samples) for name in ("processed_tokens", "sequences")
+        )
+        devices = self.result.experiment.scenario.world_size
+        losses = [loss for loss in self.speed.losses if loss is not None]
+        return found | {
+            "tokens_per_second_per_device": tokens / self.seconds / devices,
+            "samples_per_second": sequences / self.seconds,
+            "steps_per_second": len(self.speed.step_seconds) / self.seconds,
+            "mean_loss": fmean(losses) if losses else None,
+        }
 
-    @property
-    def mean_loss(self) -> float | None:
-        """Mean over all steps, those before the window included."""
-        if self.result.imported:
-            return self.figure("mean_loss")
-        losses = [loss for loss in (self.speed.losses if self.speed else ()) if loss is not None]
-        return fmean(losses) if losses else None
-
-    def figure(self, name: str) -> float | None:
-        """Return a figure of an imported run."""
-        return next((one.value for one in self.result.metrics if one.name == name), None)
-
-    def memory(self, name: str, figures: Sequence[Figure], kind: str) -> float | None:
-        """Return an imported figure, else the mean over devices of the first figure there is."""
-        if self.result.imported:
-            return self.figure(name)
+    def _mean(self, figures: Sequence[Figure], kind: str) -> float | None:
+        """Return the mean over devices of the first figure that is known."""
+        ranks = (one for rank in self.result.ranks for one in rank.metrics)
+        metrics = [*self.result.metrics, *ranks]
         for wanted in figures:
-            values = [
-                one.value for one in self._metrics if one.figure == wanted and kind in one.kind
-            ]
-            known = [value for value in values if value is not None]
-            if known:
+            values = [one.value for one in metrics if one.figure == wanted and kind in one.kind]
+            if known := [value for value in values if value is not None]:
                 return fmean(known)
         return None
-
-    @cached_property
-    def _metrics(self) -> list[Metric]:
-        return [
-            *self.result.metrics,
-            *(one for rank in self.result.ranks for one in rank.metrics),
-        ]

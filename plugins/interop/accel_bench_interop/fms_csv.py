@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.catalog.hardware import find_hardware
 from accel_bench.documents.shown import csv_line
 from accel_bench.errors import ImportFileError
@@ -194,16 +195,12 @@ def _setting(key: str) -> Reader:
     return lambda run: run.setting(key)
 
 
-def _tokens(run: ExportedRun) -> float | None:
-    """Return tokens/s of one device, padding included: that is what the column holds there."""
-    if run.result.imported:
-        return run.figure("tokens_per_second_per_device")
-    rate = run.rate("tokens_per_second", lambda sample: sample.processed_tokens)
-    return rate / run.devices if rate is not None and run.devices else None
+def _figure(name: str) -> Reader:
+    return lambda run: run.figures.get(name)
 
 
 def _driver(run: ExportedRun) -> float | None:
-    found = run.memory("peak_driver_memory_bytes", ("run_peak_driver", "peak_driver"), "")
+    found = run.figures.get("peak_driver_memory_bytes")
     return None if found is None else found / MIB
 
 
@@ -230,21 +227,17 @@ COLUMNS: Mapping[str, Reader] = {
     "framework_config": lambda run: run.result.experiment.stack.name,
     "gpu_device_name": lambda run: run.device or None,
     "mem_nvidia_mem_reserved": _driver,
-    "mem_peak_torch_mem_alloc_in_bytes": lambda run: run.memory(
-        "peak_memory_bytes", ("run_peak_memory", "peak_memory"), "allocated"
-    ),
+    "mem_peak_torch_mem_alloc_in_bytes": _figure("peak_memory_bytes"),
     "num_gpus": lambda run: run.devices,
-    "provenance": lambda run: run.provenance,
+    "provenance": lambda run: provenance_of(run.result),
     "target_modules": _modules,
-    "train_loss": lambda run: run.mean_loss,
+    "train_loss": _figure("mean_loss"),
     "train_runtime": lambda run: run.seconds,
-    "train_samples_per_second": lambda run: run.rate(
-        "samples_per_second", lambda sample: sample.sequences
-    ),
-    "train_steps_per_second": lambda run: run.steps_per_second,
-    "train_tokens_per_second": _tokens,
+    "train_samples_per_second": _figure("samples_per_second"),
+    "train_steps_per_second": _figure("steps_per_second"),
+    "train_tokens_per_second": _figure("tokens_per_second_per_device"),
 }
-"""What stands in each column; `provenance` is ours."""
+"""What stands in each column; `provenance` is ours. Tokens are those of one device with padding."""
 
 IN_ORDER = sorted(COLUMNS)
 """Columns in the order of the alphabet, as there."""

@@ -50,38 +50,29 @@ def import_results(
     is in no verdict, no ranking and no cost. A file that was imported before is not stored twice,
     unless with other settings. Runs of an export get the tag `from-export`.
     """
+    from accel_bench.analysis.wording import count
     from accel_bench.cli.request import parse_overrides
     from accel_bench.documents.shown import plain
+    from accel_bench.errors import ImportFileError
     from accel_bench.runner.unfinished import open_results
-    from accel_bench_interop.exchange import is_export
+    from accel_bench_interop.exchange import add_export, is_export, read_export
     from accel_bench_interop.reading import read_files
 
-    if form == EXPORT or (form is None and path.is_file() and is_export(path)):
-        _import_export(path, set_, results)
-        return
     # Everything is read before anything is stored.
+    if form == EXPORT or (form is None and path.is_file() and is_export(path)):
+        if set_:
+            raise ImportFileError(f"--set {set_[0]}: {path} is an export, and states all settings")
+        run_ids = list(dict.fromkeys(result.run_id for result in read_export(path)))
+        with open_results(results, write=True) as store:
+            added, there = add_export(store, path, run_ids)
+        typer.echo(f"{count(added, 'run')} added, {there} there already")
+        return
     files, left_out = read_files(path, form, dict(parse_overrides(set_ or (), {})))
     with open_results(results, write=True) as store:
         rows = [_store(store, file) for file in files]
     for line in left_out:
         print_aside(plain(f"left out: {line}"))
     print_report(Report([Section(tables=[keyed(COLUMNS, rows)])]), "table")
-
-
-def _import_export(path: Path, set_: options.Names, results: str) -> None:
-    """Add the runs of an export, and print how many were added."""
-    from accel_bench.analysis.wording import count
-    from accel_bench.errors import ImportFileError
-    from accel_bench.runner.unfinished import open_results
-    from accel_bench_interop.exchange import add_export, read_export
-
-    if set_:
-        raise ImportFileError(f"--set {set_[0]}: {path} is an export, and states all settings")
-    # All runs are validated before anything is stored.
-    run_ids = list(dict.fromkeys(result.run_id for result in read_export(path)))
-    with open_results(results, write=True) as store:
-        added, there = add_export(store, path, run_ids)
-    typer.echo(f"{count(added, 'run')} added, {there} there already")
 
 
 def _store(store: Store, file: ImportedFile) -> dict[str, object]:

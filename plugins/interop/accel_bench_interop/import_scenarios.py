@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from accel_bench.cli.output import print_aside
 from accel_bench.documents.shown import plain
-
-if TYPE_CHECKING:
-    from accel_bench_interop.fms_scenarios import Matrix
-    from accel_bench_interop.fms_stacks import Uses
-    from accel_bench_interop.mapping import Findings
-    from accel_bench_interop.native import NativeScenario
 
 WRONG = 2
 """Exit code where names are misspelt, or lead nowhere."""
@@ -46,37 +40,28 @@ def import_scenarios(
     with file and line, and so is what has no counterpart; the exit code is then 2.
     """
     from accel_bench.analysis.wording import count
-    from accel_bench_interop.fms_scenarios import Matrix
-    from accel_bench_interop.mapping import Findings
-
-    findings = Findings()
-    matrix = Matrix(_numbers(batch_sizes), _numbers(devices), _numbers(lengths))
-    scenarios = _convert(source, output, matrix, findings)
-    for line in findings.lines():
-        print_aside(plain(line))
-    for one in scenarios:
-        typer.echo(plain(f"{output / one.name}.yaml: {count(one.experiments, 'experiment')}"))
-    if findings.wrong:
-        raise typer.Exit(WRONG)
-
-
-def _convert(
-    source: Path, output: Path, matrix: Matrix, findings: Findings
-) -> list[NativeScenario]:
-    """Read and write everything; return the scenarios that were written."""
     from accel_bench_interop import fms_scenarios, ipfs_config
+    from accel_bench_interop.mapping import Findings
     from accel_bench_interop.native import stack_text, write_files
 
-    stacks: dict[str, Uses] = {}
+    findings = Findings()
+    stacks: dict[str, fms_scenarios.Uses] = {}
     if source.is_file():
         scenarios = ipfs_config.read_config(source, findings)
     else:
+        numbers = map(_numbers, (batch_sizes, devices, lengths))
+        matrix = fms_scenarios.Matrix(*numbers)
         scenarios, stacks = fms_scenarios.read_folder(source, matrix, findings)
     kept = [one for one in scenarios if one.stacks]
     files = {f"{one.name}.yaml": one.text() for one in kept}
     files |= {f"stacks/{name}.yaml": stack_text(uses, str(source)) for name, uses in stacks.items()}
     write_files(output, files)
-    return kept
+    for line in findings.lines():
+        print_aside(plain(line))
+    for one in kept:
+        typer.echo(plain(f"{output / one.name}.yaml: {count(one.experiments, 'experiment')}"))
+    if findings.wrong:
+        raise typer.Exit(WRONG)
 
 
 def _numbers(text: str) -> list[int]:

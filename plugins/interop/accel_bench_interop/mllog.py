@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status
@@ -204,16 +205,24 @@ def _time(milliseconds: float | None) -> str:
 def write(results: Iterable[Result]) -> Iterator[str]:
     """Yield the lines of all runs, each with its id as namespace and its provenance."""
     for run in map(ExportedRun, results):
-        for line in _lines(run):
-            yield f"{line}\n"
+        yield from _lines(run)
 
 
 def _lines(run: ExportedRun) -> Iterator[str]:
     result = run.result
-    start, marks = _milliseconds(result.started_at), {"provenance": run.provenance}
+    start, marks = _milliseconds(result.started_at), {"provenance": provenance_of(result)}
 
     def line(key: str, value: Any, after: float = 0.0, **more: Any) -> str:
-        return log_line(result.run_id, start + round(after * 1000), key, value, {**marks, **more})
+        kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+        event = {
+            "namespace": result.run_id,
+            "time_ms": start + round(after * 1000),
+            "event_type": kind.get(key.rpartition("_")[2], "POINT_IN_TIME"),
+            "key": key,
+            "value": value,
+            "metadata": {**marks, **more},
+        }
+        return f":::MLLOG {json.dumps(event)}\n"
 
     yield line("submission_benchmark", result.experiment.scenario.name)
     yield line("submission_entry", result.experiment.stack.name)
@@ -229,25 +238,19 @@ def _lines(run: ExportedRun) -> Iterator[str]:
         elapsed += seconds
         if loss is not None:
             yield line("train_loss", loss, elapsed, step_num=step)
-    rate = run.rate("samples_per_second", lambda sample: sample.sequences)
-    if rate is not None:
+    if (rate := run.figures.get("samples_per_second")) is not None:
         yield line("tracked_stats", {"throughput": rate}, elapsed)
-    end = elapsed or result.seconds
-    ending = _status_of(run)
-    yield line("run_stop", None, end, **ending)
-
-
-def _status_of(run: ExportedRun) -> Mapping[str, Any]:
-    if run.result.status.completed:
-        return {"status": "success"}
-    reason = "; ".join(run.result.reasons)
-    return {"status": "aborted", "ended_as": run.result.status.value, "reason": reason}
+    ending = {"status": "success"}
+    if not result.status.completed:
+        reason = "; ".join(result.reasons)
+        ending = {"status": "aborted", "ended_as": result.status.value, "reason": reason}
+    yield line("run_stop", None, elapsed or result.seconds, **ending)
 
 
 def _steps(run: ExportedRun) -> Iterator[tuple[int, float | None, float]]:
     """Yield number, loss and seconds of each step, warm-up included, of the slowest rank."""
     if run.result.imported:
-        loss = run.figure("last_loss")
+        loss = run.figures.get("last_loss")
         if loss is not None:
             yield 0, loss, run.seconds or 0.0
         return
@@ -268,22 +271,6 @@ def _milliseconds(started_at: str) -> int:
     except ValueError:
         return 0
     return round(moment.timestamp() * 1000)
-
-
-def log_line(
-    namespace: str, milliseconds: int, key: str, value: Any, metadata: Mapping[str, Any]
-) -> str:
-    """Return one line of a log."""
-    kind = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
-    event = {
-        "namespace": namespace,
-        "time_ms": milliseconds,
-        "event_type": kind.get(key.rpartition("_")[2], "POINT_IN_TIME"),
-        "key": key,
-        "value": value,
-        "metadata": dict(metadata),
-    }
-    return f":::MLLOG {json.dumps(event)}"
 
 
 FORMAT = Format(description="log of MLPerf", recognizes=recognizes, read=read, write=write)

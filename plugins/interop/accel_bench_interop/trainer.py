@@ -136,10 +136,9 @@ def _log(state: Mapping[str, Any]) -> dict[str, list[float | None]]:
 
 
 def _ends(log: Mapping[str, Sequence[float | None]]) -> Iterator[Metric]:
-    losses = log.get("loss", ())
-    for name, value in zip(("first_loss", "last_loss"), (losses[:1], losses[-1:]), strict=True):
-        if value:
-            yield figure(name, value[0], "1", "global", "lower")
+    if losses := log.get("loss"):
+        yield figure("first_loss", losses[0], "1", "global", "lower")
+        yield figure("last_loss", losses[-1], "1", "global", "lower")
 
 
 RESULTS_FORMAT = Format(

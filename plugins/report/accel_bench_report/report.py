@@ -13,8 +13,8 @@ from accel_bench.cli.options import DEFAULT_RESULTS, Names, Results, Where, take
 from accel_bench.cli.output import print_aside
 
 if TYPE_CHECKING:
+    from accel_bench_report.commands import CommandRuns
     from accel_bench_report.page.model import Page
-    from accel_bench_report.stored_commands import CommandRuns
 
 DEFAULT_FILE = Path("accel-bench-report.html")
 """File in which the page is written when no file is named."""
@@ -102,10 +102,10 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     from accel_bench.documents.anonymity import Anonymizer
     from accel_bench.documents.redaction import Redactor
     from accel_bench.runner.unfinished import open_results, sessions_in_progress
+    from accel_bench_report.commands import select_commands
     from accel_bench_report.page.page import page
     from accel_bench_report.page.scenario import scenario_page, with_repetitions
     from accel_bench_report.page.stored_plan import planned_runs, stored_plan
-    from accel_bench_report.stored_commands import select_commands
     from accel_bench_report.tables.overview import overview
 
     with open_results(options.results) as store:

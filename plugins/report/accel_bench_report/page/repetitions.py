@@ -1,4 +1,4 @@
-"""Stored sessions that repeat others by their bundle, and what they found."""
+"""What those found who repeated a session by its bundle."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ from accel_bench.store.database import SessionRecord, Store
 from accel_bench.store.schema import RUNS, SESSIONS
 from accel_bench.store.sessions import REPEATED
 
+VERDICTS: tuple[ReproductionVerdict, ...] = ("reproduced", "cannot tell", "not reproduced")
+"""Verdicts in the order in which they are shown."""
+
+
 MOST_MACHINES = 20
 """Machines whose repetitions of a session are read: those that repeated it last."""
 
@@ -32,6 +36,13 @@ class Repetition(NamedTuple):
 
     same_machine: bool
     """True if it ran where the repeated session did."""
+
+
+class StackRepetition(NamedTuple):
+    """What one repetition found of a stack at a sweep point."""
+
+    verdict: ReproductionVerdict
+    same_machine: bool
 
 
 def repeating_sessions(store: Store) -> list[SessionRecord]:
@@ -49,7 +60,7 @@ def read_repetitions(
     own = {result.machine.host for result in results if result.machine}
     found = []
     for host, repetitions in list(_by_machine(store, repeating, repeated).items())[-MOST_MACHINES:]:
-        read = (_read(store, ids) for ids in reversed(repetitions))
+        read = (store.results(RUNS.c.session.in_(ids)) for ids in reversed(repetitions))
         if runs := next(filter(None, read), None):
             found.append(Repetition(runs, host in own))
     return found
@@ -88,21 +99,6 @@ def _hosts(store: Store, sessions: Sequence[str]) -> dict[str, str]:
     of_these = RUNS.c.session.in_(sessions), RUNS.c.host.is_not(None)
     query = select(RUNS.c.session, RUNS.c.host).where(*of_these).distinct()
     return {row["session"]: row["host"] for row in store.fetch(query)}
-
-
-def _read(store: Store, sessions: Sequence[str]) -> list[Result]:
-    return [run for session in sessions for run in store.results(session=session)]
-
-
-VERDICTS: tuple[ReproductionVerdict, ...] = ("reproduced", "cannot tell", "not reproduced")
-"""Verdicts in the order in which they are shown."""
-
-
-class StackRepetition(NamedTuple):
-    """What one repetition found of a stack at a sweep point."""
-
-    verdict: ReproductionVerdict
-    same_machine: bool
 
 
 def judge_repetitions(

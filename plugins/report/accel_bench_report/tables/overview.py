@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, Step, find_steps
 from accel_bench.scenario.uses import TOKENS
-from accel_bench_report.stored_commands import RunLine
+from accel_bench_report.commands import RunLine
 
 
 class SessionSpeed(NamedTuple):

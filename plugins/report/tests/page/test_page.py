@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from accel_bench_report.commands import RunLine
 from accel_bench_report.page import plots
 from accel_bench_report.page.page import page
 from accel_bench_report.page.plot_svg import tick_text
@@ -25,7 +26,6 @@ from accel_bench_report.page.repetitions import Repetition
 from accel_bench_report.page.scenario import scenario_page, with_repetitions
 from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.tables import configuration, row_origin
-from accel_bench_report.stored_commands import RunLine
 from accel_bench_report.tables.overview import overview
 from analysis_factory import STEADY, make_experiment, make_rounds
 from repeated_sessions import make_runs

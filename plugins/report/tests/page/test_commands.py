@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from accel_bench_report import stored_commands as commands
-from accel_bench_report.stored_commands import select_commands
+from accel_bench_report import commands
+from accel_bench_report.commands import select_commands
 from store.store_factory import make_experiment, make_result, make_session
 
 from accel_bench.errors import StoreError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
-from accel_bench.store.queries import COMPLETED, condition_of, damaged_runs, without
+from accel_bench.store.queries import COMPLETED, condition_of, leave_out_damaged
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
 from accel_bench.store.selection import CommandKey, command_of, one_of_each, with_resumed
@@ -109,20 +109,14 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
     conditions = [condition_of(store, where)] if where is not None else []
     if words or where is None:
         keys = [key for word in words for key in _keys_of(store, word)] or _newest(store)
-        conditions.append(_of_commands(keys))
-    damaged = damaged_runs(store, conditions)
-    if damaged:
-        conditions.append(without(damaged))
+        conditions.append(or_(*map(_of_command, keys)))
+    damaged = leave_out_damaged(store, conditions)
     lines = list(_lines(store, conditions))
     if not lines:
         raise StoreError(f"no run in {store.folder} is selected (`accel-bench results list`)")
     keys = _in_detail(lines)
-    commands = [_command(store, key, conditions) for key in keys]
-    if repeating := repeating_sessions(store):
-        commands = [
-            one._replace(repetitions=read_repetitions(store, one.results, repeating))
-            for one in commands
-        ]
+    repeating = repeating_sessions(store)
+    commands = [_command(store, key, conditions, repeating) for key in keys]
     return Selected(
         commands=[one for one in commands if one.results],
         lines=lines,
@@ -155,10 +149,6 @@ def _newest(store: Store) -> list[CommandKey]:
     return _keys(store, begins_with(RUNS.c.session, command_of(sessions[0])))
 
 
-def _of_commands(keys: Collection[CommandKey]) -> ColumnElement[bool]:
-    return or_(*map(_of_command, keys))
-
-
 def _of_command(key: CommandKey) -> ColumnElement[bool]:
     command, scenario = key
     further = begins_with(RUNS.c.session, f"{command}.")
@@ -169,10 +159,7 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
     query = select(*COLUMNS).where(*conditions).order_by(*CHRONOLOGICAL)
     rows = list(store.fetch(query))
     # What an id stands for does not differ between runs: one of each is read.
-    try:
-        known = {name: one.experiment for name, one in one_of_each(store, rows).items()}
-    except StoreError:
-        known = {}  # Of very many runs none was checked; then each experiment stands alone.
+    known = {name: one.experiment for name, one in one_of_each(store, rows).items()}
     series = {name: one.series for name, one in known.items()}
     served = {name for name, one in known.items() if offered_rate(one.scenario) is not None}
     for row in rows:
@@ -204,13 +191,16 @@ def _in_detail(lines: Sequence[RunLine]) -> list[CommandKey]:
 
 
 def _command(
-    store: Store, key: CommandKey, conditions: Sequence[ColumnElement[bool]]
+    store: Store,
+    key: CommandKey,
+    conditions: Sequence[ColumnElement[bool]],
+    repeating: Sequence[SessionRecord],
 ) -> CommandRuns:
     results = store.results(_of_command(key), *conditions)
     records = store.sessions({result.session for result in results})
-    return CommandRuns(
-        key[0], records[0] if records else None, with_resumed(store, results, records)
-    )
+    whole = with_resumed(store, results, records)
+    first = records[0] if records else None
+    return CommandRuns(key[0], first, whole, read_repetitions(store, whole, repeating))
 
 
 def _elsewhere(
@@ -232,11 +222,9 @@ def _elsewhere(
 
 
 def _notes(
-    damaged: Sequence[str] | None, lines: Sequence[RunLine], keys: Sequence[CommandKey]
+    damaged: Sequence[str], lines: Sequence[RunLine], keys: Sequence[CommandKey]
 ) -> Iterator[str]:
-    if damaged is None:
-        yield "of so many runs none was checked for damage; `accel-bench results check` does that"
-    elif damaged:
+    if damaged:
         yield f"left out as corrupt: {', '.join(damaged)}"
     others = {(line.command, line.scenario) for line in lines} - set(keys)
     if others:
