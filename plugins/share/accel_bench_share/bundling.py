@@ -43,8 +43,8 @@ from accel_bench_share.bundle_file import (
     VERSIONS,
     Manifest,
     checksum_of,
+    identity_of,
     json_member,
-    manifest_value,
     member_of,
     read_bundle,
 )
@@ -113,23 +113,14 @@ def _report(session: SessionRecord, results: Sequence[Result], summary: Summary)
 
 
 def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
-    """Return a scenario file with a session's experiments; the stacks of a ladder are spelt out."""
-    document = session.document
-    written = document.get("written")
-    if isinstance(written, dict):
-        return _with_own_baseline({key: written[key] for key in written if key != "ladder"})
-    # Sessions of earlier versions have stored all keys, those that were never written too.
-    file = _file(document["scenario"], session)
-    plain = file.model_dump(mode="json", exclude_defaults=True, exclude={"ladder"})
-    for key in (*file.sweep, *file.zip):
-        _remove(plain, key.split("."))
-    return _with_own_baseline(plain)
+    """Return a scenario file with a session's experiments; the stacks of a ladder are spelt out.
 
-
-def _with_own_baseline(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Return the scenario with its first stack as the baseline where the named one was left out."""
+    Its first stack is the baseline where the named one was left out.
+    """
+    written: dict[str, Any] = dict(session.document)["written"]  # type: ignore[assignment]
+    scenario = {key: written[key] for key in written if key != "ladder"}
     if scenario.get("baseline") not in scenario.get("stacks", {}):
-        return {**scenario, "baseline": next(iter(scenario.get("stacks", {})), None)}
+        scenario["baseline"] = next(iter(scenario.get("stacks", {})), None)
     return scenario
 
 
@@ -161,7 +152,7 @@ def _runs(store: Store, session: str) -> list[Result]:
 def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
     """Raise BundleError for sessions without a scenario, or with several."""
     for session in sessions:
-        if not isinstance(session.document.get("scenario"), dict):
+        if not isinstance(session.document.get("written"), dict):
             raise BundleError(
                 f"the session {session.id!r} was imported and has no scenario; a bundle is made "
                 "where the runs were measured"
@@ -182,17 +173,6 @@ def _compared(session: SessionRecord) -> str:
     return canonical_json([scenario | {"measure": measure}, session.document.get("repeats")])
 
 
-def _remove(data: dict[str, Any], parts: Sequence[str]) -> None:
-    """Remove a nested key where it is there."""
-    *above, last = parts
-    for part in above:
-        inner = data.get(part)
-        if not isinstance(inner, dict):
-            return
-        data = inner
-    data.pop(last, None)
-
-
 def write_bundle(path: Path, content: Content) -> Manifest:
     """Write the file of a bundle, the same bytes for the same content; return its manifest."""
     lines = [one.model_dump_json() for one in content.results]
@@ -200,7 +180,7 @@ def write_bundle(path: Path, content: Content) -> Manifest:
     members[SESSIONS] = json_member([one.model_dump(mode="json") for one in content.sessions])
     members[RUNS] = gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0)
     manifest = _manifest(content, members)
-    members[MANIFEST] = json_member(manifest_value(manifest))
+    members[MANIFEST] = json_member(manifest.model_dump(mode="json"))
     write_atomically(path, pack(members))
     try:
         read_bundle(path)  # what cannot be read again is no bundle
@@ -213,7 +193,7 @@ def write_bundle(path: Path, content: Content) -> Manifest:
 def _manifest(content: Content, members: Mapping[str, bytes]) -> Manifest:
     first = min(content.sessions, key=lambda one: one.started_at)
     repeats = str(first.document.get("repeats", ""))
-    identity = hashlib.sha256(members[SESSIONS] + gzip.decompress(members[RUNS])).hexdigest()
+    identity = identity_of(members[SESSIONS], gzip.decompress(members[RUNS]))
     unsigned = Manifest(
         written_by=__version__,
         scenario=first.scenario,
