@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 
 from accel_bench.analysis.wording import milliseconds, rate_interval, settings, size
-from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import PlanOptions, takes
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import new_sessions, one_draft, plan_request
+from accel_bench.cli.request import Place, one_draft, plan_request
 from accel_bench.errors import ScenarioError
-from accel_bench.launcher import Allocation
-from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.report.table import (
     Column,
     Report,
@@ -28,9 +23,9 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.layers import AXES, look_up
 from accel_bench.scenario.models import Scenario
 from accel_bench_search.fitting import (
@@ -84,25 +79,18 @@ def fit(options: FitOptions) -> int:
     with its reason and exit code 1.
     """
     draft = one_draft(options.scenario, "fit")
-    machine = read_machine()
     request = plan_request(options, {}, no_baseline=True)
-    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        return _search(options, draft, machine, allocation)
+    with Place(options).allocated([draft], request) as place:
+        return _search(options, draft, place)
 
 
-def _search(
-    options: FitOptions, draft: Draft, machine: Machine, allocation: Allocation | None
-) -> int:
-    request = _request(options, draft, machine)
+def _search(options: FitOptions, draft: Draft, place: Place) -> int:
+    request = _request(options, draft, place)
 
     def plan_with(changes: Mapping[str, Any]) -> Plan:
         short = {"measure.rounds": 1, **changes}
         overrides = (*request.overrides, *short.items())
-        with redirect_stdout(sys.stderr):
-            return make_plan(draft, machine, replace(request, overrides=overrides))
+        return place.plan(draft, replace(request, overrides=overrides))
 
     experiment = plan_with(first_swept(draft, options.vary)).single.experiment
     scenario = experiment.scenario
@@ -110,22 +98,17 @@ def _search(
     start = min(start, options.most or start)
     kept = dict(freed(request, draft, options.vary, scenario))
     if options.dry_run:
-        plan = plan_with({**kept, options.vary: start})
-        print_plan([plan], machine, options.results, options.output)
+        place.show([plan_with({**kept, options.vary: start})])
         return 0
     where = SearchRange(start=start, most=options.most, step=options.step)
     with open_results(options.results, write=True) as store:
-        with new_sessions(options, store, machine, allocation) as new_session:
+        with place.sessions(store) as new_session:
             report = FitSearch(
-                TrialRunner(store, machine, new_session, options.again),
+                options,
+                TrialRunner(store, place.machine, new_session, options.again),
                 lambda changes: plan_with({**kept, **changes}),
-                scenario.name,
-                experiment.stack.name,
-                options.vary,
+                experiment,
                 where,
-                options.rounds,
-                options.force,
-                lambda line: None if options.quiet else print_aside(line),
             ).search()
     if kept:
         note = f"train.global_batch_size is left open for the search: {settings(kept)}"
@@ -134,11 +117,11 @@ def _search(
     return report.exit_code
 
 
-def _request(options: FitOptions, draft: Draft, machine: Machine) -> PlanRequest:
+def _request(options: FitOptions, draft: Draft, place: Place) -> PlanRequest:
     """Return the request for the one stack; memory that is surely short is looked at by value."""
     request = replace(plan_request(options, {}, no_baseline=True), force=True)
     if options.stack is None:
-        baseline = make_plan(draft, machine, replace(request, no_baseline=False)).baseline
+        baseline = place.plan(draft, replace(request, no_baseline=False)).baseline
         return replace(request, only=(baseline,))
     return replace(request, only=(options.stack,))
 
@@ -153,20 +136,13 @@ MICRO_BATCH, TOTAL = "train.micro_batch_size", "train.global_batch_size"
 class FitSearch:
     """The search over one key of one stack."""
 
+    options: FitOptions
     runner: TrialRunner
     make_plan: MakePlan
-    scenario: str
-    stack: str
-    key: str
+    experiment: Experiment
+    """The stack as the scenario has it."""
+
     range: SearchRange
-    rounds: int = 1
-    """Rounds in which the largest value that fits is measured."""
-
-    force: bool = False
-    """Run what surely needs more memory than there is."""
-
-    notify: Callable[[str], object] = print
-    """Takes a line before each value."""
 
     def search(self) -> FitReport:
         """Try values until the answer is known; each run is stored when it has ended."""
@@ -175,24 +151,24 @@ class FitSearch:
         while True:
             while (value := next_value(points, self.range)) is not None:
                 points.append(self._try(value))
-            report = self._report(points)
+            names = self.experiment.scenario.name, self.experiment.stack.name
+            report = fit_report(*names, self.options.vary, self.range, points)
             best = report.largest
-            if best is None or report.failed or self.rounds == 1 or best.value in measured:
+            if best is None or report.failed or self.options.rounds == 1 or best.value in measured:
                 return report
             # One that runs out of memory in a later round leaves a gap to search.
             measured.add(best.value)
             points[points.index(best)] = self._measure(best)
 
-    def _report(self, points: list[FitPoint]) -> FitReport:
-        return fit_report(self.scenario, self.stack, self.key, self.range, points)
-
     def _try(self, value: int) -> FitPoint:
-        self.notify(f"{self.key} = {value:,}")
-        plan = self.make_plan({self.key: value})
+        key = self.options.vary
+        if not self.options.quiet:
+            print_aside(f"{key} = {value:,}")
+        plan = self.make_plan({key: value})
         planned = plan.single
-        check_value(planned.experiment.scenario, self.key, value)
+        check_value(planned.experiment.scenario, key, value)
         need = planned.need
-        if need is not None and not need.fits and not self.force:
+        if need is not None and not need.fits and not self.options.force:
             has = size(need.available_bytes or 0)
             reason = f"it needs {need.describe()}, and there are {has} (not run; --force runs it)"
             return FitPoint(value=value, outcome="does not fit", reason=reason)
@@ -201,7 +177,8 @@ class FitSearch:
 
     def _measure(self, point: FitPoint) -> FitPoint:
         """Return a value that fits with the speed of all its rounds."""
-        plan = self.make_plan({self.key: point.value, "measure.rounds": self.rounds})
+        rounds = self.options.rounds
+        plan = self.make_plan({self.options.vary: point.value, "measure.rounds": rounds})
         session = self.runner.new_session(resume=True)
         session.run_plan(plan)
         runs = self.runner.store.results(experiment_ids=[plan.single.experiment.id])

@@ -126,8 +126,8 @@ def write_site_of_bundles(
     from accel_bench_share.site import write_site
 
     page = output or folder / "index.html"
-    made = write_site(folder, page)
-    for name, reason in made.refused:
+    bundles, refused = write_site(folder, page)
+    for name, reason in refused:
         print_aside(plain(f"{name}: {reason}"))
-    typer.echo(plain(f"{page}: {count(made.bundles, 'bundle')}, {len(made.refused)} refused"))
-    raise typer.Exit(1 if made.refused else 0)
+    typer.echo(plain(f"{page}: {count(bundles, 'bundle')}, {len(refused)} refused"))
+    raise typer.Exit(1 if refused else 0)

@@ -48,7 +48,7 @@ from accel_bench_share.bundle_file import (
     member_of,
     read_bundle,
 )
-from accel_bench_share.facts import facts, plugins_of
+from accel_bench_share.reproduction import facts, plugins_of
 
 PAGES = "accel_bench.pages"
 """Group of the entry point that makes the page of a session."""
