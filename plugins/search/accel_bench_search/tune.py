@@ -213,7 +213,7 @@ def _check_ends(task: TuneTask) -> None:
 
 def _run(options: TuneOptions, task: TuneTask, place: Place) -> int:
     name, seed = task.study_name(options.seed), options.seed
-    own, maximize = task.own, task.objective.goal == "tokens_per_second"
+    own, maximize = task.own, task.objective.better > 0
     with (
         open_results(options.results, write=True) as store,
         open_study(store, name, task.axes, seed, maximize) as study,

@@ -76,6 +76,17 @@ class Objective(Frozen):
         return "tokens/s with an equivalent loss"
 
     @property
+    def better(self) -> int:
+        """Return 1 where a larger value is better, -1 where a smaller one is."""
+        return 1 if self.goal == "tokens_per_second" else -1
+
+    def text(self, value: float) -> str:
+        """Return a value with its unit."""
+        if self.goal == "request_seconds":
+            return f"{milliseconds(value)} ms"
+        return f"{rate(value)} tokens/s" if self.better > 0 else significant(value, 4)
+
+    @property
     def is_speed(self) -> bool:
         """True if the goal is speed: only what does the same work as the baseline counts."""
         return self.goal != "loss"

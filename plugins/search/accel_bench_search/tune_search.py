@@ -14,7 +14,7 @@ from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.learning.curves import training_curve
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.wording import settings, significant
+from accel_bench.analysis.wording import settings
 from accel_bench.cli.output import print_aside
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json, digest
@@ -274,7 +274,7 @@ class TuneSearch:
     def _progress(self, trial: TuneTrial, found: list[TuneTrial]) -> str:
         best = best_of(found, self.task.objective)
         so_far = f"; best so far: trial {best.number}" if best else ""
-        value = significant(trial.value, 4) if trial.value is not None else trial.reason
+        value = trial.reason if trial.value is None else self.task.objective.text(trial.value)
         return f"trial {trial.number}: {trial.outcome} ({value}){so_far}"
 
     def _check(self, best: TuneTrial, baseline: TuneTrial, rounds: int) -> TuneCheck:
