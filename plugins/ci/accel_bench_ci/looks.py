@@ -51,11 +51,6 @@ def settle_gate(rounds: GateRounds, looks: int) -> GateReport:
         settled = {one.stack_id for one in alarm.points} - _open(alarm)
         if not _open(alarm):
             break
-    return _confirm(rounds, looks, alarm)
-
-
-def _confirm(rounds: GateRounds, looks: int, alarm: GateReport) -> GateReport:
-    """Look at new rounds of what looks slower until that is confirmed or is not."""
     report = alarm
     concerned = unsettled = points_to_confirm(alarm)
     for look in range(looks):

@@ -90,11 +90,13 @@ def confirm_step(
     """
     step = history.newest_step
     assert step is not None
-    before, since, new = _ratios(history, step, fresh, baseline, fresh_baseline)
+    own, other = _logs(fresh), _logs(fresh_baseline)
+    before, since = _sides(history, step, _base(history, baseline))
+    new = [own[key] - other[key] for key in sorted(own.keys() & other.keys())]
     paired = min(len(before), len(new)) >= SHORTEST_SIDE
     if not paired:
         before, since = _sides(history, step, {one.session: 1.0 for one in history.points})
-        new = list(_logs(fresh).values())
+        new = list(own.values())
     change, bound = judge_new_runs(before, new)
     half = abs(median(since) - median(before)) / 2 if before and since else 0.0
     mostly = bound is not None and half > bound
@@ -161,23 +163,11 @@ def _logs(runs: Sequence[HistoryRun]) -> dict[RoundKey, float]:
     }
 
 
-def _ratios(
-    history: History,
-    step: HistoryStep,
-    fresh: Sequence[HistoryRun],
-    baseline: History | None,
-    fresh_baseline: Sequence[HistoryRun],
-) -> tuple[list[float], list[float], list[float]]:
-    """Return log-ratios to the baseline.
-
-    They are those of each session before the step, of each one since, and of each new round.
-    """
+def _base(history: History, baseline: History | None) -> dict[str, float]:
+    """Return the baseline's figure of each session; nothing for the baseline itself."""
     if baseline is None or (baseline.stack, baseline.sweep) == (history.stack, history.sweep):
-        return [], [], []
-    base = {one.session: one.value.median for one in baseline.points if one.value}
-    before, since = _sides(history, step, base)
-    own, other = _logs(fresh), _logs(fresh_baseline)
-    return before, since, [own[key] - other[key] for key in sorted(own.keys() & other.keys())]
+        return {}
+    return {one.session: one.value.median for one in baseline.points if one.value}
 
 
 def _sides(

@@ -172,8 +172,8 @@ class FitSearch:
             has = size(need.available_bytes or 0)
             reason = f"it needs {need.describe()}, and there are {has} (not run; --force runs it)"
             return FitPoint(value=value, outcome="does not fit", reason=reason)
-        trial = self.runner.run(plan)
-        return fit_point(value, [trial.result], trial.stored)
+        run, stored = self.runner.run(plan)
+        return fit_point(value, [run], stored)
 
     def _measure(self, point: FitPoint) -> FitPoint:
         """Return a value that fits with the speed of all its rounds."""

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from accel_bench.machine.info import Machine
-from accel_bench.planning.plan import Plan, Planned
+from accel_bench.planning.plan import Plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.session import Session
 from accel_bench.store.database import Store
-
-
-class Trial(NamedTuple):
-    """One experiment, and the run that counts for it."""
-
-    planned: Planned
-    result: Result
-    stored: bool
-    """True if an earlier run was counted, and it was not run again."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +23,16 @@ class TrialRunner:
     again: bool = False
     """Run what is stored again."""
 
-    def run(self, plan: Plan) -> Trial:
-        """Run the only experiment of a plan; each attempt is stored."""
-        planned = plan.single
-        found = None if self.again else self.stored(planned)
-        if found is not None:
-            return Trial(planned, found, True)
+    def run(self, plan: Plan) -> tuple[Result, bool]:
+        """Return the run that counts of the only experiment of a plan, and whether it was stored
+        already; if not, it is run, and each attempt is stored."""
+        if not self.again:
+            known = self.store.results(experiment_ids=[plan.single.experiment.id])
+            if found := next(filter(self.counts, reversed(known)), None):
+                return found, True
         session = self.new_session()
         session.run_plan(plan)
-        return Trial(planned, self.store.results(session=session.id)[-1], False)
-
-    def stored(self, planned: Planned) -> Result | None:
-        """Return the newest run that counts; None without one."""
-        runs = reversed(self.store.results(experiment_ids=[planned.experiment.id]))
-        return next(filter(self.counts, runs), None)
+        return self.store.results(session=session.id)[-1], False
 
     def counts(self, run: Result) -> bool:
         """Return whether a run was measured, and completed or ran out of memory.

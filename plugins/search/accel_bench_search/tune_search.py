@@ -240,7 +240,7 @@ class TuneSearch:
         steps = self._steps(plan.single.experiment.scenario)
         for _ in range(MOST_RUNS):
             longer = replan({"measure.steps": steps}) if steps else plan
-            run = self.runner.run(longer).result
+            run, _ = self.runner.run(longer)
             curve = training_curve(run) if run.status.completed else []
             if objective.goal != "loss" or not curve or loss_at(run, objective) is not None:
                 break

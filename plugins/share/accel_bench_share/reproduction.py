@@ -183,10 +183,8 @@ def _answer(found: Reproduction) -> str:
     counts = Counter(row.verdict for row in found.stacks if row.verdict is not None)
     if not counts:
         return "cannot tell: the bundle has nothing but its baseline, and so no ratio."
-    parts = [
-        f"{count(counts[word], 'stack')} {said}" for word, said in SAID.items() if counts[word]
-    ]
-    return ", ".join(parts) + "."
+    verdicts = ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
+    return f"{count(counts.total(), 'stack')}: {verdicts}."
 
 
 def _notes(found: Reproduction) -> list[str]:
@@ -200,14 +198,6 @@ def _notes(found: Reproduction) -> list[str]:
         else f"absolute speeds are not compared: the devices differ ({devices})"
     )
     return [*grouped_by_reason(reasons), compared]
-
-
-SAID: Mapping[ReproductionVerdict, str] = {
-    "reproduced": "reproduced",
-    "not reproduced": "not reproduced",
-    "cannot tell": "left open",
-}
-"""How verdicts stand in a sentence."""
 
 
 def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
