@@ -245,10 +245,6 @@ def _signed(value: float) -> str:
     return f"{'+' if value > 0 else ''}{percent(value)}"
 
 
-def _changed(step: HistoryStep) -> str:
-    return "; ".join(f"{one.key} {one.a} to {one.b}" for one in step.differing)
-
-
 STEPS = (
     Column("step at session", reader("session"), kind="name"),
     Column("date", lambda step: step.started_at[:10], kind="word"),
@@ -256,7 +252,7 @@ STEPS = (
     Column("that is", reader("change"), kind="word"),
     Column("p", reader("p_value"), form=lambda value: significant(value, 2), kind="number"),
     Column("sessions since", reader("points_since"), kind="number", rank=1),
-    Column("changed there", _changed),
+    Column("changed there", reader("changed")),
 )
 """Columns of the steps."""
 

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
-from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.wording import count, percent, plain_value, ratio_interval, settings
+from accel_bench.analysis.wording import count, percent, ratio_interval, settings
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, print_report
 from accel_bench.documents.load import load_file
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.interchange.formats import read_files, results_of_file
 from accel_bench.report.table import (
-    EMPTY,
     Column,
     Report,
     Section,
     Table,
     interval_paths,
-    listed,
     paths,
     reader,
 )
+from accel_bench.report.views.compare import differences_table, setting_text
 from accel_bench.result import Result
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store.database import Store
@@ -183,11 +182,12 @@ def reference_report(found: ReferenceComparison) -> Report:
     """Return the answer, a line for each figure of each row, and what differs."""
     lines = [line for row in found.rows for line in _lines(row)]
     tables = [Table(COLUMNS, lines)]
-    for title, differing in _differences(found):
-        values = [(d.key, _value(d.a), _value(d.b)) for d in differing[:MOST_DIFFERENCES]]
-        notes = [f"and {len(differing) - len(values)} more"] if differing[len(values) :] else []
-        tables.append(listed((title, "reference", "current"), values))
-        tables[-1] = Table(tables[-1].columns, tables[-1].rows, notes=notes)
+    differing = [("differs in every row", found.differing)]
+    differing += [(f"differs: {_key(row)}", row.differing) for row in found.rows]
+    for title, facts in filter(itemgetter(1), differing):
+        table = differences_table((title, "reference", "current"), facts[:MOST_DIFFERENCES])
+        more = len(facts) - len(table.rows)
+        tables.append(replace(table, notes=[f"and {more} more"] if more else []))
     section = Section(
         title=f"against {found.reference} (exit {found.exit_code})",
         answer=_answer(found),
@@ -223,17 +223,13 @@ def _untold(figure: ReferenceFigure) -> bool:
     return bool(figure.reason) and figure.verdict == "unknown"
 
 
-def _reason_of_load(row: ReferenceRow) -> str:
-    """Return what is known of requests that pile up."""
-    return next((one.reason for one in row.figures if one.reason), "saturated")
-
-
 def _notes(found: ReferenceComparison) -> Iterator[str]:
     for row in found.rows:
         if row.worse and row.reasons:
             yield f"{_key(row)}: {'; '.join(row.reasons)}"
         if row.state == "newly saturated":
-            yield f"{_key(row)}: newly {_reason_of_load(row)}"
+            load = next((one.reason for one in row.figures if one.reason), "saturated")
+            yield f"{_key(row)}: newly {load}"
             continue
         refused = dict.fromkeys(one.reason for one in row.figures if _untold(one))
         yield from (f"{_key(row)}: cannot tell: {reason}" for reason in refused)
@@ -254,30 +250,11 @@ def _notes(found: ReferenceComparison) -> Iterator[str]:
         )
 
 
-def _differences(
-    found: ReferenceComparison,
-) -> Iterator[tuple[str, Sequence[Difference]]]:
-    if found.differing:
-        yield "differs in every row", found.differing
-    for row in found.rows:
-        if row.differing:
-            yield f"differs: {_key(row)}", row.differing
-
-
 def _key(row: ReferenceRow) -> str:
     parts = {key: value for key, value in row.key.items() if value not in ({}, "")}
     mark = " (imported)" if row.imported else ""
-    return ", ".join(_value(value) for value in parts.values()) + mark
-
-
-def _value(value: Any) -> str:
-    return (
-        EMPTY
-        if value is None
-        else settings(value)
-        if isinstance(value, dict)
-        else plain_value(value)
-    )
+    texts = (settings(v) if isinstance(v, dict) else setting_text(v) for v in parts.values())
+    return ", ".join(texts) + mark
 
 
 COLUMNS = (

@@ -109,6 +109,15 @@ class HistoryStep(Frozen):
     differing: tuple[Difference, ...]
     """Versions and facts of the machine that changed there."""
 
+    @property
+    def changed(self) -> list[str]:
+        """The same as `torch 2.12 to 2.13`."""
+        texts = (
+            (one.key, *("absent" if v is None else plain_value(v) for v in (one.a, one.b)))
+            for one in self.differing
+        )
+        return [f"{key} {before} to {after}" for key, before, after in texts]
+
 
 class History(StackRow, Document):
     """One series, oldest point first."""
@@ -370,11 +379,5 @@ def _size(step: HistoryStep) -> str:
 
 
 def _changes(step: HistoryStep) -> str:
-    if not step.differing:
-        return "no version changed there"
-    named = [f"{one.key} {_shown(one.a)} to {_shown(one.b)}" for one in step.differing]
-    return f"changed there: {join_names(named)}"
-
-
-def _shown(value: JsonValue) -> str:
-    return "absent" if value is None else plain_value(value)
+    changed = step.changed
+    return f"changed there: {join_names(changed)}" if changed else "no version changed there"

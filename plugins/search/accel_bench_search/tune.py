@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.tables.experiment_keys import changes_task
@@ -34,8 +34,6 @@ RATE = "inference.rate"
 
 MEMORY = "peak_memory_bytes"
 """Metric that a search may limit."""
-
-SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +172,14 @@ def _at_the_rate(objective: Objective, scenario: Scenario, axes: Sequence[Axis])
 
 def parse_memory(text: str) -> int:
     """Parse `peak_memory_bytes=16GiB`; a number alone is bytes. Raises ScenarioError."""
-    found = re.fullmatch(rf"\s*{MEMORY}\s*=\s*([0-9.]+)\s*([KMGT]iB)?\s*", text)
-    number = _positive(found[1]) if found else None
-    if found is None or number is None:
+    metric, _, size = text.partition("=")
+    try:
+        found = TypeAdapter(ByteSize).validate_python(size.strip())
+    except ValidationError:
+        found = ByteSize(0)
+    if metric.strip() != MEMORY or found <= 0:
         raise ScenarioError(f"--metric-below {text}: tune limits memory; write {MEMORY}=16GiB")
-    return int(number * SIZES[found[2] or ""])
+    return int(found)
 
 
 def _positive(text: str) -> float | None:

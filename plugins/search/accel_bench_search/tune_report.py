@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, TypeAlias
 
+from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
@@ -65,6 +66,17 @@ class Objective(Frozen):
         if self.unit == "dollars" and self.usd_per_hour and self.amount:
             return self.amount / self.usd_per_hour * 3600
         return self.amount if self.unit == "seconds" else None
+
+    @property
+    def limit(self) -> float:
+        """Tokens or seconds after which the loss is read."""
+        limit = self.amount if self.unit == "tokens" else self.seconds
+        assert limit is not None
+        return limit
+
+    def used(self, point: Reached) -> float:
+        """Return the tokens or seconds that a point of a curve has used."""
+        return point.tokens if self.unit == "tokens" else point.seconds
 
     @property
     def words(self) -> str:

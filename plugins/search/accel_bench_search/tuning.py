@@ -54,12 +54,12 @@ def loss_at(run: Result, objective: Objective) -> float | None:
     mean training loss of the last 5 steps until there. It is infinite where it is not finite.
     """
     curve = training_curve(run)
-    passed = [n for n, one in enumerate(curve) if _used(one, objective) >= _limit(objective)]
+    passed = [n for n, one in enumerate(curve) if objective.used(one) >= objective.limit]
     if not passed:
         return None
     losses = [one.loss for one in curve[max(0, passed[0] + 1 - SMOOTHING_STEPS) : passed[0] + 1]]
     if evaluated := validation_curve(run):
-        later = (one.loss for one in evaluated if _used(one, objective) >= _limit(objective))
+        later = (one.loss for one in evaluated if objective.used(one) >= objective.limit)
         losses = list(islice(later, 1))
     known = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     if len(known) < len(losses):
@@ -70,19 +70,9 @@ def loss_at(run: Result, objective: Objective) -> float | None:
 def steps_to_reach(curve: Sequence[Reached], objective: Objective) -> int:
     """Return how many steps, and a tenth more, use so much at the pace of a curve."""
     paced = curve[1:] if len(curve) > 1 else curve  # the first step holds what happens once
-    each = (_used(curve[-1], objective) - _used(curve[0], objective)) / max(len(paced), 1)
-    each = each or _used(curve[-1], objective)
-    return math.ceil(1.1 * _limit(objective) / each) + SMOOTHING_STEPS
-
-
-def _used(point: Reached, objective: Objective) -> float:
-    return point.tokens if objective.unit == "tokens" else point.seconds
-
-
-def _limit(objective: Objective) -> float:
-    limit = objective.amount if objective.unit == "tokens" else objective.seconds
-    assert limit is not None
-    return limit
+    each = (objective.used(curve[-1]) - objective.used(curve[0])) / max(len(paced), 1)
+    each = each or objective.used(curve[-1])
+    return math.ceil(1.1 * objective.limit / each) + SMOOTHING_STEPS
 
 
 def judge_trial(
