@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
 
@@ -92,56 +92,44 @@ class Place:
         )
 
 
-class Command(NamedTuple):
-    """What a command runs its plans with."""
-
-    place: Place
-
-    show: Callable[[Sequence[Summary]], None]
-    """Prints what was measured."""
-
-    session: Mapping[str, Any]
-    """Settings of its sessions."""
-
-    exit_code: Callable[[Sequence[Summary]], int] = exit_code
-    """Returns the exit code for what was measured."""
-
-
-def run_plans(plans: Sequence[Plan], command: Command) -> int:
+def run_plans(
+    plans: Sequence[Plan],
+    place: Place,
+    show: Callable[[Sequence[Summary]], None],
+    code: Callable[[Sequence[Summary]], int] = exit_code,
+    **session: Any,
+) -> int:
     """Run the plans and show their summaries, or print the plans alone with `--dry-run`.
 
-    Returns the exit code; raises NothingToRunError where everything is skipped.
+    `show` prints what was measured, and `code` returns the exit code for it; `session` are settings
+    of the sessions. Raises NothingToRunError where everything is skipped.
     """
-    options = command.place.options
+    options = place.options
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
-        command.place.show(plans)
+        place.show(plans)
     elif nothing_runs:
-        command.show([plan.summarize([]) for plan in plans])
+        show([plan.summarize([]) for plan in plans])
     if nothing_runs:
         raise NothingToRunError(plans[0].nothing)
-    return 0 if options.dry_run else _run(plans, command)
-
-
-def _run(plans: Sequence[Plan], command: Command) -> int:
-    """Run the plans, show what they have measured, and return the exit code."""
-    options = command.place.options
+    if options.dry_run:
+        return 0
     for plan in plans:
         if plan.nothing:
             print_aside(f"not run: {plain(plan.nothing)}")
     ended: list[Measured] = []
 
-    def show(measured: Measured) -> None:
+    def show_all(measured: Measured) -> None:
         ended.append(measured)
-        command.show(measured.summaries)
+        show(measured.summaries)
         if options.output == "table":
             print_failures(measured.store, measured.sessions)
-            place = Redactor.of_this_process().redact(options.results)
-            listing = f"accel-bench results list --results {place}"
+            results = Redactor.of_this_process().redact(options.results)
+            listing = f"accel-bench results list --results {results}"
             print_text(f"\nResults: {measured.store.folder}\n  {listing}")
 
-    run_plans_in_sessions(plans, replace(command.place.benchmark(), session=command.session), show)
-    return command.exit_code(ended[0].summaries)
+    run_plans_in_sessions(plans, replace(place.benchmark(), session=session), show_all)
+    return code(ended[0].summaries)
 
 
 def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:

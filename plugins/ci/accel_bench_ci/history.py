@@ -100,17 +100,14 @@ def history(options: HistoryOptions) -> int:
 
 
 def _histories(store: Store, options: HistoryOptions) -> list[History]:
-    conditions = [condition_of(store, options.where)] if options.where is not None else []
-    runs, figure = read_history(store, options.figure, [_chosen(store, options), *conditions])
-    return histories(runs, figure)
-
-
-def _chosen(store: Store, options: HistoryOptions) -> ColumnElement[bool]:
     text = options.scenario
-    if any(sign in text for sign in CONDITION_SIGNS):
-        return condition_of(store, text)
-    name = str(one_draft(text, "history").data.get("name", "")) if Path(text).is_file() else text
-    return RUNS.c.scenario == name
+    where = [text] if any(sign in text for sign in CONDITION_SIGNS) else []
+    conditions = [condition_of(store, one) for one in (*where, options.where) if one is not None]
+    if not where:
+        draft = one_draft(text, "history") if Path(text).is_file() else None
+        conditions.append(RUNS.c.scenario == (str(draft.data.get("name", "")) if draft else text))
+    runs, figure = read_history(store, options.figure, conditions)
+    return histories(runs, figure)
 
 
 def _confirm(

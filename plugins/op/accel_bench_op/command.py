@@ -14,7 +14,7 @@ import yaml
 from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import AnyFormat, print_report, print_text
-from accel_bench.cli.request import Command, Place, plan_request, run_plans
+from accel_bench.cli.request import Place, plan_request, run_plans
 from accel_bench.documents.shown import plain, printable
 from accel_bench.machine.devices import AUTO
 from accel_bench.machine.info import read_machine
@@ -112,7 +112,7 @@ def run(options: OpRunOptions) -> int:
     def show(summaries: Sequence[Summary]) -> None:
         print_report(operations_report(operation_report(summaries, known)), options.output)
 
-    return run_plans(plans, Command(place, show, {}, exit_code_of_cells))
+    return run_plans(plans, place, show, exit_code_of_cells)
 
 
 @app.command("show")

@@ -14,7 +14,7 @@ import typer
 from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Command, Place, one_draft, plan_request, run_plans
+from accel_bench.cli.request import Place, one_draft, plan_request, run_plans
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.groups import activate_present, with_groups
@@ -68,7 +68,7 @@ def scaling(options: ScalingOptions) -> int:
     with here.allocated([draft], request) as place:
         plan = place.plan(draft, request)
         show = partial(_show, options, _projected(options, plan))
-        return run_plans([plan], Command(place, show, {"interleave": True}))
+        return run_plans([plan], place, show, interleave=True)
 
 
 def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence[Summary]) -> None:

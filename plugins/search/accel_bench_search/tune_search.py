@@ -12,7 +12,6 @@ from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.learning.curves import training_curve
-from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.wording import settings
 from accel_bench.cli.output import print_aside
@@ -190,10 +189,11 @@ class TuneSearch:
     def _run_baseline(self) -> TuneTrial:
         """Run the stack as it is."""
         self.notify(f"baseline: {settings(self.task.own)}")
-        run = self._run(self.task.plans.baseline({}), self.task.plans.baseline)
-        speed = run_throughput(run) if run.status.completed else None
-        self._baseline, self._rate = run, speed.tokens_per_second if speed else None
-        return self._judged(None, {}, run)
+        plans = self.task.plans
+        self._baseline = self._run(plans.baseline({}), plans.baseline)
+        baseline = self._judged(None, {}, self._baseline)
+        self._rate = baseline.tokens_per_second
+        return baseline
 
     def _judged(
         self, number: int | None, parameters: dict[str, JsonValue], run: Result

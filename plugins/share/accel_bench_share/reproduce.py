@@ -28,6 +28,7 @@ from accel_bench_share.reproduction import (
     differences,
     differences_section,
     facts,
+    facts_of,
     judge_bundle,
     plugins_of,
     reproduction_report,
@@ -84,16 +85,15 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
     made = bundle.manifest
     print_aside(plain(f"{bundle.file}: {made.scenario} of {made.started_at}"))
     print_aside(f"verified, sha256 {made.sha256}, identity {bundle.identity}")
-    there = next((run.machine for run in reversed(bundle.results) if run.machine), None)
+    there = facts_of(bundle.results)
     if there is None:
         print_aside("the bundle does not say on which machine it was measured")
         return
-    plugins = plugins_of(bundle.results)
     here = [
         one.model_copy(update={"version": distribution_version(one.distribution)})
-        for one in plugins
+        for one in plugins_of(bundle.results)
     ]
-    differing = differences(facts(there, plugins), facts(machine, here))
+    differing = differences(there, facts(machine, here))
     report = Report([differences_section(differing)])
     typer.echo(render_report(report, "table").rstrip("\n"), err=True)
 

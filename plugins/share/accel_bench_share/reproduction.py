@@ -16,6 +16,7 @@ from accel_bench.analysis.reproduction import (
 )
 from accel_bench.analysis.schema import Document, Summary
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,
@@ -63,23 +64,18 @@ def plugins_of(results: Sequence[Result]) -> list[PluginVersion]:
     return list(dict.fromkeys(plugin for run in results for plugin in run.plugins))
 
 
+def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
+    """Return the facts of the machine and the plugins of runs; None where none has a machine."""
+    machine = next((run.machine for run in results if run.machine), None)
+    return facts(machine, plugins_of(results)) if machine else None
+
+
 def differences(
-    there: Mapping[str, JsonValue], here: Mapping[str, JsonValue]
+    there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
 ) -> tuple[Difference, ...]:
-    """Return the facts that differ; null where one side lacks it."""
-    names = dict.fromkeys((*there, *here))
-    both = ((name, there.get(name), here.get(name)) for name in names)
-    return tuple(Difference(key=name, a=a, b=b) for name, a, b in both if a != b)
-
-
-def differing(there: Sequence[Result], here: Sequence[Result]) -> tuple[Difference, ...]:
-    """Return the facts in which the machines of both differ, as far as they were stored."""
-    machines = [next((run.machine for run in runs if run.machine), None) for runs in (there, here)]
-    if None in machines:
-        return ()
-    both = zip(machines, (there, here), strict=True)
-    left, right = (facts(machine, plugins_of(runs)) for machine, runs in both if machine)
-    return differences(left, right)
+    """Return the facts that differ; null where one side lacks it. Without a side nothing does."""
+    found = differing_keys(there, here) if there and here else ()
+    return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
 
 
 class Reproduction(Document):
@@ -140,7 +136,7 @@ def judge_bundle(
         same_device=devices[0] == devices[1],
         devices_there=devices[0],
         devices_here=devices[1],
-        differing=differing(there, here_runs),
+        differing=differences(facts_of(there), facts_of(here_runs)),
         stacks=stacks,
     )
 

@@ -36,8 +36,6 @@ from accel_bench_share.reproduction import plugins_of
 SUFFIX = ".zip"
 """Ending of the files that are read."""
 
-MAXIMUM_BUNDLES = 10_000
-
 VERSIONS = ("accel-bench", "torch", "transformers")
 """Distributions whose versions are shown beside those of plugins."""
 
@@ -81,19 +79,12 @@ def write_site(folder: Path, output: Path) -> tuple[int, list[tuple[str, str]]]:
     return len(bundles), refused
 
 
-def bundle_files(folder: Path) -> Iterator[Path]:
-    """Yield the files that may be bundles, in order; folders of links and hidden ones are left."""
+def bundle_files(folder: Path) -> list[Path]:
+    """Return the files that may be bundles, in order; folders of links and hidden ones are left."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder")
-    number = 0
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if name.endswith(SUFFIX) and not name.startswith("."):
-                number += 1
-                if number > MAXIMUM_BUNDLES:
-                    raise BundleError(f"{folder} holds more than {MAXIMUM_BUNDLES} bundles")
-                yield Path(place) / name
+    named = (path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}") if not path.is_dir())
+    return [folder / path for path in sorted(named) if not any(p[0] == "." for p in path.parts)]
 
 
 def _verified(path: Path, page: Path) -> Verified:
