@@ -29,15 +29,7 @@ from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.report.formats import render_report
-from accel_bench.report.table import (
-    Column,
-    Report,
-    Section,
-    Table,
-    interval_paths,
-    paths,
-    reader,
-)
+from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 from accel_bench.report.views.training import training_paths, verdict_column
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft

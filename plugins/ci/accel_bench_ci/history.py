@@ -35,11 +35,7 @@ from accel_bench.store.database import Store
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import IMPORTED, RUNS
 from accel_bench.store.selection import CONDITION_SIGNS
-from accel_bench_ci.figures import (
-    TrackedFigure,
-    figure_named,
-    figure_text,
-)
+from accel_bench_ci.figures import TrackedFigure, figure_named, figure_text
 from accel_bench_ci.series import (
     History,
     HistoryPoint,

@@ -18,15 +18,7 @@ from accel_bench.cli.output import AnyFormat, print_report
 from accel_bench.documents.load import load_file
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.interchange.formats import read_files, results_of_file
-from accel_bench.report.table import (
-    Column,
-    Report,
-    Section,
-    Table,
-    interval_paths,
-    paths,
-    reader,
-)
+from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 from accel_bench.report.views.compare import differences_table, setting_text
 from accel_bench.result import Result
 from accel_bench.runner.unfinished import open_results

@@ -28,9 +28,8 @@ FEWEST_FOR_ROBUST = 20
 MAD_EFFICIENCY = 0.37
 """Degrees of freedom of a median absolute deviation, for each one of a standard deviation.
 
-Source: Rousseeuw and Croux (1993), "Alternatives to the Median Absolute Deviation". With them, and
-the factor n / (n - 0.8) of small samples, 100,000 simulated sessions of normal noise were taken for
-worse in 0.37 % of cases after 20 sessions, and in 0.47 % after 100.
+Source: Rousseeuw and Croux (1993), "Alternatives to the Median Absolute Deviation". Together with
+the factor n / (n - 0.8) of small samples they keep the error rate.
 """
 
 

@@ -14,15 +14,7 @@ from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import Place, one_draft, plan_request
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
-from accel_bench.report.table import (
-    Column,
-    Report,
-    Section,
-    Table,
-    interval_paths,
-    paths,
-    reader,
-)
+from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
@@ -35,7 +27,6 @@ from accel_bench_search.fitting import (
     fit_point,
     fit_report,
     next_value,
-    tried,
 )
 from accel_bench_search.trial import TrialRunner
 
@@ -243,7 +234,7 @@ def fit_view(report: FitReport) -> Report:
         title=report.scenario,
         answer=report.answer,
         tables=[Table(_columns(report), rows)],
-        notes=[tried(report), *report.notes, *map(_reason, (p for p in rows if p.reason))],
+        notes=[*report.notes, *map(_reason, (p for p in rows if p.reason))],
     )
     return Report([section], report, Table(FLAT, rows))
 

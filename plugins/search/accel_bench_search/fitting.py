@@ -232,14 +232,3 @@ def _speed(point: FitPoint) -> list[str]:
         return [text + ", saturated" if point.saturated else text] if latency else []
     speed = point.tokens_per_second
     return [f"{rate_interval(speed)} tokens/s"] if speed else []
-
-
-def tried(report: FitReport) -> str:
-    """Return `6 values tried: 4 were run, 2 were stored`."""
-    stored = sum(one.stored for one in report.points)
-    unrun = sum(not one.run_id for one in report.points)
-    ran = len(report.points) - stored - unrun
-    parts = [f"{ran} {'was' if ran == 1 else 'were'} run"]
-    parts += [f"{stored} stored already"] if stored else []
-    parts += [f"{unrun} known without a run"] if unrun else []
-    return f"{count(len(report.points), 'value')} tried: {', '.join(parts)}"

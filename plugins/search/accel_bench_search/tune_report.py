@@ -18,14 +18,7 @@ from accel_bench.analysis.wording import (
     size,
 )
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.report.table import (
-    Column,
-    Report,
-    Section,
-    Table,
-    paths,
-    reader,
-)
+from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 from accel_bench.result import Status
 
 Goal: TypeAlias = Literal["tokens_per_second", "request_seconds", "loss"]

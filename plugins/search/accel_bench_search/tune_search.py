@@ -27,13 +27,7 @@ from accel_bench.scenario.models import Scenario
 from accel_bench.store.schema import RUNS
 from accel_bench_search.study import CUT_OFF, Axis, State, Study
 from accel_bench_search.trial import TrialRunner
-from accel_bench_search.tune_report import (
-    Objective,
-    TrialOutcome,
-    TuneCheck,
-    TuneReport,
-    TuneTrial,
-)
+from accel_bench_search.tune_report import Objective, TrialOutcome, TuneCheck, TuneReport, TuneTrial
 from accel_bench_search.tuning import (
     VERDICTS,
     beats,

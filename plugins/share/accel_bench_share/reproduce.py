@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -102,11 +102,10 @@ def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, place: Place) ->
     """Run the plan, print both side by side, and return the exit code."""
     with open_results(options.results, write=True) as store:
         before = _earlier(store, bundle) if options.resume else ()
-        # The bundle's own runs may be in this store too.
-        alone = replace(place, options=replace(options, resume=False))
-        with alone.sessions(store) as new_session:
+        with place.sessions(store) as new_session:
             session = new_session(
                 continues=before,
+                resume=False,  # the bundle's own runs may be in this store too
                 repeats=repeats(bundle),
                 repeated_sessions=bundle.manifest.sessions,
             )
