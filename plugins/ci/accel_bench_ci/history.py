@@ -179,7 +179,7 @@ def read_history(
     for result in results():
         experiment = result.experiment
         shared = known.setdefault(f"{experiment.id} {experiment.stack.name}", experiment)
-        runs.append(history_run(result, tracked)._replace(experiment=shared))
+        runs.append(history_run(result.model_copy(update={"experiment": shared}), tracked))
     return runs, tracked
 
 

@@ -115,7 +115,7 @@ def confirm_step(
         rounds=len(new),
         sessions_before=len(before),
         error_rate=ONE_SIDED_ALPHA,
-        run_ids=tuple(run.run_id for run in fresh if run.value is not None),
+        run_ids=tuple(run.result.run_id for run in fresh if run.value is not None),
         conclusion=f"the step at session {step.session} of {history.figure} is "
         f"{'' if confirmed else 'not '}confirmed: {_reason(change, bound, paired, mostly)}",
     )
@@ -156,7 +156,7 @@ def _middle_spread_and_degrees(before: Sequence[float]) -> tuple[float, float, f
 
 def _logs(runs: Sequence[HistoryRun]) -> dict[RoundKey, float]:
     return {
-        (run.session, run.round): math.log(run.value)
+        (run.result.session, run.result.round): math.log(run.value)
         for run in runs
         if run.value is not None and run.value > 0
     }
