@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ from accel_bench.cli.options import PlanOptions, takes
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import Place, one_draft, plan_request
 from accel_bench.errors import ScenarioError
-from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.planning.plan import Plan
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
@@ -28,7 +28,7 @@ from accel_bench_search.fitting import (
     fit_report,
     next_value,
 )
-from accel_bench_search.trial import TrialRunner
+from accel_bench_search.trial import StackPlans, TrialRunner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,24 +72,18 @@ def fit(options: FitOptions) -> int:
     draft = one_draft(options.scenario, "fit")
     request = plan_request(options, {}, no_baseline=True)
     with Place(options).allocated([draft], request) as place:
-        return _search(options, draft, place)
+        return _search(options, StackPlans.laid(draft, request, options.stack, place), place)
 
 
-def _search(options: FitOptions, draft: Draft, place: Place) -> int:
-    request = _request(options, draft, place)
-
-    def plan_with(changes: Mapping[str, Any]) -> Plan:
-        short = {"measure.rounds": 1, **changes}
-        overrides = (*request.overrides, *short.items())
-        return place.plan(draft, replace(request, overrides=overrides))
-
-    experiment = plan_with(first_swept(draft, options.vary)).single.experiment
+def _search(options: FitOptions, plans: StackPlans, place: Place) -> int:
+    draft = plans.draft
+    experiment = plans.of_stack(first_swept(draft, options.vary)).single.experiment
     scenario = experiment.scenario
     start = options.first or start_of(scenario, options.vary)
     start = min(start, options.most or start)
-    kept = dict(freed(request, draft, options.vary, scenario))
+    kept = dict(freed(draft, options.vary, scenario))
     if options.dry_run:
-        place.show([plan_with({**kept, options.vary: start})])
+        place.show([plans.of_stack({**kept, options.vary: start})])
         return 0
     where = SearchRange(start=start, most=options.most, step=options.step)
     with open_results(options.results, write=True) as store:
@@ -97,7 +91,7 @@ def _search(options: FitOptions, draft: Draft, place: Place) -> int:
             report = FitSearch(
                 options,
                 TrialRunner(store, place.machine, new_session, options.again),
-                lambda changes: plan_with({**kept, **changes}),
+                lambda changes: plans.of_stack({**kept, **changes}),
                 experiment,
                 where,
             ).search()
@@ -106,15 +100,6 @@ def _search(options: FitOptions, draft: Draft, place: Place) -> int:
         report = report.model_copy(update={"notes": (note, *report.notes)})
     print_report(fit_view(report), options.output)
     return report.exit_code
-
-
-def _request(options: FitOptions, draft: Draft, place: Place) -> PlanRequest:
-    """Return the request for the one stack; memory that is surely short is looked at by value."""
-    request = replace(plan_request(options, {}, no_baseline=True), force=True)
-    if options.stack is None:
-        baseline = place.plan(draft, replace(request, no_baseline=False)).baseline
-        return replace(request, only=(baseline,))
-    return replace(request, only=(options.stack,))
 
 
 MakePlan = Callable[[Mapping[str, Any]], Plan]
@@ -213,16 +198,13 @@ def first_swept(draft: Draft, key: str) -> dict[str, Any]:
     return {key: swept[0]} if isinstance(swept, list) and swept else {}
 
 
-def freed(
-    request: PlanRequest, draft: Draft, key: str, scenario: Scenario
-) -> Iterator[tuple[str, Any]]:
+def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any]]:
     """Yield changes without which not every value of the key would be a scenario.
 
     A global batch that is given is a multiple of few micro-batches: their number is kept in its
     place.
     """
-    given = dict(request.overrides).get(TOTAL, draft.get(TOTAL))
-    if key == MICRO_BATCH and given is not None:
+    if key == MICRO_BATCH and draft.get(TOTAL) is not None:
         yield TOTAL, None
         yield "train.gradient_accumulation", scenario.train.gradient_accumulation
 

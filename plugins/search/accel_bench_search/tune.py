@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import typer
@@ -16,15 +15,12 @@ from accel_bench.cli.options import Names, PlanOptions, takes
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Place, one_draft, plan_request
 from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.planning.defaults import add_stack
-from accel_bench.planning.plan import PlanRequest
 from accel_bench.runner.unfinished import open_results
-from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.models import Scenario
 from accel_bench_search.study import Axis, open_study, parse_axis, require_optuna
-from accel_bench_search.trial import TrialRunner
+from accel_bench_search.trial import StackPlans, TrialRunner
 from accel_bench_search.tune_report import Objective, Unit, tune_view
-from accel_bench_search.tune_search import TunePlans, TuneSearch, TuneTask
+from accel_bench_search.tune_search import TuneSearch, TuneTask
 from accel_bench_search.tuning import with_answer
 
 UNITS: tuple[Unit, ...] = ("seconds", "dollars", "tokens")
@@ -104,10 +100,10 @@ def tune(options: TuneOptions) -> int:
     if objective.goal == "loss":
         _refuse_tasks(axes)
     draft = one_draft(options.scenario, "tune")
-    request = replace(plan_request(options, {}), force=True)
+    request = plan_request(options, {})
     with Place(options).allocated([draft], request) as place:
-        plans = _plans(draft, place, request, options.stack)
-        plan = plans.baseline({})
+        plans = StackPlans.laid(draft, request, options.stack, place)
+        plan = plans.of_stack({})
         experiment = plan.single.experiment
         task = TuneTask(axes, _at_the_rate(objective, experiment.scenario, axes), plans, experiment)
         _check_ends(task)
@@ -188,16 +184,6 @@ def _positive(text: str) -> float | None:
     except ValueError:
         return None
     return number if 0 < number < float("inf") else None
-
-
-def _plans(draft: Draft, place: Place, request: PlanRequest, stack: str | None) -> TunePlans:
-    """Lay the changes of the command line over the scenario, once, and return what plans it."""
-    draft = copy.deepcopy(draft)
-    for name in request.plugins:
-        add_stack(draft, name)
-    draft.override(request.overrides)
-    request = replace(request, plugins=(), overrides=())
-    return TunePlans(draft, stack or place.plan(draft, request).baseline, request, place.plan)
 
 
 def _check_ends(task: TuneTask) -> None:
