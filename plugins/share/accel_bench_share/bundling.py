@@ -8,7 +8,6 @@ import hashlib
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +59,6 @@ DIGITS = 16
 """Hex digits of a pseudonym."""
 
 
-@dataclass(frozen=True)
-class Content:
-    """What is put into a bundle; it is anonymous already."""
-
-    sessions: Sequence[SessionRecord]
-    results: Sequence[Result]
-    baseline: str
-    texts: Mapping[str, str]
-    """Further members: `scenario.yaml`, `conclusion.md` and what only people read."""
-
-
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
     """Write a bundle of all sessions to which ids lead. Raises BundleError, StoreError."""
     if path.exists():
@@ -79,7 +67,8 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
         raise BundleError(f"the folder {path.parent} is not there; make it, or name another file")
     sessions, results = anonymous(*_collect(store, identifiers))
     scenario = scenario_of_session(sessions[-1])
-    baseline = _file(scenario, sessions[-1]).baseline_name()
+    place = f"the scenario of the session {sessions[-1].id!r}"
+    baseline = validate(ScenarioFile, scenario, lambda _: place, BundleError).baseline_name()
     if problem := problem_of_scenario(scenario, results):
         raise BundleError(f"the scenario of {sessions[-1].id!r} is not that of its runs: {problem}")
     summary = summarize_results(results, baseline)
@@ -93,7 +82,7 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
         VERSIONS: render_json(versions),
         REPORT: _report(sessions[-1], results, summary),
     }
-    return write_bundle(path, Content(sessions, results, baseline, texts))
+    return write_bundle(path, sessions, results, baseline, texts)
 
 
 def _report(session: SessionRecord, results: Sequence[Result], summary: Summary) -> str:
@@ -122,11 +111,6 @@ def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
     if scenario.get("baseline") not in scenario.get("stacks", {}):
         scenario["baseline"] = next(iter(scenario.get("stacks", {})), None)
     return scenario
-
-
-def _file(scenario: Any, session: SessionRecord) -> ScenarioFile:
-    place = f"the scenario of the session {session.id!r}"
-    return validate(ScenarioFile, scenario, lambda _: place, BundleError)
 
 
 def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionRecord], list[Result]]:
@@ -173,13 +157,22 @@ def _compared(session: SessionRecord) -> str:
     return canonical_json([scenario | {"measure": measure}, session.document.get("repeats")])
 
 
-def write_bundle(path: Path, content: Content) -> Manifest:
-    """Write the file of a bundle, the same bytes for the same content; return its manifest."""
-    lines = [one.model_dump_json() for one in content.results]
-    members = {name: text.encode() for name, text in content.texts.items()}
-    members[SESSIONS] = json_member([one.model_dump(mode="json") for one in content.sessions])
+def write_bundle(
+    path: Path,
+    sessions: Sequence[SessionRecord],
+    results: Sequence[Result],
+    baseline: str,
+    texts: Mapping[str, str],
+) -> Manifest:
+    """Write the file of a bundle, the same bytes for the same content; return its manifest.
+
+    Sessions and results are anonymous already; `texts` are the scenario and what only people read.
+    """
+    lines = [one.model_dump_json() for one in results]
+    members = {name: text.encode() for name, text in texts.items()}
+    members[SESSIONS] = json_member([one.model_dump(mode="json") for one in sessions])
     members[RUNS] = gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0)
-    manifest = _manifest(content, members)
+    manifest = _manifest(sessions, baseline, members)
     members[MANIFEST] = json_member(manifest.model_dump(mode="json"))
     write_atomically(path, pack(members))
     try:
@@ -190,16 +183,18 @@ def write_bundle(path: Path, content: Content) -> Manifest:
     return manifest
 
 
-def _manifest(content: Content, members: Mapping[str, bytes]) -> Manifest:
-    first = min(content.sessions, key=lambda one: one.started_at)
+def _manifest(
+    sessions: Sequence[SessionRecord], baseline: str, members: Mapping[str, bytes]
+) -> Manifest:
+    first = min(sessions, key=lambda one: one.started_at)
     repeats = str(first.document.get("repeats", ""))
     identity = identity_of(members[SESSIONS], gzip.decompress(members[RUNS]))
     unsigned = Manifest(
         written_by=__version__,
         scenario=first.scenario,
         started_at=first.started_at,
-        baseline=content.baseline,
-        sessions=tuple(one.id for one in content.sessions),
+        baseline=baseline,
+        sessions=tuple(one.id for one in sessions),
         repeats=repeats,
         measured_by=pseudonym(repeats or identity),
         members=tuple(member_of(name, members[name]) for name in sorted(members)),
