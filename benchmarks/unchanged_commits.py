@@ -151,18 +151,20 @@ class SimulatedRounds:
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
         """Add new rounds; those of the alarm count for nothing."""
         self._add(self._fresh, look)
-        later = _point(self._fresh, alarm.points[0].looks + look + 1)
-        return with_new_points(alarm, [_point(self._fresh, look + 1)], [later])
+        return with_new_points(alarm, [_point(self._fresh, look + 1, alarm.points[0].looks)])
 
     def _add(self, logs: list[float], look: int) -> None:
         logs += _ratios(self._noise.rounds(self._sizes[look] - len(logs), self._slower))
 
 
-def _point(logs: Sequence[float], looks: int) -> GatePoint:
+def _point(logs: Sequence[float], looks: int, looks_before: int = 0) -> GatePoint:
     """Return what the gate makes of rounds whose runs all completed, with an equal loss."""
+    outcome = judge_rounds(logs, FLOOR, looks).outcome
+    if outcome == "passed":
+        outcome = judge_rounds(logs, FLOOR, looks_before + looks).outcome
     return GatePoint(
         sweep={},
-        outcome=judge_rounds(logs, FLOOR, looks).outcome,
+        outcome=outcome,
         reason="",
         stack_id="commit",
         against_id="before",

@@ -99,10 +99,11 @@ def reproduce_stacks(
     before = summarize_results(there, here.baseline)
     same = device_models(there) == device_models(here_runs)
     rows = {row_key(row.stack, row.sweep): row for row in here.experiments}
-    matching = (rows.get(row_key(row.stack, row.sweep)) for row in before.experiments)
     return tuple(
-        _compare(row, other, here.baseline, (there, here_runs), same)
-        for row, other in zip(before.experiments, matching, strict=True)
+        _compare(
+            row, rows.get(row_key(row.stack, row.sweep)), here.baseline, (there, here_runs), same
+        )
+        for row in before.experiments
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import typer
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.options import MeasureOptions, PlanOptions, WorkOptions
+from accel_bench.cli.options import PlanOptions, WorkOptions
 from accel_bench.cli.output import print_aside, print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.documents.load import parse_value
@@ -21,10 +21,11 @@ from accel_bench.documents.redaction import Redactor
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
-from accel_bench.machine.info import Machine
-from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.machine.info import Machine, read_machine
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.result import Status
+from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.artifacts import log_end
 from accel_bench.runner.benchmark import Benchmark, Measured, session_maker
 from accel_bench.runner.benchmark import run_plans as run_plans_in_sessions
@@ -34,78 +35,101 @@ from accel_bench.scenario.find import find_drafts
 from accel_bench.store.database import Store
 
 
-class Command(NamedTuple):
-    """What a command runs its plans with."""
+@dataclass(frozen=True)
+class Place:
+    """Where one command plans and runs: this machine, and processes that its launcher keeps."""
 
-    options: MeasureOptions
-    machine: Machine
-    allocation: Allocation | None
+    options: PlanOptions
+    machine: Machine = field(default_factory=read_machine)
+    allocation: Allocation | None = None
 
-    show: Callable[[Sequence[Summary]], None]
-    """Prints what was measured."""
+    @contextmanager
+    def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Place]:
+        """Yield the place with the processes that the launcher of these scenarios keeps.
 
-    session: Mapping[str, Any]
-    """Settings of its sessions."""
+        Raises typer.Exit where the launcher has run the program elsewhere, with its exit code.
+        """
+        dry_run = self.options.dry_run
+        with allocated(drafts, self.machine, request, sys.argv, dry_run) as allocation:
+            if allocation is not None and allocation.exit_code is not None:
+                raise typer.Exit(allocation.exit_code)
+            yield Place(self.options, machine_of(allocation, self.machine), allocation)
 
-    exit_code: Callable[[Sequence[Summary]], int] = exit_code
-    """Returns the exit code for what was measured."""
+    def plan(self, draft: Draft, request: PlanRequest) -> Plan:
+        """Return the plan; what a plugin prints is no part of the document."""
+        with redirect_stdout(sys.stderr):
+            return make_plan(draft, self.machine, request)
+
+    def show(self, plans: Sequence[Plan]) -> None:
+        """Print what would run."""
+        print_plan(plans, self.options.results, self.options.output)
+
+    @contextmanager
+    def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
+        """Show progress, and yield what makes sessions as `session_maker` says; stdout is stderr
+        meanwhile."""
+        benchmark = self.benchmark()
+        with benchmark.progress() as reporter:
+            yield session_maker(benchmark, store, reporter)
+
+    def benchmark(self) -> Benchmark:
+        """Return what plans are run with; stdout is stderr while they run."""
+        options = self.options
+
+        @contextmanager
+        def progress() -> Iterator[Reporter]:
+            with redirect_stdout(sys.stderr), closing(make_reporter(options.quiet)) as reporter:
+                yield reporter
+
+        return Benchmark(
+            results=options.results,
+            machine=self.machine,
+            allocation=self.allocation,
+            command=tuple(sys.argv),
+            retries=options.retries,
+            resume=getattr(options, "resume", False),
+            progress=progress,
+        )
 
 
-def run_plans(plans: Sequence[Plan], command: Command) -> int:
+def run_plans(
+    plans: Sequence[Plan],
+    place: Place,
+    show: Callable[[Sequence[Summary]], None],
+    code: Callable[[Sequence[Summary]], int] = exit_code,
+    **session: Any,
+) -> int:
     """Run the plans and show their summaries, or print the plans alone with `--dry-run`.
 
-    Returns the exit code; raises NothingToRunError where everything is skipped.
+    `show` prints what was measured, and `code` returns the exit code for it; `session` are settings
+    of the sessions. Raises NothingToRunError where everything is skipped.
     """
-    options = command.options
+    options = place.options
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
-        print_plan(plans, options.results, options.output)
+        place.show(plans)
     elif nothing_runs:
-        command.show([plan.summarize([]) for plan in plans])
+        show([plan.summarize([]) for plan in plans])
     if nothing_runs:
         raise NothingToRunError(plans[0].nothing)
-    return 0 if options.dry_run else _run(plans, command)
-
-
-def _run(plans: Sequence[Plan], command: Command) -> int:
-    """Run the plans, show what they have measured, and return the exit code."""
-    options = command.options
+    if options.dry_run:
+        return 0
     for plan in plans:
         if plan.nothing:
             print_aside(f"not run: {plain(plan.nothing)}")
     ended: list[Measured] = []
 
-    def show(measured: Measured) -> None:
+    def show_all(measured: Measured) -> None:
         ended.append(measured)
-        command.show(measured.summaries)
+        show(measured.summaries)
         if options.output == "table":
             print_failures(measured.store, measured.sessions)
-            place = Redactor.of_this_process().redact(options.results)
-            listing = f"accel-bench results list --results {place}"
+            results = Redactor.of_this_process().redact(options.results)
+            listing = f"accel-bench results list --results {results}"
             print_text(f"\nResults: {measured.store.folder}\n  {listing}")
 
-    benchmark = _benchmark(options, command.machine, command.allocation)
-    run_plans_in_sessions(plans, replace(benchmark, session=command.session), show)
-    return command.exit_code(ended[0].summaries)
-
-
-def _benchmark(options: PlanOptions, machine: Machine, allocation: Allocation | None) -> Benchmark:
-    """Return what a command runs its plans with; stdout is stderr while they run."""
-
-    @contextmanager
-    def progress() -> Iterator[Reporter]:
-        with redirect_stdout(sys.stderr), closing(make_reporter(options.quiet)) as reporter:
-            yield reporter
-
-    return Benchmark(
-        results=options.results,
-        machine=machine,
-        allocation=allocation,
-        command=tuple(sys.argv),
-        retries=options.retries,
-        resume=getattr(options, "resume", False),
-        progress=progress,
-    )
+    run_plans_in_sessions(plans, replace(place.benchmark(), session=session), show_all)
+    return code(ended[0].summaries)
 
 
 def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
@@ -128,19 +152,6 @@ def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any)
         max_runs=getattr(options, "max_runs", PlanRequest.max_runs),
         **command,
     )
-
-
-@contextmanager
-def new_sessions(
-    options: PlanOptions, store: Store, machine: Machine, allocation: Allocation | None = None
-) -> Iterator[Callable[..., Session]]:
-    """Show progress, and yield what makes the sessions of one command; stdout is stderr meanwhile.
-
-    It makes them as `session_maker` says.
-    """
-    benchmark = _benchmark(options, machine, allocation)
-    with benchmark.progress() as reporter:
-        yield session_maker(benchmark, store, reporter)
 
 
 def one_draft(scenario: str, command: str) -> Draft:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,16 +18,13 @@ from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import exit_code, judge_row
 from accel_bench.cli.options import MeasureOptions, Names, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_aside, print_text
-from accel_bench.cli.request import Command, plan_request, run_plans
+from accel_bench.cli.request import Place, plan_request, run_plans
 from accel_bench.documents.shown import plain
 from accel_bench.errors import ScenarioError
-from accel_bench.launcher import Allocation
-from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.formats import render
-from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
 from accel_bench.scenario.sweep import is_excluded
@@ -99,16 +96,11 @@ def run(options: RunOptions) -> int:
             f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
         )
     judge = _judge(options)
-    machine = read_machine()
     request = run_request(options)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts(options.files or ["quickstart"])
-    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        command = _command(options, machine, allocation)._replace(exit_code=judge)
-        return _plan_and_run(drafts, request, options, command)
+    with Place(options).allocated(drafts, request) as place:
+        return _plan_and_run(drafts, request, options, place, judge)
 
 
 def _judge(options: RunOptions) -> Callable[[Sequence[Summary]], int]:
@@ -140,30 +132,27 @@ def run_request(options: RunOptions) -> PlanRequest:
     )
 
 
-def _command(options: RunOptions, machine: Machine, allocation: Allocation | None) -> Command:
-    """Return what the plans are run with."""
-
-    def show(summaries: Sequence[Summary]) -> None:
-        print_text(render(summaries, form_of_output(options.output), options.verbose).rstrip("\n"))
-
-    session: dict[str, Any] = {"interleave": options.interleave}
-    if options.repeat_round:
-        session["repeat_round"] = options.repeat_round - 1
-    return Command(options, machine, allocation, show, session)
-
-
 def _plan_and_run(
-    drafts: Sequence[Draft], request: PlanRequest, options: RunOptions, command: Command
+    drafts: Sequence[Draft],
+    request: PlanRequest,
+    options: RunOptions,
+    place: Place,
+    judge: Callable[[Sequence[Summary]], int],
 ) -> int:
     """Plan everything, run it, and return the exit code."""
     tries = not options.dry_run
     with redirect_stdout(sys.stderr):
-        plans = [plan_with_sizes(draft, command.machine, request, tries) for draft in drafts]
+        plans = [plan_with_sizes(draft, place.machine, request, tries) for draft in drafts]
     if request.race:
         _refuse_idle_race(plans)
     if options.fail_if_slower is not None:
         _refuse_idle_gate(plans)
-    return run_plans(plans, command)
+
+    def show(summaries: Sequence[Summary]) -> None:
+        print_text(render(summaries, form_of_output(options.output), options.verbose).rstrip("\n"))
+
+    again = {"repeat_round": options.repeat_round - 1} if options.repeat_round else {}
+    return run_plans(plans, place, show, judge, interleave=options.interleave, **again)
 
 
 def _gated_code(summaries: Sequence[Summary], floor: float) -> int:

@@ -8,7 +8,7 @@ outside; anything else cannot be told.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.metrics.offered_load import rate_obstacle, saturation
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS, RoundKey
 from accel_bench.analysis.tables.figures import SHORT_NAMES
 from accel_bench.analysis.wording import significant
 from accel_bench.documents.base import Frozen
@@ -84,6 +84,11 @@ class Claim(Frozen):
         if low is not None and high is not None and low > high:
             raise ValueError(f"nothing is at least {low:g} and at most {high:g}")
         return self
+
+    @property
+    def figure(self) -> str:
+        """The metric by its long name."""
+        return SHORT_NAMES.get(self.metric, self.metric)
 
     @property
     def limits(self) -> tuple[float | None, float | None]:
@@ -160,19 +165,24 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
     names = [name for name in (claim.stack, claim.baseline) if name is not None]
     sides = [_newest(results, name) for name in names]
     unclear = _unclear(names, sides)
-    if unclear:
-        return _told(claim, None, unclear, ())
-    rows = [found[0] for found in sides]
-    values = [_values(row, claim.metric) for row in rows]
-    keys = [key for key in values[0] if all(key in one for one in values)]
-    evidence = tuple(row.completed[key].run_id for row in rows for key in keys)
-    obstacle = _obstacle(claim, rows) if keys else _no_value(claim, rows)
-    if len(rows) == 2 and any(values[1][key] == 0 for key in keys):
-        obstacle = f"{claim.metric} of {rows[1].name} is 0"
-    if obstacle:
-        return _told(claim, None, obstacle, evidence)
-    figures = [values[0][key] / (values[1][key] if len(rows) == 2 else 1.0) for key in keys]
-    return _told(claim, figure_interval(figures), "", evidence)
+    rows = [] if unclear else [found[0] for found in sides]
+    values = [_values(row, claim.figure) for row in rows]
+    keys = [key for key in values[0] if all(key in one for one in values)] if rows else []
+    value = None
+    obstacle = unclear or next(_obstacles(claim, rows, values, keys), "")
+    if not obstacle:
+        base = values[1] if len(rows) == 2 else dict.fromkeys(keys, 1.0)
+        value = figure_interval([values[0][key] / base[key] for key in keys])
+    verdict, reason = _verdict(claim, value, len(keys)) if value else ("cannot tell", obstacle)
+    return CheckedClaim(
+        claim=claim,
+        text=claim.name or claim.text,
+        verdict=verdict,
+        value=value,
+        reason=reason,
+        rounds=len(keys),
+        evidence=tuple(row.completed[key].run_id for row in rows for key in keys),
+    )
 
 
 def check_metric(claim: Claim, results: Sequence[Result]) -> None:
@@ -183,12 +193,6 @@ def check_metric(claim: Claim, results: Sequence[Result]) -> None:
     known = {name for run in results for name in figures_of(run)}
     if claim.metric not in known and get_close_matches(claim.metric, known):
         raise StoreError(f"no run has a figure {claim.metric!r}{did_you_mean(claim.metric, known)}")
-
-
-def _no_value(claim: Claim, rows: Sequence[ExperimentRuns]) -> str:
-    if len(rows) == 2 and not set(rows[0].completed) & set(rows[1].completed):
-        return f"{rows[0].name} and {rows[1].name} have no round in common"
-    return f"no completed run or round has {claim.metric}"
 
 
 def _unclear(names: Sequence[str], sides: Sequence[Sequence[ExperimentRuns]]) -> str:
@@ -213,59 +217,45 @@ def _newest(results: Sequence[Result], stack: str) -> list[ExperimentRuns]:
     return [collect_runs(PlannedSummary(experiment=one), own, 0) for one in newest.values()]
 
 
-def _values(row: ExperimentRuns, metric: str) -> dict[tuple[str, int], float]:
-    metric = SHORT_NAMES.get(metric, metric)
-    found = {key: figures_of(run).get(metric) for key, run in row.completed.items()}
+def _values(row: ExperimentRuns, figure: str) -> dict[RoundKey, float]:
+    found = {key: figures_of(run).get(figure) for key, run in row.completed.items()}
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _obstacle(claim: Claim, rows: Sequence[ExperimentRuns]) -> str:
-    """Return why a ratio counts for nothing; empty when it counts, and for a single stack."""
+def _obstacles(
+    claim: Claim,
+    rows: Sequence[ExperimentRuns],
+    values: Sequence[Mapping[RoundKey, float]],
+    keys: Sequence[RoundKey],
+) -> Iterator[str]:
+    """Yield why a figure, or a ratio of it, counts for nothing; a single stack needs runs alone."""
+    if len(rows) == 2 and not set(rows[0].completed) & set(rows[1].completed):
+        yield f"{rows[0].name} and {rows[1].name} have no round in common"
+    if not keys:
+        yield f"no completed run or round has {claim.metric}"
     if len(rows) == 1:
-        return ""
+        return
     stack, baseline = rows
-    if refusal := comparability_of_rounds(baseline.completed, stack.completed).refusal:
-        return refusal
-    if obstacle := _load_obstacle(SHORT_NAMES.get(claim.metric, claim.metric), baseline, stack):
-        return obstacle
+    if any(values[1][key] == 0 for key in keys):
+        yield f"{claim.metric} of {baseline.name} is 0"
+    yield from filter(None, [comparability_of_rounds(baseline.completed, stack.completed).refusal])
+    yield from _load_obstacles(claim.figure, baseline, stack)
     if claim.same_training:
         training = compare_training(baseline.completed, stack.completed)
         if obstacle := training_obstacle(training):
-            return f"{obstacle} (same_training: false allows that)"
-    return ""
+            yield f"{obstacle} (same_training: false allows that)"
 
 
-def _load_obstacle(metric: str, baseline: ExperimentRuns, stack: ExperimentRuns) -> str:
-    """Return why a figure of answered requests is not compared; empty where it is."""
-    if reason := rate_obstacle(baseline.load, stack.load):
-        return reason
-    if baseline.rate is not None and metric in OF_BUSY_TIME:
-        return (
-            f"requests arrive at a rate, and {metric} is that of busy time "
+def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns) -> Iterator[str]:
+    """Yield why a figure of answered requests is not compared."""
+    yield from filter(None, [rate_obstacle(baseline.load, stack.load)])
+    if baseline.rate is not None and figure in OF_BUSY_TIME:
+        yield (
+            f"requests arrive at a rate, and {figure} is that of busy time "
             f"(metric: {REQUEST_LATENCY.name})"
         )
-    full = [one.load for one in (baseline, stack) if one.saturated]
-    return saturation(*full) if full else ""
-
-
-def _told(
-    claim: Claim, value: Interval | None, obstacle: str, evidence: tuple[str, ...]
-) -> CheckedClaim:
-    """Return the verdict on a value."""
-    sides = 2 if claim.baseline else 1
-    rounds = len(evidence) // sides
-    verdict, reason = ("cannot tell", obstacle) if value is None else _verdict(claim, value, rounds)
-    return CheckedClaim.model_validate(
-        {
-            "claim": claim,
-            "text": claim.name or claim.text,
-            "verdict": verdict,
-            "value": value,
-            "reason": reason,
-            "rounds": rounds,
-            "evidence": evidence,
-        }
-    )
+    if full := [one.load for one in (baseline, stack) if one.saturated]:
+        yield saturation(*full)
 
 
 def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[ClaimVerdict, str]:

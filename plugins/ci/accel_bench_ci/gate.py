@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
+from xml.etree import ElementTree
 
 import typer
 
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.cli.dry_run import print_plan
+from accel_bench.analysis.wording import (
+    StackAtPoint,
+    label,
+    percent,
+    point_name,
+    ratio,
+    ratio_interval,
+)
 from accel_bench.cli.options import MeasureOptions, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_text
-from accel_bench.cli.request import new_sessions, one_draft, plan_request, print_failures
+from accel_bench.cli.request import Place, one_draft, plan_request, print_failures
 from accel_bench.documents.files import write_atomically
+from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
-from accel_bench.launcher import Allocation
-from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.report.formats import render_report
+from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
+from accel_bench.report.views.training import training_paths, verdict_column
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
-from accel_bench_ci.gate_view import render_gate
 from accel_bench_ci.looks import SessionRounds, points_of_both, settle_gate
+from accel_bench_ci.verdict import GatePoint, GateReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,37 +84,19 @@ def gate(options: GateOptions) -> int:
     for path in (options.junit, options.markdown):
         if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
             raise StoreError(f"{path} cannot be written; name a file in a folder that is there")
-    machine = read_machine()
     draft = one_draft(options.scenario, "gate")
-    request = _request(options, None)
-    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        return _plan_and_run(draft, machine, options, floor, allocation)
+    with Place(options).allocated([draft], _request(options, None)) as place:
+        plans = _plans(draft, place, options)
+        if options.dry_run:
+            place.show(plans[:1])
+        if not points_of_both(plans[0]):
+            raise NothingToRunError(plans[0].nothing or "no sweep point runs both stacks")
+        return 0 if options.dry_run else _run(plans, place, options, floor)
 
 
-def _plan_and_run(
-    draft: Draft,
-    machine: Machine,
-    options: GateOptions,
-    floor: float,
-    allocation: Allocation | None,
-) -> int:
-    """Plan the looks, run them, and return the exit code."""
-    with redirect_stdout(sys.stderr):
-        plans = _plans(draft, machine, options)
-    first = plans[0]
-    if options.dry_run:
-        print_plan(plans[:1], options.results, options.output)
-    if not points_of_both(first):
-        raise NothingToRunError(first.nothing or "no sweep point runs both stacks")
-    return 0 if options.dry_run else _run(plans, machine, options, floor, allocation)
-
-
-def _plans(draft: Draft, machine: Machine, options: GateOptions) -> list[Plan]:
+def _plans(draft: Draft, place: Place, options: GateOptions) -> list[Plan]:
     """Return the plan of each look; they differ in their number of rounds."""
-    written = _plan(draft, machine, options, None)
+    written = _plan(draft, place, options, None)
     if written.baseline == options.stack:
         raise ScenarioError(
             f"stack {written.baseline!r} cannot be compared with itself; name another one with "
@@ -120,13 +109,13 @@ def _plans(draft: Draft, machine: Machine, options: GateOptions) -> list[Plan]:
             f"--max-rounds {most} is less than the {first} rounds of the first look; raise it, "
             "or lower --rounds"
         )
-    return [_plan(draft, machine, options, size) for size in look_sizes(first, most)]
+    return [_plan(draft, place, options, size) for size in look_sizes(first, most)]
 
 
-def _plan(draft: Draft, machine: Machine, options: GateOptions, rounds: int | None) -> Plan:
+def _plan(draft: Draft, place: Place, options: GateOptions, rounds: int | None) -> Plan:
     request = _request(options, rounds)
-    plan = make_plan(draft, machine, request)
-    return make_plan(draft, machine, replace(request, only=(options.stack, plan.baseline)))
+    plan = place.plan(draft, request)
+    return place.plan(draft, replace(request, only=(options.stack, plan.baseline)))
 
 
 def _request(options: GateOptions, rounds: int | None) -> PlanRequest:
@@ -134,16 +123,10 @@ def _request(options: GateOptions, rounds: int | None) -> PlanRequest:
     return plan_request(options, short, only=(options.stack,))
 
 
-def _run(
-    plans: Sequence[Plan],
-    machine: Machine,
-    options: GateOptions,
-    floor: float,
-    allocation: Allocation | None,
-) -> int:
+def _run(plans: Sequence[Plan], place: Place, options: GateOptions, floor: float) -> int:
     """Run rounds and judge, again with more rounds where that may settle it; print the report."""
     with open_results(options.results, write=True) as store:
-        with new_sessions(options, store, machine, allocation) as new_session:
+        with place.sessions(store) as new_session:
             rounds = SessionRounds(plans, options.stack, floor, store, new_session)
             report = settle_gate(rounds, len(plans))
         for path, form in ((options.junit, "junit"), (options.markdown, "markdown")):
@@ -153,3 +136,105 @@ def _run(
         if options.output == "table":
             print_failures(store, rounds.sessions)
     return report.exit_code
+
+
+FAILURES: Mapping[str, str] = {
+    "regression": "failure",
+    "inconclusive": "failure",
+    "failed": "error",
+    "skipped": "skipped",
+}
+"""JUnit's element for each outcome that is not `passed`."""
+
+COLUMNS = (
+    Column("sweep point", lambda point: point_name(point) or "all", kind="name"),
+    Column("outcome", reader("outcome"), kind="word"),
+    Column("times as fast", reader("ratio"), unit="[95 % interval]",
+           form=ratio_interval, kind="number"),
+    Column("at least", reader("slower_by_at_most"), form=lambda slower: ratio(1 / (1 + slower)),
+           kind="number"),
+    Column("rounds", reader("rounds"), kind="number"),
+    Column("missing", reader("more_rounds"), kind="number"),
+    verdict_column("loss"),
+    verdict_column("update"),
+)  # fmt: skip
+"""Columns for people; the outcome stands in JUnit's element."""
+
+
+class FlatPoint(NamedTuple):
+    """Sources of one line of the CSV."""
+
+    report: GateReport
+    point: GatePoint
+
+
+FLAT = (
+    *paths("report", "schema_version scenario stack against floor"),
+    *paths("point", "sweep tag outcome reason stack_id against_id rounds looks slower_by"),
+    *paths("point", "slower_by_at_most rounds_needed more_rounds"),
+    *training_paths("point"),
+    *paths("point", "status against_status seconds"),
+    *interval_paths("point", "ratio"),
+    *paths("point", "confirmed confirmation_rounds error_rate"),
+    *interval_paths("point", "confirmation_ratio"),
+    *paths("point", "reasons"),
+)
+"""Columns of the CSV."""
+
+
+def render_gate(report: GateReport, form: str) -> str:
+    """Return the report as text, or as JUnit XML; raises AccelBenchError for an unknown format."""
+    return render_junit(report) if form == "junit" else render_report(gate_report(report), form)
+
+
+def gate_report(report: GateReport) -> Report:
+    """Return the outcome, what was compared, and a row for each sweep point with its reason."""
+    compared = f"{report.stack} against {report.against}, floor {percent(report.floor)}"
+    reasons = [point.reason for point in report.points]
+    more = [reason for point in report.points for reason in point.reasons]
+    more += [f"load: {note}" for note in report.noise]
+    section = Section(
+        title=f"{report.scenario}: {report.outcome} (exit {report.exit_code})",
+        answer=reasons[0] if len(reasons) == 1 else compared,
+        tables=[Table(COLUMNS, report.points)],
+        notes=[*([compared] if len(reasons) == 1 else reasons), *dict.fromkeys(more)],
+    )
+    rows = [FlatPoint(report, point) for point in report.points]
+    return Report([section], report, Table(FLAT, rows))
+
+
+def render_junit(report: GateReport) -> str:
+    """Return a test suite with a test case for each sweep point, as CI systems read it."""
+    tree = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(tree, "testsuite", name=plain(report.scenario))
+    outcomes = [FAILURES.get(point.outcome, "passed") for point in report.points]
+    suite.set("tests", str(len(outcomes)))
+    for kind, plural in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(plural, str(outcomes.count(kind)))
+    suite.set("time", f"{sum(point.seconds for point in report.points):.3f}")
+    for point in report.points:
+        _add_case(suite, report, point)
+    ElementTree.indent(tree)
+    return ElementTree.tostring(tree, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add_case(suite: ElementTree.Element, report: GateReport, point: GatePoint) -> None:
+    """Add one test case; what did not pass has its reason and all figures."""
+    stack = StackAtPoint(report.stack, point.sweep, point.tag)
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        classname=f"accel_bench.gate.{plain(report.scenario)}",
+        name=plain(f"{label(stack)} against {report.against}"),
+        time=f"{point.seconds:.3f}",
+    )
+    figures = [f"{column.header}: {column.text(point)}" for column in COLUMNS[2:]]
+    details = "\n".join([*figures, *map(plain, point.reasons), *map(plain, report.noise)])
+    kind = FAILURES.get(point.outcome)
+    if kind is None:
+        ElementTree.SubElement(case, "system-out").text = f"{plain(point.reason)}\n{details}"
+        return
+    element = ElementTree.SubElement(case, kind, message=plain(point.reason))
+    if kind != "skipped":
+        element.set("type", point.outcome)
+    element.text = details

@@ -1,48 +1,49 @@
-"""`accel-bench history`: one scenario over time, and where it became slower or faster.
-
-Of stored runs it reads the columns, and one document for each experiment.
-"""
+"""`accel-bench history`: one scenario over time, and where it became slower or faster."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import typer
 from sqlalchemy import ColumnElement
 
-from accel_bench.analysis.checks.audit import DEGRADING_ALONE
 from accel_bench.analysis.metrics.offered_load import offered_rate
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.wording import count, label, percent, significant
 from accel_bench.cli.options import MeasureOptions, Names, Where, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import new_sessions, one_draft, plan_request
+from accel_bench.cli.request import Place, one_draft, plan_request
 from accel_bench.errors import ScenarioError, StoreError
-from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import Plan, make_plan
-from accel_bench.result import Result, Status
-from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.planning.plan import Plan
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    one_or_list,
+    paths,
+    reader,
+)
+from accel_bench.result import Result
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.store.database import ROWS_OF_COLUMNS, Store
-from accel_bench.store.names import COMPUTED
+from accel_bench.store.database import Store
 from accel_bench.store.queries import condition_of
-from accel_bench.store.rows import intact
-from accel_bench.store.schema import IMPORTED, RUNS, within_limits
-from accel_bench.store.selection import CONDITION_SIGNS, one_of_each
-from accel_bench_ci.figures import (
-    METRICS,
-    REQUEST_LATENCY,
-    TrackedFigure,
-    compared_figure,
-    figure_named,
+from accel_bench.store.schema import IMPORTED, RUNS
+from accel_bench.store.selection import CONDITION_SIGNS
+from accel_bench_ci.figures import TrackedFigure, figure_named, figure_text
+from accel_bench_ci.series import (
+    History,
+    HistoryPoint,
+    HistoryRun,
+    HistoryStep,
+    histories,
+    history_run,
 )
-from accel_bench_ci.history_view import history_report
-from accel_bench_ci.series import History, HistoryRun, histories, history_run
 from accel_bench_ci.step_confirmation import Confirmation, confirm_step, other_series
 
 
@@ -95,36 +96,32 @@ def history(options: HistoryOptions) -> int:
 
 
 def _histories(store: Store, options: HistoryOptions) -> list[History]:
-    conditions = [condition_of(store, options.where)] if options.where is not None else []
-    runs, figure = read_history(store, options.figure, [_chosen(store, options), *conditions])
-    return histories(runs, figure)
-
-
-def _chosen(store: Store, options: HistoryOptions) -> ColumnElement[bool]:
     text = options.scenario
-    if any(sign in text for sign in CONDITION_SIGNS):
-        return condition_of(store, text)
-    name = str(one_draft(text, "history").data.get("name", "")) if Path(text).is_file() else text
-    return RUNS.c.scenario == name
+    where = [text] if any(sign in text for sign in CONDITION_SIGNS) else []
+    conditions = [condition_of(store, one) for one in (*where, options.where) if one is not None]
+    if not where:
+        draft = one_draft(text, "history") if Path(text).is_file() else None
+        conditions.append(RUNS.c.scenario == (str(draft.data.get("name", "")) if draft else text))
+    runs, figure = read_history(store, options.figure, conditions)
+    return histories(runs, figure)
 
 
 def _confirm(
     worse: Sequence[History], found: Sequence[History], options: HistoryOptions
 ) -> list[Confirmation]:
     """Run what became worse beside its baseline, and judge each step by that."""
-    draft, machine = one_draft(options.scenario, "history"), read_machine()
+    draft = one_draft(options.scenario, "history")
     stacks = tuple(dict.fromkeys(one.stack for one in worse))
     request = plan_request(options, {"measure.rounds": options.rounds}, only=stacks)
-    with allocated([draft], machine, request, sys.argv, False) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            raise ScenarioError("the launcher runs the program elsewhere: use --confirm there")
-        machine = machine_of(allocation, machine)
-        with redirect_stdout(sys.stderr):
-            plan = make_plan(draft, machine, request)
-            plan = make_plan(draft, machine, replace(request, only=(*stacks, plan.baseline)))
+    with Place(options).allocated([draft], request) as place:
+        plan = place.plan(draft, request)
+        plan = place.plan(draft, replace(request, only=(*stacks, plan.baseline)))
         plan = _of_series(plan, worse)
+        if options.dry_run:
+            place.show([plan])
+            raise typer.Exit(0)
         with open_results(options.results, write=True) as store:
-            with new_sessions(options, store, machine, allocation) as new_session:
+            with place.sessions(store) as new_session:
                 session = new_session()
                 session.run_plan(plan)
             fresh = store.results(session=session.id)
@@ -169,51 +166,106 @@ def read_history(
 ) -> tuple[list[HistoryRun], TrackedFigure]:
     """Return the chosen runs that were measured, with the figure. Raises StoreError.
 
-    Damaged rows are left out.
+    Damaged rows are left out, and one result at a time is in memory.
     """
-    from sqlalchemy import select
 
-    measured = RUNS.c.audited_status != IMPORTED
-    computed = [value.label(name) for name, value in COMPUTED.items()]
-    query = select(*within_limits(RUNS, store.on_sqlite), *computed).where(measured, *conditions)
-    rows = [row for row in store.fetch(query, ROWS_OF_COLUMNS) if intact(row)]
-    examples = one_of_each(store, rows)
-    tracked = figure_named(figure, examples.values())
-    experiments = {name: one.experiment for name, one in examples.items()}
-    of_requests = {
-        name: compared_figure(tracked, offered_rate(one.scenario)) is REQUEST_LATENCY
-        for name, one in experiments.items()
-    }
-    known = [row for row in rows if row["experiment_id"] in experiments]
-    flat = [row for row in known if not of_requests[row["experiment_id"]]]
-    # What the engine says of the load stands in the documents alone.
-    whole = [row["run_id"] for row in known if of_requests[row["experiment_id"]]]
-    runs = [_run(row, experiments, tracked.name) for row in flat]
-    return [*runs, *(history_run(one, tracked) for one in store.with_ids(whole))], tracked
+    def results() -> Iterator[Result]:
+        measured = RUNS.c.audited_status != IMPORTED
+        return (run for _, run in store.each(measured, *conditions) if run is not None)
+
+    tracked = figure_named(figure, results())
+    known: dict[str, Experiment] = {}
+    runs = []
+    for result in results():
+        experiment = result.experiment
+        shared = known.setdefault(f"{experiment.id} {experiment.stack.name}", experiment)
+        runs.append(history_run(result.model_copy(update={"experiment": shared}), tracked))
+    return runs, tracked
 
 
-def _run(row: Mapping[str, Any], experiments: Mapping[str, Experiment], figure: str) -> HistoryRun:
-    status = Status(row["status"])
-    names = {name for name, _ in json.loads(row["broken"] or "[]")}
-    usable = status.completed and not names - DEGRADING_ALONE
-    experiment = experiments[row["experiment_id"]]
-    stack = experiment.stack.model_copy(update={"name": row["stack"]})
-    return HistoryRun(
-        run_id=row["run_id"],
-        session=row["session"],
-        round=row["round"],
-        attempt=row["attempt"],
-        started_at=row["started_at"],
-        status=status,
-        replaces=row["replaces"] or "",
-        experiment=experiment.model_copy(update={"stack": stack}),
-        value=_value(row, figure) if usable else None,
+MOST_POINTS = 30
+"""Points that are printed for people, the newest; JSON and CSV have all."""
+
+
+class Line(NamedTuple):
+    """One point of one history."""
+
+    history: History
+    point: HistoryPoint
+    step: HistoryStep | None
+    """The step that begins there."""
+
+
+def history_report(found: Sequence[History], confirmed: Sequence[Confirmation] = ()) -> Report:
+    """Return a section for each series: the answer, its steps, its points."""
+    lines = [line for one in found for line in _lines(one)]
+    sections = [_section(one) for one in found]
+    sections += [Section(title="confirmation", answer=one.conclusion) for one in confirmed]
+    document = {"histories": list(found), "confirmations": list(confirmed)}
+    return Report(sections, document if confirmed else one_or_list(found), Table(FLAT, lines))
+
+
+def _section(one: History) -> Section:
+    newest = list(_lines(one))[-MOST_POINTS:]
+    older = len(one.points) - len(newest)
+    tables = [Table(STEPS, one.steps)] if one.steps else []
+    tables.append(
+        Table(POINTS, newest, notes=[f"and {count(older, 'older session')}"] if older else [])
+    )
+    devices = f" on {', '.join(one.devices)}" if one.devices else ""
+    return Section(
+        title=f"{one.scenario}: {label(one)}{devices}",
+        answer=one.conclusion + ".",
+        tables=tables,
+        notes=["steps are estimates until new runs confirm them (--confirm)"] if one.steps else [],
     )
 
 
-def _value(row: Mapping[str, Any], figure: str) -> float | None:
-    if not figure.startswith(METRICS):
-        value: float | None = row[figure]
-        return value
-    found = json.loads(row["metrics"] or "{}").get(figure.removeprefix(METRICS))
-    return float(found) if isinstance(found, int | float) else None
+def _lines(one: History) -> Iterator[Line]:
+    steps = {step.point: step for step in one.steps}
+    for place, point in enumerate(one.points):
+        yield Line(one, point, steps.get(place))
+
+
+def _interval(value: Interval) -> str:
+    middle = figure_text(value.median)
+    if value.low is None or value.high is None:
+        return middle
+    return f"{middle} [{figure_text(value.low)}, {figure_text(value.high)}]"
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{percent(value)}"
+
+
+STEPS = (
+    Column("step at session", reader("session"), kind="name"),
+    Column("date", lambda step: step.started_at[:10], kind="word"),
+    Column("change", reader("relative_change"), form=_signed, kind="number"),
+    Column("that is", reader("change"), kind="word"),
+    Column("p", reader("p_value"), form=lambda value: significant(value, 2), kind="number"),
+    Column("sessions since", reader("points_since"), kind="number", rank=1),
+    Column("changed there", reader("changed")),
+)
+"""Columns of the steps."""
+
+POINTS = (
+    Column("session", reader("point.session"), kind="name"),
+    Column("date", lambda line: line.point.started_at[:10], kind="word"),
+    Column("value", reader("point.value"), unit="[95 % interval]", form=_interval, kind="number"),
+    Column("unit", reader("history.unit"), kind="word"),
+    Column("runs", reader("point.runs"), kind="number", rank=1),
+    Column("status", reader("point.statuses"), form=", ".join),
+    Column("step", reader("step.relative_change"), form=_signed, kind="number"),
+    Column("accel-bench", lambda line: line.point.versions.get("accel-bench"), kind="word", rank=2),
+)
+"""Columns of the points."""
+
+FLAT = (
+    *paths("history", "scenario stack sweep tag experiment_id devices figure unit better"),
+    *paths("point", "session started_at runs statuses"),
+    *interval_paths("point", "value"),
+    *paths("step", "relative_change change p_value before after", "step_{}"),
+    *paths("point", "run_ids values versions"),
+)
+"""Columns of the CSV."""

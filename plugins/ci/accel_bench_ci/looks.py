@@ -7,7 +7,7 @@ passes if they show that it does, at the level of looks after the first ones, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -51,11 +51,6 @@ def settle_gate(rounds: GateRounds, looks: int) -> GateReport:
         settled = {one.stack_id for one in alarm.points} - _open(alarm)
         if not _open(alarm):
             break
-    return _confirm(rounds, looks, alarm)
-
-
-def _confirm(rounds: GateRounds, looks: int, alarm: GateReport) -> GateReport:
-    """Look at new rounds of what looks slower until that is confirmed or is not."""
     report = alarm
     concerned = unsettled = points_to_confirm(alarm)
     for look in range(looks):
@@ -136,70 +131,52 @@ one machine need not be.
 
 
 def points_to_confirm(report: GateReport) -> set[str]:
-    """Return the ids of the stack's experiments that look slower; a different loss is none."""
-    return {
-        point.stack_id
-        for point in report.points
-        if point.outcome == "regression" and not point.not_the_same
-    }
+    """Return the ids of the stack's experiments that look slower."""
+    return {point.stack_id for point in report.points if point.slower}
 
 
 def with_confirmation(
     report: GateReport, planned: Sequence[PlannedSummary], fresh: Sequence[Result]
 ) -> GateReport:
     """Return the report with its slow-downs confirmed, or not, by new rounds of both stacks."""
-    concerned = points_to_confirm(report)
-    looks = max((one.looks for one in report.points if one.stack_id in concerned), default=0)
+    looks = max((point.looks for point in report.points if point.slower), default=0)
     pairs = pairs_of((report.stack, report.against), planned, fresh)
-    new = judge_pairs(pairs, report.floor)
-    later = judge_pairs(pairs, report.floor, looks_before=looks)
-    return with_new_points(report, new, later)
+    return with_new_points(report, judge_pairs(pairs, report.floor, looks))
 
 
-def with_new_points(
-    report: GateReport, new: Sequence[GatePoint], later: Sequence[GatePoint]
-) -> GateReport:
+def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
     """Return the report with its slow-downs confirmed, or not, by points of new rounds alone.
 
-    `later` judges the same rounds as `new`, at the level of looks after those of the report.
+    To pass they are judged at the level of looks after those of the report.
     """
-    concerned = points_to_confirm(report)
     by_id = {one.stack_id: one for one in new}
-    passing = {one.stack_id for one in later if one.outcome == "passed"}
-    points = tuple(
-        _confirmed(one, by_id, one.stack_id in passing) if one.stack_id in concerned else one
-        for one in report.points
-    )
+    points = tuple(_confirmed(one, by_id[one.stack_id]) if one.slower else one
+                   for one in report.points)  # fmt: skip
     outcome = worst_outcome(points)
     changes = {"points": points, "outcome": outcome, "exit_code": EXIT_CODES[outcome]}
     return report.model_copy(update=changes)
 
 
-def _confirmed(point: GatePoint, again: Mapping[str, GatePoint], passes: bool) -> GatePoint:
+def _confirmed(point: GatePoint, new: GatePoint) -> GatePoint:
     """Return a point with what the new rounds of it show."""
-    new = again[point.stack_id]
-    slower = new.outcome == "regression" and not new.not_the_same
     found = ratio_interval(new.ratio) if new.ratio else "no ratio"
     rounds = f"{new.rounds} new rounds in fresh processes"
-    if slower:
+    if new.slower:
         rate = f"error rate at most {percent(ERROR_RATE)} by the new rounds alone"
         reason = f"{point.reason}; confirmed by {rounds}: {found}, {rate}"
     elif new.outcome in ("failed", "skipped", "regression"):
         reason = f"{point.reason}; {rounds}: {new.reason}"
     else:
         reason = f"not confirmed by {rounds}: {found}; the first rounds had it that {point.reason}"
-    outcome = new.outcome
-    if outcome == "passed" and not passes:
-        outcome = "inconclusive"
     changes = {
-        "outcome": outcome,
+        "outcome": new.outcome,
         "reason": reason,
-        "confirmed": slower,
+        "confirmed": new.slower,
         "confirmation_rounds": new.rounds,
         "confirmation_ratio": new.ratio,
-        "error_rate": ERROR_RATE if slower else None,
-        "rounds_needed": new.rounds_needed if outcome == "inconclusive" else None,
-        "more_rounds": new.more_rounds if outcome == "inconclusive" else None,
+        "error_rate": ERROR_RATE if new.slower else None,
+        "rounds_needed": new.rounds_needed,
+        "more_rounds": new.more_rounds,
         "seconds": point.seconds + new.seconds,
     }
     return point.model_copy(update=changes)

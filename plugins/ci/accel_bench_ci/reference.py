@@ -182,7 +182,9 @@ def compare_with_reference(
         )
     rows = _judged([_row(key, *sides, rule) for key, sides in found.items()], rule)
     shared = _shared([row.differing for row in rows if row.reference_runs and row.current_runs])
-    rows = [_without(row, shared) for row in with_outliers(rows, rule.tolerance)]
+    for place, row in enumerate(rows):
+        own = tuple(one for one in row.differing if one not in shared)
+        rows[place] = row.model_copy(update={"differing": own})
     worse = sum(row.worse for row in rows)
     return ReferenceComparison(
         reference=name,
@@ -208,8 +210,8 @@ def _row(
     state = _state(before, after, loads)
     figures = _figures(before, after, loads, rule) if before and after else []
     known = [one for one in figures if (one.reference, one.current) != (None, None) or one.reason]
-    failed = [run for run in after if not run.status.completed]
     imported = any(run.imported for run in (*before, *after))
+    failed = [run for run in after if not run.status.completed]
     return ReferenceRow(
         key=json.loads(key),
         state=state,
@@ -315,30 +317,42 @@ def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
 
 
 def _judged(rows: Sequence[ReferenceRow], rule: Rule) -> list[ReferenceRow]:
-    """Return the rows with verdicts; what is tested of all of them is adjusted together."""
-    tested = [one.p_value for row in rows for one in row.figures if one.p_value is not None]
-    adjusted = iter(holm(tested))
+    """Return the rows with verdicts and outliers: what is tested of all of them is adjusted
+    together, and where all rows moved alike none stands out."""
+    figures = [one for row in rows for one in row.figures]
+    adjusted = iter(holm([one.p_value for one in figures if one.p_value is not None]))
     directions = {one.name: one for one in (*rule.figures, REQUEST_LATENCY)}
+    logs: dict[str, list[float]] = {}
+    for one in figures:
+        if one.ratio is not None:
+            logs.setdefault(one.name, []).append(math.log(one.ratio.median))
+    limits = {name: _limits(values, rule.tolerance) for name, values in logs.items()}
 
     def judged(one: ReferenceFigure) -> ReferenceFigure:
-        p_value = None if one.p_value is None else next(adjusted)
         if one.ratio is None:
             return one
-        verdict = _verdict(directions[one.name], one.ratio, p_value, rule.tolerance)
-        return one.model_copy(update={"p_value": p_value, "verdict": verdict})
+        p_value = None if one.p_value is None else next(adjusted)
+        (low, high), change = limits[one.name], math.log(one.ratio.median)
+        verdict: FigureVerdict = "inconclusive"
+        if p_value is not None and abs(change) <= math.log1p(rule.tolerance):
+            verdict = "same"
+        elif p_value is not None and p_value <= ERROR_RATE:
+            verdict = directions[one.name].change(change)
+        outlier = not low <= change <= high
+        update = {"p_value": p_value, "verdict": verdict, "outlier": outlier}
+        return one.model_copy(update=update)
 
     return [row.model_copy(update={"figures": tuple(map(judged, row.figures))}) for row in rows]
 
 
-def _verdict(
-    figure: TrackedFigure, ratio: Interval, p_value: float | None, tolerance: float
-) -> FigureVerdict:
-    change = math.log(ratio.median)
-    if p_value is None:
-        return "inconclusive"
-    if abs(change) <= math.log1p(tolerance):
-        return "same"
-    return figure.change(change) if p_value <= ERROR_RATE else "inconclusive"
+def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
+    """Return log-ratios beyond which a row stands out from the others."""
+    if len(values) < FEWEST_ROWS:
+        return -math.inf, math.inf
+    middle = median(values)
+    spread = MAD_TO_SIGMA * median(abs(value - middle) for value in values)
+    allowed = max(DEVIATIONS * spread, math.log1p(tolerance))
+    return middle - allowed, middle + allowed
 
 
 def _differing(
@@ -361,34 +375,3 @@ def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]
     if len(differing) < 2:
         return ()
     return tuple(one for one in differing[0] if all(one in row for row in differing))
-
-
-def _without(row: ReferenceRow, shared: Sequence[Difference]) -> ReferenceRow:
-    own = tuple(one for one in row.differing if one not in shared)
-    return row.model_copy(update={"differing": own})
-
-
-def with_outliers(rows: Sequence[ReferenceRow], tolerance: float) -> list[ReferenceRow]:
-    """Mark figures whose ratio stands out: where all rows moved alike, none of them does."""
-    logs: dict[str, list[float]] = {}
-    for row in rows:
-        for one in row.figures:
-            if one.ratio is not None:
-                logs.setdefault(one.name, []).append(math.log(one.ratio.median))
-    limits = {name: _limits(values, tolerance) for name, values in logs.items()}
-
-    def marked(one: ReferenceFigure) -> ReferenceFigure:
-        low, high = limits.get(one.name, (-math.inf, math.inf))
-        out = one.ratio is not None and not low <= math.log(one.ratio.median) <= high
-        return one.model_copy(update={"outlier": out})
-
-    return [row.model_copy(update={"figures": tuple(map(marked, row.figures))}) for row in rows]
-
-
-def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
-    if len(values) < FEWEST_ROWS:
-        return -math.inf, math.inf
-    middle = median(values)
-    spread = MAD_TO_SIGMA * median(abs(value - middle) for value in values)
-    allowed = max(DEVIATIONS * spread, math.log1p(tolerance))
-    return middle - allowed, middle + allowed

@@ -11,7 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, StopReason
+from accel_bench.analysis.aggregate import (
+    ExperimentRuns,
+    PlannedSummary,
+    StopReason,
+    replaced_rounds,
+)
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.metrics.offered_load import (
     OfferedLoad,
@@ -109,6 +114,15 @@ class HistoryStep(Frozen):
     differing: tuple[Difference, ...]
     """Versions and facts of the machine that changed there."""
 
+    @property
+    def changed(self) -> list[str]:
+        """The same as `torch 2.12 to 2.13`."""
+        texts = (
+            (one.key, *("absent" if v is None else plain_value(v) for v in (one.a, one.b)))
+            for one in self.differing
+        )
+        return [f"{key} {before} to {after}" for key, before, after in texts]
+
 
 class History(StackRow, Document):
     """One series, oldest point first."""
@@ -154,14 +168,8 @@ class History(StackRow, Document):
 class HistoryRun(NamedTuple):
     """One attempt of a run, by what a history needs of it."""
 
-    run_id: str
-    session: str
-    round: int
-    attempt: int
-    started_at: str
-    status: Status
-    replaces: str
-    experiment: Experiment
+    result: Result
+    """The run, without what its ranks report: a history may be of many."""
 
     value: float | None
     """The figure; None where the run has none that may be used."""
@@ -174,18 +182,8 @@ def history_run(result: Result, figure: TrackedFigure = TOKENS_PER_SECOND) -> Hi
     """Return a stored result as a run of a history; the figure is that which is compared."""
     name = compared_figure(figure, offered_rate(result.experiment.scenario)).name
     saturated = name == REQUEST_LATENCY.name and is_saturated(result)
-    return HistoryRun(
-        run_id=result.run_id,
-        session=result.session,
-        round=result.round,
-        attempt=result.attempt,
-        started_at=result.started_at,
-        status=result.status,
-        replaces=result.replaces,
-        experiment=result.experiment,
-        value=None if saturated else figures_of(result).get(name),
-        saturated=saturated,
-    )
+    value = None if saturated else figures_of(result).get(name)
+    return HistoryRun(result.model_copy(update={"ranks": ()}), value, saturated)
 
 
 def histories(
@@ -196,9 +194,9 @@ def histories(
     Imported runs are to be left out beforehand: they have no value here.
     """
     series: dict[str, list[HistoryRun]] = {}
-    for run in sorted(runs, key=lambda run: (run.started_at, run.round, run.attempt)):
-        series.setdefault(run.experiment.series, []).append(run)
-    newest = (PlannedSummary(experiment=group[-1].experiment) for group in series.values())
+    for run in sorted(runs, key=_place):
+        series.setdefault(run.result.experiment.series, []).append(run)
+    newest = (PlannedSummary(experiment=own[-1].result.experiment) for own in series.values())
     named = tell_apart([ExperimentRuns(one, StopReason(Status.OK), {}, {}, {}) for one in newest])
     found = [
         _history(group, figure, one.apart)
@@ -207,18 +205,22 @@ def histories(
     return sorted(found, key=lambda one: len(one.points), reverse=True)
 
 
+def _place(run: HistoryRun) -> tuple[str, int, int]:
+    return run.result.started_at, run.result.round, run.result.attempt
+
+
 def _history(
     runs: Sequence[HistoryRun], figure: TrackedFigure, apart: Mapping[str, JsonValue]
 ) -> History:
-    newest = runs[-1].experiment
+    newest = runs[-1].result.experiment
     figure = compared_figure(figure, offered_rate(newest.scenario))
-    replaced = {(run.replaces, run.round) for run in runs if run.replaces}
+    replaced = replaced_rounds([run.result for run in runs])
     commands: dict[str, list[HistoryRun]] = {}
     for run in runs:
-        if (run.session, run.round) in replaced:
-            continue
-        # Looks of a gate are sessions of one command: their ids differ behind the dot.
-        commands.setdefault(run.session.partition(".")[0], []).append(run)
+        session = run.result.session
+        if (session, run.result.round) not in replaced:
+            # Looks of a gate are sessions of one command: their ids differ behind the dot.
+            commands.setdefault(session.partition(".")[0], []).append(run)
     points = tuple(_point(session, own) for session, own in commands.items())
     steps = _steps(points, figure)
     name, since = label_of(newest, apart), _saturated_since(points)
@@ -243,21 +245,21 @@ def _history(
 
 def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
     """Return one command's point: of the attempts of a run the last counts."""
-    last = {(run.session, run.round): run for run in runs}
+    last = {(run.result.session, run.result.round): run for run in runs}
     saturated = any(run.saturated for run in last.values())
-    spoilt = saturated or any(run.status is Status.INVALID for run in last.values())
+    spoilt = saturated or any(run.result.status is Status.INVALID for run in last.values())
     counted = [run for run in last.values() if run.value is not None and not spoilt]
     values = tuple(run.value for run in counted if run.value is not None)
     return HistoryPoint(
         session=session,
-        started_at=runs[0].started_at,
+        started_at=runs[0].result.started_at,
         runs=len(values),
         value=figure_interval(values),
         values=values,
-        run_ids=tuple(run.run_id for run in counted),
-        statuses=tuple(dict.fromkeys(run.status.value for run in last.values())),
+        run_ids=tuple(run.result.run_id for run in counted),
+        statuses=tuple(dict.fromkeys(run.result.status.value for run in last.values())),
         saturated=saturated,
-        versions=_versions(runs[0].experiment),
+        versions=_versions(runs[0].result.experiment),
     )
 
 
@@ -370,11 +372,5 @@ def _size(step: HistoryStep) -> str:
 
 
 def _changes(step: HistoryStep) -> str:
-    if not step.differing:
-        return "no version changed there"
-    named = [f"{one.key} {_shown(one.a)} to {_shown(one.b)}" for one in step.differing]
-    return f"changed there: {join_names(named)}"
-
-
-def _shown(value: JsonValue) -> str:
-    return "absent" if value is None else plain_value(value)
+    changed = step.changed
+    return f"changed there: {join_names(changed)}" if changed else "no version changed there"

@@ -113,6 +113,11 @@ class GatePoint(TrainingComparison):
     seconds: float = 0.0
     """Wall-clock seconds of all runs of both."""
 
+    @property
+    def slower(self) -> bool:
+        """True if the stack looks slower; a different training is no such alarm."""
+        return self.outcome == "regression" and not self.not_the_same
+
 
 class GateReport(Document):
     """The document of `accel-bench gate`."""
@@ -182,7 +187,8 @@ def pairs_of(
 def judge_pairs(
     pairs: Sequence[Pair], floor: float, looks_before: int = 0
 ) -> tuple[GatePoint, ...]:
-    """Judge each pair; `looks_before` are looks at rounds that are not among these runs."""
+    """Judge each pair; `looks_before`, at rounds that are not among these runs, make it harder to
+    pass."""
     compared = sum(not _skipped(*pair) for pair in pairs)
     return tuple(_judge_point(*pair, floor, compared, looks_before) for pair in pairs)
 
@@ -202,10 +208,12 @@ def _judge_point(
         else compare_training(against.completed, stack.completed)
     )
     logs = paired_logs(against.compared_seconds, stack.compared_seconds)
-    looks = looks_before + count_looks(against.speeds, stack.speeds)
+    looks = count_looks(against.speeds, stack.speeds)
     enough = len(logs) >= MINIMUM_ROUNDS and not disowned
     judged = judge_rounds(logs, floor, looks, points) if enough else None
     outcome, reason = _outcome(stack, against, training, judged, floor)
+    if outcome == "passed" and looks_before:
+        outcome = judge_rounds(logs, floor, looks_before + looks, points).outcome
     needed = judged.rounds_needed if judged else MINIMUM_ROUNDS
     needed = needed if outcome == "inconclusive" else None
     runs = [*stack.counted.values(), *against.counted.values()]

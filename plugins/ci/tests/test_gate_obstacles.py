@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_ci.gate_view import FLAT, render_gate
+from accel_bench_ci.gate import FLAT, render_gate
 from accel_bench_ci.verdict import GateReport, judge_gate
 from analysis_factory import FAST, LORA, STEADY, UPDATE, make_experiment, make_rounds, scaled
 from serving_factory import serving

@@ -8,7 +8,7 @@ import json
 from xml.etree import ElementTree
 
 import pytest
-from accel_bench_ci.gate_view import gate_report, render_gate
+from accel_bench_ci.gate import gate_report, render_gate
 from accel_bench_ci.verdict import GatePoint, GateReport, Outcome
 
 from accel_bench.analysis.statistics.estimators import Interval

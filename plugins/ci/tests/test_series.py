@@ -45,6 +45,11 @@ def night(number, seconds, of=None, rounds=2, **changes):
     ]
 
 
+def changed(run, **changes):
+    """The same run with other fields."""
+    return run._replace(result=run.result.model_copy(update=changes))
+
+
 def nights(count, change=None, at=0, version="1.0"):
     """Sessions of which those from `at` on take `change` times as long, with a new version."""
     found = []
@@ -94,7 +99,7 @@ def test_another_work_stack_or_point_is_another_series():
 def test_what_failed_is_a_point_without_a_value_and_what_is_invalid_spoils_its_session():
     failed = night(30, 0.1, status=Status.FAILED)
     spoilt = night(31, 0.1)
-    spoilt[1] = spoilt[1]._replace(status=Status.INVALID, value=None)
+    spoilt[1] = changed(spoilt[1], status=Status.INVALID)._replace(value=None)
     (found,) = histories([*nights(30), *failed, *spoilt])
     assert [point.value for point in found.points[-2:]] == [None, None]
     assert [point.statuses for point in found.points[-2:]] == [("failed",), ("ok", "invalid")]
@@ -103,16 +108,16 @@ def test_what_failed_is_a_point_without_a_value_and_what_is_invalid_spoils_its_s
 
 def test_of_attempts_the_last_counts_and_a_round_measured_again_replaces_the_first():
     again = night(1, 0.1)
-    tried = [again[0]._replace(value=1.0), again[0]._replace(attempt=1), again[1]]
+    tried = [again[0]._replace(value=1.0), changed(again[0], attempt=1), again[1]]
     (found,) = histories([*night(0, 0.1), *tried])
     assert found.points[1].values == (again[0].value, again[1].value)
-    repeated = again[0]._replace(replaces="night-000", session="night-001", round=0)
+    repeated = changed(again[0], replaces="night-000", session="night-001", round=0)
     (found,) = histories([*night(0, 0.1), repeated, again[1]])
     assert [point.runs for point in found.points] == [1, 2]
 
 
 def test_looks_of_a_gate_are_one_point():
-    look = [run._replace(session="night-001.2") for run in night(1, 0.1)]
+    look = [changed(run, session="night-001.2") for run in night(1, 0.1)]
     (found,) = histories([*night(1, 0.1), *look])
     assert len(found.points) == 1
 

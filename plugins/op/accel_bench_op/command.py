@@ -14,11 +14,10 @@ import yaml
 from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import AnyFormat, print_report, print_text
-from accel_bench.cli.request import Command, plan_request, run_plans
+from accel_bench.cli.request import Place, plan_request, run_plans
 from accel_bench.documents.shown import plain, printable
 from accel_bench.machine.devices import AUTO
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import make_plan
 from accel_bench.scenario.find import find_drafts
 from accel_bench_op import scenarios
 from accel_bench_op.document import exit_code_of_cells, operation_report
@@ -94,7 +93,7 @@ def run(options: OpRunOptions) -> int:
     eager in float64, output and gradients, and makes it `invalid` where it is wrong. Running out of
     memory is an answer, not an error.
     """
-    machine = read_machine()
+    place = Place(options)
     choice = CellChoice(
         names=options.names,
         executors=options.executor or (),
@@ -102,18 +101,18 @@ def run(options: OpRunOptions) -> int:
         compute_types=options.compute_type or (),
         dtype=options.dtype,
         calls=options.calls,
-        device=machine.device if options.device in (None, AUTO) else options.device,
+        device=place.machine.device if options.device in (None, AUTO) else options.device,
     )
     with redirect_stdout(sys.stderr):
         request = plan_request(options, {"measure.rounds": options.rounds})
         drafts = find_drafts(cell_scenarios(choice, _installed()))
-        plans = [make_plan(draft, machine, request) for draft in drafts]
+    plans = [place.plan(draft, request) for draft in drafts]
     known = [[one.experiment.scenario for one in plan.planned] for plan in plans]
 
     def show(summaries: Sequence[Summary]) -> None:
         print_report(operations_report(operation_report(summaries, known)), options.output)
 
-    return run_plans(plans, Command(options, machine, None, show, {}, exit_code_of_cells))
+    return run_plans(plans, place, show, exit_code_of_cells)
 
 
 @app.command("show")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -13,17 +13,13 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import Names, PlanOptions, split_names, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import new_sessions, one_draft, plan_request, print_failures
+from accel_bench.cli.request import Place, one_draft, plan_request, print_failures
 from accel_bench.documents.load import SUFFIXES
 from accel_bench.errors import NothingToRunError, ScenarioError
-from accel_bench.launcher import Allocation
-from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.result import Result
-from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.session import Session, run_rounds
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
@@ -119,21 +115,16 @@ def profile(options: ProfileOptions) -> int:
         unused = "--nvtx" if options.nvtx else "--memory"
         raise ScenarioError(f"--against compares what torch's profiler records: leave out {unused}")
     draft = one_draft(options.scenario, "profile")
-    machine = read_machine()
+    here = Place(options)
     request = _request(options)
     drafts = [draft, *_other_scenario(options.against)]
     requests = [request]
     if options.against is not None:
-        requests = _of_both(request, drafts, machine, options.against)
+        requests = _of_both(request, drafts, here, options.against)
     shared = requests[0] if len(requests) == 1 else replace(request, only=(), no_baseline=False)
-    with allocated(drafts, machine, shared, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        plans = [
-            _plan(options, one, machine, own) for one, own in zip(drafts, requests, strict=True)
-        ]
-        return _profile(options, plans, machine, allocation)
+    with here.allocated(drafts, shared) as place:
+        plans = [_plan(options, one, place, own) for one, own in zip(drafts, requests, strict=True)]
+        return _profile(options, plans, place)
 
 
 def print_nsys(arguments: Sequence[str]) -> int:
@@ -173,14 +164,13 @@ def _other_scenario(against: str | None) -> list[Draft]:
 
 
 def _of_both(
-    request: PlanRequest, drafts: Sequence[Draft], machine: Machine, against: str
+    request: PlanRequest, drafts: Sequence[Draft], place: Place, against: str
 ) -> list[PlanRequest]:
     """Return a request for each of two scenarios, or for the stacks A and B of one.
 
     Raises ScenarioError for more stacks than are compared, or one with itself.
     """
-    with redirect_stdout(sys.stderr):
-        named = request.only or tuple(make_plan(one, machine, request).baseline for one in drafts)
+    named = request.only or tuple(place.plan(one, request).baseline for one in drafts)
     if len(named) > len(drafts) or named == (against,):
         taken = "--stack takes one stack of each file"
         if len(drafts) == 1:
@@ -190,27 +180,21 @@ def _of_both(
     return [replace(request, only=only, no_baseline=True) for only in pairs]
 
 
-def _plan(options: ProfileOptions, draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
+def _plan(options: ProfileOptions, draft: Draft, place: Place, request: PlanRequest) -> Plan:
     """Return the plan. Raises NothingToRunError or ScenarioError for what cannot be profiled."""
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        plan = make_plan(draft, machine, request)
+    plan = place.plan(draft, request)
     if plan.nothing:
         raise NothingToRunError(plan.nothing)
-    refuse_unprofiled(plan, machine, options.nvtx)
+    refuse_unprofiled(plan, place.machine, options.nvtx)
     return plan
 
 
-def _profile(
-    options: ProfileOptions,
-    plans: Sequence[Plan],
-    machine: Machine,
-    allocation: Allocation | None,
-) -> int:
+def _profile(options: ProfileOptions, plans: Sequence[Plan], place: Place) -> int:
     if options.dry_run:
-        print_plan(plans, options.results, options.output)
+        place.show(plans)
         return 0
     with open_results(options.results, write=True) as store:
-        with new_sessions(options, store, machine, allocation) as new_session:
+        with place.sessions(store) as new_session:
             sessions = [new_session() for _ in plans]
             _run_side_by_side(sessions, plans)
         results = [store.results(session=session.id) for session in sessions]

@@ -14,19 +14,17 @@ import typer
 from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Command, plan_request, run_plans
+from accel_bench.cli.request import Place, one_draft, plan_request, run_plans
 from accel_bench.errors import ScenarioError
-from accel_bench.machine.info import Machine, read_machine
+from accel_bench.machine.info import Machine
 from accel_bench.planning.groups import activate_present, with_groups
-from accel_bench.planning.plan import Plan, make_plan
+from accel_bench.planning.plan import Plan
 from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_in_copy
-from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.scenario.batches import KEYS
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.find import find_drafts
 from accel_bench.scenario.sweep import Point
 from accel_bench_report.sweep import NAME, Sweep, scaling_of
 from accel_bench_report.tables.scaling import BATCH, SIZES, project
@@ -63,20 +61,14 @@ def scaling(options: ScalingOptions) -> int:
     measured in each round, so that they are pairs. With --resume what is stored is shown again.
     """
     parse_counts(options.project, "--project")
-    machine = read_machine()
+    here = Place(options)
+    draft = one_draft(options.scenario, "scaling")
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-        drafts = find_drafts((options.scenario,))
-        if len(drafts) != 1:
-            raise ScenarioError(f"scaling takes one scenario; {options.scenario!r} holds several")
-        request = scaling_request(drafts[0], machine, options)
-    with allocated(drafts, machine, request, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        with redirect_stdout(sys.stderr):
-            plan = make_plan(drafts[0], machine, request)
+        request = scaling_request(draft, here.machine, options)
+    with here.allocated([draft], request) as place:
+        plan = place.plan(draft, request)
         show = partial(_show, options, _projected(options, plan))
-        return run_plans([plan], Command(options, machine, allocation, show, {"interleave": True}))
+        return run_plans([plan], place, show, interleave=True)
 
 
 def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence[Summary]) -> None:

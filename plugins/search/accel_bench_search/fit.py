@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from accel_bench.analysis.wording import milliseconds, rate_interval, settings, size
-from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import PlanOptions, takes
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import new_sessions, one_draft, plan_request
+from accel_bench.cli.request import Place, one_draft, plan_request
 from accel_bench.errors import ScenarioError
-from accel_bench.launcher import Allocation
-from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.report.table import (
-    Column,
-    Report,
-    Section,
-    Table,
-    interval_paths,
-    paths,
-    reader,
-)
-from accel_bench.runner.allocation import allocated, machine_of
+from accel_bench.planning.plan import Plan
+from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.layers import AXES, look_up
 from accel_bench.scenario.models import Scenario
 from accel_bench_search.fitting import (
@@ -40,9 +27,8 @@ from accel_bench_search.fitting import (
     fit_point,
     fit_report,
     next_value,
-    tried,
 )
-from accel_bench_search.trial import TrialRunner
+from accel_bench_search.trial import StackPlans, TrialRunner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,63 +70,36 @@ def fit(options: FitOptions) -> int:
     with its reason and exit code 1.
     """
     draft = one_draft(options.scenario, "fit")
-    machine = read_machine()
     request = plan_request(options, {}, no_baseline=True)
-    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        return _search(options, draft, machine, allocation)
+    with Place(options).allocated([draft], request) as place:
+        return _search(options, StackPlans.laid(draft, request, options.stack, place), place)
 
 
-def _search(
-    options: FitOptions, draft: Draft, machine: Machine, allocation: Allocation | None
-) -> int:
-    request = _request(options, draft, machine)
-
-    def plan_with(changes: Mapping[str, Any]) -> Plan:
-        short = {"measure.rounds": 1, **changes}
-        overrides = (*request.overrides, *short.items())
-        with redirect_stdout(sys.stderr):
-            return make_plan(draft, machine, replace(request, overrides=overrides))
-
-    experiment = plan_with(first_swept(draft, options.vary)).single.experiment
+def _search(options: FitOptions, plans: StackPlans, place: Place) -> int:
+    draft = plans.draft
+    experiment = plans.of_stack(first_swept(draft, options.vary)).single.experiment
     scenario = experiment.scenario
     start = options.first or start_of(scenario, options.vary)
     start = min(start, options.most or start)
-    kept = dict(freed(request, draft, options.vary, scenario))
+    kept = dict(freed(draft, options.vary, scenario))
     if options.dry_run:
-        plan = plan_with({**kept, options.vary: start})
-        print_plan([plan], options.results, options.output)
+        place.show([plans.of_stack({**kept, options.vary: start})])
         return 0
     where = SearchRange(start=start, most=options.most, step=options.step)
     with open_results(options.results, write=True) as store:
-        with new_sessions(options, store, machine, allocation) as new_session:
+        with place.sessions(store) as new_session:
             report = FitSearch(
-                TrialRunner(store, machine, new_session, options.again),
-                lambda changes: plan_with({**kept, **changes}),
-                scenario.name,
-                experiment.stack.name,
-                options.vary,
+                options,
+                TrialRunner(store, place.machine, new_session, options.again),
+                lambda changes: plans.of_stack({**kept, **changes}),
+                experiment,
                 where,
-                options.rounds,
-                options.force,
-                lambda line: None if options.quiet else print_aside(line),
             ).search()
     if kept:
         note = f"train.global_batch_size is left open for the search: {settings(kept)}"
         report = report.model_copy(update={"notes": (note, *report.notes)})
     print_report(fit_view(report), options.output)
     return report.exit_code
-
-
-def _request(options: FitOptions, draft: Draft, machine: Machine) -> PlanRequest:
-    """Return the request for the one stack; memory that is surely short is looked at by value."""
-    request = replace(plan_request(options, {}, no_baseline=True), force=True)
-    if options.stack is None:
-        baseline = make_plan(draft, machine, replace(request, no_baseline=False)).baseline
-        return replace(request, only=(baseline,))
-    return replace(request, only=(options.stack,))
 
 
 MakePlan = Callable[[Mapping[str, Any]], Plan]
@@ -153,20 +112,13 @@ MICRO_BATCH, TOTAL = "train.micro_batch_size", "train.global_batch_size"
 class FitSearch:
     """The search over one key of one stack."""
 
+    options: FitOptions
     runner: TrialRunner
     make_plan: MakePlan
-    scenario: str
-    stack: str
-    key: str
+    experiment: Experiment
+    """The stack as the scenario has it."""
+
     range: SearchRange
-    rounds: int = 1
-    """Rounds in which the largest value that fits is measured."""
-
-    force: bool = False
-    """Run what surely needs more memory than there is."""
-
-    notify: Callable[[str], object] = print
-    """Takes a line before each value."""
 
     def search(self) -> FitReport:
         """Try values until the answer is known; each run is stored when it has ended."""
@@ -175,33 +127,34 @@ class FitSearch:
         while True:
             while (value := next_value(points, self.range)) is not None:
                 points.append(self._try(value))
-            report = self._report(points)
+            names = self.experiment.scenario.name, self.experiment.stack.name
+            report = fit_report(*names, self.options.vary, self.range, points)
             best = report.largest
-            if best is None or report.failed or self.rounds == 1 or best.value in measured:
+            if best is None or report.failed or self.options.rounds == 1 or best.value in measured:
                 return report
             # One that runs out of memory in a later round leaves a gap to search.
             measured.add(best.value)
             points[points.index(best)] = self._measure(best)
 
-    def _report(self, points: list[FitPoint]) -> FitReport:
-        return fit_report(self.scenario, self.stack, self.key, self.range, points)
-
     def _try(self, value: int) -> FitPoint:
-        self.notify(f"{self.key} = {value:,}")
-        plan = self.make_plan({self.key: value})
+        key = self.options.vary
+        if not self.options.quiet:
+            print_aside(f"{key} = {value:,}")
+        plan = self.make_plan({key: value})
         planned = plan.single
-        check_value(planned.experiment.scenario, self.key, value)
+        check_value(planned.experiment.scenario, key, value)
         need = planned.need
-        if need is not None and not need.fits and not self.force:
+        if need is not None and not need.fits and not self.options.force:
             has = size(need.available_bytes or 0)
             reason = f"it needs {need.describe()}, and there are {has} (not run; --force runs it)"
             return FitPoint(value=value, outcome="does not fit", reason=reason)
-        trial = self.runner.run(plan)
-        return fit_point(value, [trial.result], trial.stored)
+        run, stored = self.runner.run(plan)
+        return fit_point(value, [run], stored)
 
     def _measure(self, point: FitPoint) -> FitPoint:
         """Return a value that fits with the speed of all its rounds."""
-        plan = self.make_plan({self.key: point.value, "measure.rounds": self.rounds})
+        rounds = self.options.rounds
+        plan = self.make_plan({self.options.vary: point.value, "measure.rounds": rounds})
         session = self.runner.new_session(resume=True)
         session.run_plan(plan)
         runs = self.runner.store.results(experiment_ids=[plan.single.experiment.id])
@@ -245,16 +198,13 @@ def first_swept(draft: Draft, key: str) -> dict[str, Any]:
     return {key: swept[0]} if isinstance(swept, list) and swept else {}
 
 
-def freed(
-    request: PlanRequest, draft: Draft, key: str, scenario: Scenario
-) -> Iterator[tuple[str, Any]]:
+def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any]]:
     """Yield changes without which not every value of the key would be a scenario.
 
     A global batch that is given is a multiple of few micro-batches: their number is kept in its
     place.
     """
-    given = dict(request.overrides).get(TOTAL, draft.get(TOTAL))
-    if key == MICRO_BATCH and given is not None:
+    if key == MICRO_BATCH and draft.get(TOTAL) is not None:
         yield TOTAL, None
         yield "train.gradient_accumulation", scenario.train.gradient_accumulation
 
@@ -266,7 +216,7 @@ def fit_view(report: FitReport) -> Report:
         title=report.scenario,
         answer=report.answer,
         tables=[Table(_columns(report), rows)],
-        notes=[tried(report), *report.notes, *map(_reason, (p for p in rows if p.reason))],
+        notes=[*report.notes, *map(_reason, (p for p in rows if p.reason))],
     )
     return Report([section], report, Table(FLAT, rows))
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.metrics.memory import peak_memory
-from accel_bench.analysis.metrics.offered_load import (
-    OfferedLoad,
-    compared_seconds,
-    is_saturated,
-    load_obstacle,
-    offered_rate,
-)
+from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated, offered_rate
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
-from accel_bench.analysis.wording import count, milliseconds, rate, rate_interval, size
+from accel_bench.analysis.wording import count, milliseconds, rate_interval, size
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result, Status
 
 Fits: TypeAlias = Literal["fits", "does not fit", "failed"]
 """What a value showed; `failed` is every ending that says nothing about memory."""
-
-CLEARLY_FASTER = 1.02
-"""Ratio of speeds above which a smaller value is worth a sentence."""
 
 
 class FitPoint(Frozen):
@@ -65,14 +56,6 @@ class FitPoint(Frozen):
 
     seconds: float = 0.0
     """Wall-clock seconds of its runs."""
-
-    @property
-    def compared(self) -> Interval | None:
-        """Seconds by which values are compared: of a token or, at a rate, of the median request."""
-        if self.offered_rate is not None:
-            return self.request_seconds
-        speed = self.tokens_per_second
-        return None if speed is None else speed.mapped(lambda value: 1 / value)
 
 
 class SearchRange(Frozen):
@@ -197,7 +180,7 @@ def fit_report(
         failed=failed,
         answer="",
     )
-    return report.model_copy(update={"answer": _answer(report)})
+    return report.model_copy(update={"answer": f"{stack}: {_answer(report)}."})
 
 
 def _largest(points: Sequence[FitPoint]) -> FitPoint | None:
@@ -217,10 +200,6 @@ def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
 
 
 def _answer(report: FitReport) -> str:
-    return ". ".join([f"{report.stack}: {_limit(report)}", *_faster(report)]) + "."
-
-
-def _limit(report: FitReport) -> str:
     """Return the largest value that fits, and what ended the search."""
     key, low, high, failed = report.key, report.largest, report.refused, report.failed
     fits = f"{low.value:,}{_figures(low)}" if low else ""
@@ -241,52 +220,15 @@ def _limit(report: FitReport) -> str:
 
 def _figures(point: FitPoint) -> str:
     peak = point.peak_memory_bytes
-    parts = [*_speed(point, rate_interval), *([f"peak {size(peak)}"] if peak else [])]
+    parts = [*_speed(point), *([f"peak {size(peak)}"] if peak else [])]
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _speed(point: FitPoint, form: Callable[[Interval], str]) -> list[str]:
+def _speed(point: FitPoint) -> list[str]:
     """Return the speed of a value or, at a rate, its latency; nothing where it has neither."""
     if point.offered_rate is not None:
         latency = point.request_seconds
         text = f"the median request in {milliseconds(latency.median)} ms" if latency else ""
         return [text + ", saturated" if point.saturated else text] if latency else []
-    return [f"{form(point.tokens_per_second)} tokens/s"] if point.tokens_per_second else []
-
-
-def _faster(report: FitReport) -> list[str]:
-    """Return which value was clearly faster than the largest one that fits, or why that cannot be
-    told; nothing where none was."""
-    low = report.largest
-    if low is None or (own := low.compared) is None:
-        return []
-    others = [
-        (one.median, point) for point in report.points if point != low and (one := point.compared)
-    ]
-    obstacles = [load_obstacle(_load(report, low), _load(report, p)) for _, p in others]
-    allowed = [pair for pair, obstacle in zip(others, obstacles, strict=True) if not obstacle]
-    if not allowed:
-        what = "Which of the values that fit is fastest cannot be told"
-        return [f"{what}: {obstacles[-1]}"] if obstacles else []
-    seconds, best = min(allowed, key=lambda pair: pair[0])
-    if own.median <= CLEARLY_FASTER * seconds:
-        return []
-    speed = ", ".join(_speed(best, lambda one: rate(one.median)))
-    return [f"Of the values that fit, {best.value:,} was fastest ({speed})"]
-
-
-def _load(report: FitReport, point: FitPoint) -> OfferedLoad:
-    """Return what decides whether the latency of a value is compared."""
-    name = f"{report.key} = {point.value:,}"
-    return OfferedLoad(name, point.offered_rate, point.saturated, bool(point.request_seconds))
-
-
-def tried(report: FitReport) -> str:
-    """Return `6 values tried: 4 were run, 2 were stored`."""
-    stored = sum(one.stored for one in report.points)
-    unrun = sum(not one.run_id for one in report.points)
-    ran = len(report.points) - stored - unrun
-    parts = [f"{ran} {'was' if ran == 1 else 'were'} run"]
-    parts += [f"{stored} stored already"] if stored else []
-    parts += [f"{unrun} known without a run"] if unrun else []
-    return f"{count(len(report.points), 'value')} tried: {', '.join(parts)}"
+    speed = point.tokens_per_second
+    return [f"{rate_interval(speed)} tokens/s"] if speed else []

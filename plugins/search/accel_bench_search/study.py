@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.storages import RDBStorage
     from optuna.study import Study as OptunaStudy
+    from optuna.trial import FrozenTrial, Trial
 
 LOG = ":log"
 """End of a range whose values are tried by their logarithm."""
@@ -97,75 +98,49 @@ State: TypeAlias = Literal["COMPLETE", "PRUNED", "FAIL"]
 """Optuna's states of a trial that has ended; one that is pruned still teaches the sampler."""
 
 
-class StoredTrial(NamedTuple):
-    """A trial of the study that has ended."""
-
-    number: int
-    parameters: dict[str, JsonValue]
-    notes: Mapping[str, Any]
-    """What was noted with it: its run, and why it has no value."""
+CUT_OFF = "it was cut off"
+"""Reason of a trial that failed without another one: its program was killed."""
 
 
 class Study:
     """A study that can be continued; the same history gives the same next trial."""
 
     def __init__(self, study: OptunaStudy, axes: Sequence[Axis], seed: int) -> None:
-        self._study = study
+        from optuna.trial import TrialState
+
+        self.optuna = study
         self._seed = seed
         self._distributions = {axis.key: _distribution(axis) for axis in axes}
         for trial in study.get_trials(deepcopy=False):
-            if trial.state.name == "RUNNING":  # of a program that was killed
-                self.tell(trial.number, "FAIL", notes={"reason": "it was cut off"})
+            if trial.state is TrialState.RUNNING:
+                study.tell(trial.number, state=TrialState.FAIL)
                 study.enqueue_trial(trial.params)
 
-    @property
-    def name(self) -> str:
-        """Name in the database."""
-        return str(self._study.study_name)
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """What was noted of the study."""
-        return dict(self._study.user_attrs)
-
-    def note(self, key: str, value: Any) -> None:
-        """Note a JSON value of the study."""
-        self._study.set_user_attr(key, value)
-
-    def trials(self) -> list[StoredTrial]:
+    def trials(self) -> list[FrozenTrial]:
         """Return the trials that have ended, in order."""
-        return [
-            StoredTrial(one.number, dict(one.params), one.user_attrs)
-            for one in self._study.get_trials(deepcopy=False)
-            if one.state.is_finished()
-        ]
+        return [one for one in self.optuna.get_trials(deepcopy=False) if one.state.is_finished()]
 
     def try_first(self, parameters: dict[str, JsonValue]) -> None:
         """Let a study without trials begin with these values."""
-        if not self._study.get_trials(deepcopy=False):
-            self._study.enqueue_trial(parameters)
+        if not self.optuna.get_trials(deepcopy=False):
+            self.optuna.enqueue_trial(parameters)
 
-    def ask(self) -> tuple[int, dict[str, JsonValue]]:
-        """Return number and values of a new trial."""
+    def ask(self) -> Trial:
+        """Return a new trial with its values."""
         from optuna.samplers import TPESampler
 
         # A sampler's generator is not stored: each trial has its own, so that resuming is the same.
-        seed = self._seed + len(self._study.get_trials(deepcopy=False))
-        self._study.sampler = TPESampler(seed=seed % 2**32)
-        trial = self._study.ask(fixed_distributions=self._distributions)
-        return trial.number, dict(trial.params)
+        seed = self._seed + len(self.optuna.get_trials(deepcopy=False))
+        self.optuna.sampler = TPESampler(seed=seed % 2**32)
+        return self.optuna.ask(fixed_distributions=self._distributions)
 
-    def tell(
-        self, number: int, state: State, value: float | None = None, *, notes: dict[str, Any]
-    ) -> None:
-        """End a trial; `value` is that of one that is complete."""
+    def tell(self, trial: Trial, state: State, value: float | None, notes: dict[str, Any]) -> None:
+        """End a trial; `value` is that of one that is complete, `notes` are kept with it."""
         from optuna.trial import TrialState
 
-        storage = self._study._storage
-        trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
         for key, note in notes.items():
-            storage.set_trial_user_attr(trial_id, key, note)
-        self._study.tell(number, value, state=TrialState[state])
+            trial.set_user_attr(key, note)
+        self.optuna.tell(trial, value, state=TrialState[state])
 
 
 @contextmanager

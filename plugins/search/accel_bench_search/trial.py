@@ -1,25 +1,91 @@
-"""Run single experiments one after the other, each of them once in a results folder."""
+"""Plan and run single experiments one after the other, each of them once in a results folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from accel_bench.cli.request import Place
+from accel_bench.documents.base import JsonValue
+from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine
-from accel_bench.planning.plan import Plan, Planned
+from accel_bench.planning.defaults import add_stack
+from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.result import Result, Status
 from accel_bench.runner.session import Session
+from accel_bench.scenario.draft import Draft
 from accel_bench.store.database import Store
 
+TUNED = "tuned"
+"""Name of the stack that has the values of a trial."""
 
-class Trial(NamedTuple):
-    """One experiment, and the run that counts for it."""
 
-    planned: Planned
-    result: Result
-    stored: bool
-    """True if an earlier run was counted, and it was not run again."""
+@dataclass(frozen=True)
+class StackPlans:
+    """Makes the plans of a stack; the values of a trial are settings of one of their own."""
+
+    draft: Draft
+    """The scenario with the changes of the command line."""
+
+    stack: str
+    request: PlanRequest
+    plan: Callable[[Draft, PlanRequest], Plan]
+
+    @classmethod
+    def laid(
+        cls, draft: Draft, request: PlanRequest, stack: str | None, place: Place
+    ) -> StackPlans:
+        """Lay the changes of the command line over the scenario, once; its baseline is the stack
+        unless another one is named. Memory that is surely short is no obstacle."""
+        draft = copy.deepcopy(draft)
+        for name in request.plugins:
+            add_stack(draft, name)
+        draft.override(request.overrides)
+        request = replace(request, plugins=(), overrides=(), force=True, no_baseline=False)
+        return cls(draft, stack or place.plan(draft, request).baseline, request, place.plan)
+
+    def of_stack(self, changes: Mapping[str, Any]) -> Plan:
+        """Return the plan of the stack as it is, with other values of dotted keys."""
+        return self._one(self.draft, self.stack, changes)
+
+    def trial(self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any]) -> Plan:
+        """Return the plan of the stack with the values of a trial."""
+        return self._one(self._with_tuned(parameters), TUNED, changes)
+
+    def both(
+        self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any], seeds: int = 0
+    ) -> Plan:
+        """Return the plan of both, interleaved; with `seeds`, once for each."""
+        overrides = (("baseline", self.stack), *changes.items())
+        request = replace(
+            self.request, only=(TUNED,), no_baseline=False, seeds=seeds, overrides=overrides
+        )
+        return self.plan(self._with_tuned(parameters), request)
+
+    def _one(self, draft: Draft, stack: str, changes: Mapping[str, Any]) -> Plan:
+        overrides = tuple({"measure.rounds": 1, **changes}.items())
+        request = replace(self.request, only=(stack,), no_baseline=True, overrides=overrides)
+        return self.plan(draft, request)
+
+    def _with_tuned(self, parameters: Mapping[str, JsonValue]) -> Draft:
+        draft = copy.deepcopy(self.draft)
+        stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
+        if self.stack not in stacks:
+            hint = did_you_mean(self.stack, stacks)
+            raise ScenarioError(f"the file has no stack {self.stack!r} to tune{hint}")
+        if TUNED in stacks:
+            raise ScenarioError(f"tune makes a stack {TUNED!r}, and the file has one; rename it")
+        stacks[TUNED] = copy.deepcopy(stacks[self.stack])
+        own = f"stacks.{self.stack}."
+        for key, value in parameters.items():
+            if key.startswith(own):
+                draft.set(f"stacks.{TUNED}.{key.removeprefix(own)}", value, f"--vary {key}")
+            else:
+                stacks[TUNED].setdefault("set", {})[key] = value
+                draft.places["stacks", TUNED, "set", key] = f"--vary {key}"
+        return draft
 
 
 @dataclass(frozen=True)
@@ -33,20 +99,16 @@ class TrialRunner:
     again: bool = False
     """Run what is stored again."""
 
-    def run(self, plan: Plan) -> Trial:
-        """Run the only experiment of a plan; each attempt is stored."""
-        planned = plan.single
-        found = None if self.again else self.stored(planned)
-        if found is not None:
-            return Trial(planned, found, True)
+    def run(self, plan: Plan) -> tuple[Result, bool]:
+        """Return the run that counts of the only experiment of a plan, and whether it was stored
+        already; if not, it is run, and each attempt is stored."""
+        if not self.again:
+            known = self.store.results(experiment_ids=[plan.single.experiment.id])
+            if found := next(filter(self.counts, reversed(known)), None):
+                return found, True
         session = self.new_session()
         session.run_plan(plan)
-        return Trial(planned, self.store.results(session=session.id)[-1], False)
-
-    def stored(self, planned: Planned) -> Result | None:
-        """Return the newest run that counts; None without one."""
-        runs = reversed(self.store.results(experiment_ids=[planned.experiment.id]))
-        return next(filter(self.counts, runs), None)
+        return self.store.results(session=session.id)[-1], False
 
     def counts(self, run: Result) -> bool:
         """Return whether a run was measured, and completed or ran out of memory.

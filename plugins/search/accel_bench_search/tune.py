@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-import re
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.tables.experiment_keys import changes_task
-from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import Names, PlanOptions, takes
-from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import new_sessions, one_draft, plan_request
-from accel_bench.documents.base import JsonValue
-from accel_bench.documents.canonical import digest
+from accel_bench.cli.output import print_report
+from accel_bench.cli.request import Place, one_draft, plan_request
 from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.launcher import Allocation
-from accel_bench.machine.info import Machine, read_machine
-from accel_bench.planning.defaults import add_stack
-from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
-from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.unfinished import open_results
-from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.layers import look_up
+from accel_bench.scenario.models import Scenario
 from accel_bench_search.study import Axis, open_study, parse_axis, require_optuna
-from accel_bench_search.trial import TrialRunner
-from accel_bench_search.tune_report import Objective, TuneReport, Unit, tune_view
-from accel_bench_search.tune_search import TuneChecker, TunePlans, TuneSearch
-from accel_bench_search.tuning import beats, best_of, with_answer
+from accel_bench_search.trial import StackPlans, TrialRunner
+from accel_bench_search.tune_report import Objective, Unit, tune_view
+from accel_bench_search.tune_search import TuneSearch, TuneTask
+from accel_bench_search.tuning import with_answer
 
 UNITS: tuple[Unit, ...] = ("seconds", "dollars", "tokens")
 
@@ -42,8 +30,6 @@ RATE = "inference.rate"
 
 MEMORY = "peak_memory_bytes"
 """Metric that a search may limit."""
-
-SIZES = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,44 +100,17 @@ def tune(options: TuneOptions) -> int:
     if objective.goal == "loss":
         _refuse_tasks(axes)
     draft = one_draft(options.scenario, "tune")
-    machine = read_machine()
-    request = replace(plan_request(options, {}), force=True)
-    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        plans = _plans(draft, machine, request, options.stack)
-        planned = plans.baseline({}).single
-        task = _Task(axes, _at_the_rate(objective, planned, axes), plans, planned)
+    request = plan_request(options, {})
+    with Place(options).allocated([draft], request) as place:
+        plans = StackPlans.laid(draft, request, options.stack, place)
+        plan = plans.of_stack({})
+        experiment = plan.single.experiment
+        task = TuneTask(axes, _at_the_rate(objective, experiment.scenario, axes), plans, experiment)
         _check_ends(task)
         if options.dry_run:
-            print_plan([plans.baseline({})], options.results, options.output)
+            place.show([plan])
             return 0
-        return _run(options, task, machine, allocation)
-
-
-class _Task(NamedTuple):
-    """What is tuned, and how."""
-
-    axes: Sequence[Axis]
-    objective: Objective
-    plans: TunePlans
-    planned: Planned
-    """The stack as the scenario has it."""
-
-    @property
-    def own(self) -> dict[str, JsonValue]:
-        """The scenario's own values of the keys, of those that it has."""
-        scenario = self.planned.experiment.scenario.model_dump(mode="json")
-        pairs = ((axis.key, look_up(scenario, axis.key)) for axis in self.axes)
-        return {key: value for key, (found, value) in pairs if found}
-
-    def study_name(self, seed: int) -> str:
-        """Return a name that the same task has again, and no other one."""
-        experiment = self.planned.experiment
-        content = [experiment.id, [list(axis) for axis in self.axes], seed]
-        task = digest({"task": content, "objective": self.objective.model_dump(mode="json")})
-        return f"{experiment.scenario.name}/{self.plans.stack}/{task}"
+        return _run(options, task, place)
 
 
 def parse_objective(options: TuneOptions) -> Objective:
@@ -191,12 +150,11 @@ def _refuse_tasks(axes: Sequence[Axis]) -> None:
         )
 
 
-def _at_the_rate(objective: Objective, planned: Planned, axes: Sequence[Axis]) -> Objective:
+def _at_the_rate(objective: Objective, scenario: Scenario, axes: Sequence[Axis]) -> Objective:
     """Return the objective; where requests arrive at a rate, speed is how soon they are answered.
 
     Raises ScenarioError for a search over the rate, or for a loss: nothing is trained.
     """
-    scenario = planned.experiment.scenario
     if scenario.generates and not objective.is_speed:
         raise ScenarioError("--objective loss: a model that answers requests has no loss")
     if offered_rate(scenario) is None:
@@ -210,11 +168,14 @@ def _at_the_rate(objective: Objective, planned: Planned, axes: Sequence[Axis]) -
 
 def parse_memory(text: str) -> int:
     """Parse `peak_memory_bytes=16GiB`; a number alone is bytes. Raises ScenarioError."""
-    found = re.fullmatch(rf"\s*{MEMORY}\s*=\s*([0-9.]+)\s*([KMGT]iB)?\s*", text)
-    number = _positive(found[1]) if found else None
-    if found is None or number is None:
+    metric, _, size = text.partition("=")
+    try:
+        found = TypeAdapter(ByteSize).validate_python(size.strip())
+    except ValidationError:
+        found = ByteSize(0)
+    if metric.strip() != MEMORY or found <= 0:
         raise ScenarioError(f"--metric-below {text}: tune limits memory; write {MEMORY}=16GiB")
-    return int(number * SIZES[found[2] or ""])
+    return int(found)
 
 
 def _positive(text: str) -> float | None:
@@ -225,22 +186,7 @@ def _positive(text: str) -> float | None:
     return number if 0 < number < float("inf") else None
 
 
-def _plans(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> TunePlans:
-    """Lay the changes of the command line over the scenario, once, and return what plans it."""
-    draft = copy.deepcopy(draft)
-    for name in request.plugins:
-        add_stack(draft, name)
-    draft.override(request.overrides)
-    request = replace(request, plugins=(), overrides=())
-
-    def plan(changed: Draft, changed_request: PlanRequest) -> Plan:
-        with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-            return make_plan(changed, machine, changed_request)
-
-    return TunePlans(draft, stack or plan(draft, request).baseline, request, plan)
-
-
-def _check_ends(task: _Task) -> None:
+def _check_ends(task: TuneTask) -> None:
     """Raise the error of a key or a range of which neither end can be planned."""
     errors = []
     for end in (0, 1):
@@ -252,47 +198,19 @@ def _check_ends(task: _Task) -> None:
     raise errors[0]
 
 
-def _run(options: TuneOptions, task: _Task, machine: Machine, allocation: Allocation | None) -> int:
-    def notify(line: str) -> None:
-        if not options.quiet:
-            print_aside(line)
-
-    maximize = task.objective.goal == "tokens_per_second"
+def _run(options: TuneOptions, task: TuneTask, place: Place) -> int:
     name, seed = task.study_name(options.seed), options.seed
+    own, maximize = task.own, task.objective.better > 0
     with (
         open_results(options.results, write=True) as store,
         open_study(store, name, task.axes, seed, maximize) as study,
-        new_sessions(options, store, machine, allocation) as new_session,
+        place.sessions(store) as new_session,
     ):
-        notify(f"study {name}: {len(study.trials())} of {options.trials} trials are stored")
-        if all(axis.key in task.own and axis.holds(task.own[axis.key]) for axis in task.axes):
-            study.try_first(task.own)
-        runner = TrialRunner(store, machine, new_session)
-        search = TuneSearch(
-            runner, task.plans, study, task.objective, task.own, notify, options.force
-        )
-        report = _search(search, task, options)
-    report = with_answer(report)
+        runner = TrialRunner(store, place.machine, new_session)
+        search = TuneSearch(runner, study, task, options.quiet, options.force)
+        search.notify(f"study {name}: {len(study.trials())} of {options.trials} trials are stored")
+        if all(axis.key in own and axis.holds(own[axis.key]) for axis in task.axes):
+            study.try_first(own)
+        report = with_answer(search.report(options.trials, options.check_rounds))
     print_report(tune_view(report), options.output)
     return report.exit_code
-
-
-def _search(search: TuneSearch, task: _Task, options: TuneOptions) -> TuneReport:
-    baseline = search.run_baseline()
-    trials = search.search(options.trials)
-    best = best_of(trials, task.objective)
-    check = None
-    if best is not None and beats(best, baseline, task.objective):
-        search.notify(f"trial {best.number} is run again beside the baseline")
-        check = TuneChecker(search, options.check_rounds).check(best)
-    return TuneReport(
-        scenario=task.planned.experiment.scenario.name,
-        stack=task.plans.stack,
-        stack_sets=tuple(task.planned.experiment.stack.settings),
-        study=search.study.name,
-        objective=task.objective,
-        baseline=baseline,
-        trials=tuple(trials),
-        best=best,
-        check=check,
-    )

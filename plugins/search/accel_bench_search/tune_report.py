@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, TypeAlias
 
+from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import (
@@ -17,14 +18,7 @@ from accel_bench.analysis.wording import (
     size,
 )
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.report.table import (
-    Column,
-    Report,
-    Section,
-    Table,
-    paths,
-    reader,
-)
+from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 from accel_bench.result import Status
 
 Goal: TypeAlias = Literal["tokens_per_second", "request_seconds", "loss"]
@@ -67,6 +61,17 @@ class Objective(Frozen):
         return self.amount if self.unit == "seconds" else None
 
     @property
+    def limit(self) -> float:
+        """Tokens or seconds after which the loss is read."""
+        limit = self.amount if self.unit == "tokens" else self.seconds
+        assert limit is not None
+        return limit
+
+    def used(self, point: Reached) -> float:
+        """Return the tokens or seconds that a point of a curve has used."""
+        return point.tokens if self.unit == "tokens" else point.seconds
+
+    @property
     def words(self) -> str:
         """What it is, such as `loss at 60 seconds`."""
         if self.goal == "loss":
@@ -74,6 +79,17 @@ class Objective(Frozen):
         if self.goal == "request_seconds":
             return "latency of the median request"
         return "tokens/s with an equivalent loss"
+
+    @property
+    def better(self) -> int:
+        """Return 1 where a larger value is better, -1 where a smaller one is."""
+        return 1 if self.goal == "tokens_per_second" else -1
+
+    def text(self, value: float) -> str:
+        """Return a value with its unit."""
+        if self.goal == "request_seconds":
+            return f"{milliseconds(value)} ms"
+        return f"{rate(value)} tokens/s" if self.better > 0 else significant(value, 4)
 
     @property
     def is_speed(self) -> bool:

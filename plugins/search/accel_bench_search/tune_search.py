@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accel_bench.analysis.checks.audit import disowning
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.learning.curves import training_curve
-from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.schema import Summary
-from accel_bench.analysis.wording import settings, significant
+from accel_bench.analysis.wording import settings
+from accel_bench.cli.output import print_aside
 from accel_bench.documents.base import JsonValue
-from accel_bench.documents.canonical import canonical_json
-from accel_bench.errors import AccelBenchError, ScenarioError, did_you_mean
-from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.documents.canonical import canonical_json, digest
+from accel_bench.errors import AccelBenchError
+from accel_bench.planning.plan import Plan
 from accel_bench.result import Result
-from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.experiment import Experiment
+from accel_bench.scenario.layers import look_up
 from accel_bench.scenario.models import Scenario
 from accel_bench.store.schema import RUNS
-from accel_bench_search.study import State, StoredTrial, Study
-from accel_bench_search.trial import TrialRunner
-from accel_bench_search.tune_report import (
-    Objective,
-    TrialOutcome,
-    TuneCheck,
-    TuneTrial,
-)
+from accel_bench_search.study import CUT_OFF, Axis, State, Study
+from accel_bench_search.trial import TUNED, StackPlans, TrialRunner
+from accel_bench_search.tune_report import Objective, TrialOutcome, TuneCheck, TuneReport, TuneTrial
 from accel_bench_search.tuning import (
     VERDICTS,
+    beats,
     best_of,
     check_losses,
     dominated,
@@ -41,61 +37,31 @@ from accel_bench_search.tuning import (
     steps_to_reach,
 )
 
-TUNED = "tuned"
-"""Name of the stack that has the values of a trial."""
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 
-@dataclass(frozen=True)
-class TunePlans:
-    """Makes the plans; the values are settings of a stack of their own."""
+class TuneTask(NamedTuple):
+    """What is tuned, and how."""
 
-    draft: Draft
-    """The scenario with the changes of the command line."""
+    axes: Sequence[Axis]
+    objective: Objective
+    plans: StackPlans
+    experiment: Experiment
+    """The stack as the scenario has it."""
 
-    stack: str
-    request: PlanRequest
-    plan: Callable[[Draft, PlanRequest], Plan]
+    @property
+    def own(self) -> dict[str, JsonValue]:
+        """The scenario's own values of the keys, of those that it has."""
+        scenario = self.experiment.scenario.model_dump(mode="json")
+        pairs = ((axis.key, look_up(scenario, axis.key)) for axis in self.axes)
+        return {key: value for key, (found, value) in pairs if found}
 
-    def baseline(self, changes: Mapping[str, Any]) -> Plan:
-        """Return the plan of the stack as it is, with other values of dotted keys."""
-        return self._one(self.draft, self.stack, changes)
-
-    def trial(self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any]) -> Plan:
-        """Return the plan of the stack with the values of a trial."""
-        return self._one(self._with_tuned(parameters), TUNED, changes)
-
-    def both(
-        self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any], seeds: int = 0
-    ) -> Plan:
-        """Return the plan of both, interleaved; with `seeds`, once for each."""
-        overrides = (("baseline", self.stack), *changes.items())
-        request = replace(
-            self.request, only=(TUNED,), no_baseline=False, seeds=seeds, overrides=overrides
-        )
-        return self.plan(self._with_tuned(parameters), request)
-
-    def _one(self, draft: Draft, stack: str, changes: Mapping[str, Any]) -> Plan:
-        overrides = tuple({"measure.rounds": 1, **changes}.items())
-        request = replace(self.request, only=(stack,), no_baseline=True, overrides=overrides)
-        return self.plan(draft, request)
-
-    def _with_tuned(self, parameters: Mapping[str, JsonValue]) -> Draft:
-        draft = copy.deepcopy(self.draft)
-        stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
-        if self.stack not in stacks:
-            hint = did_you_mean(self.stack, stacks)
-            raise ScenarioError(f"the file has no stack {self.stack!r} to tune{hint}")
-        if TUNED in stacks:
-            raise ScenarioError(f"tune makes a stack {TUNED!r}, and the file has one; rename it")
-        stacks[TUNED] = copy.deepcopy(stacks[self.stack])
-        own = f"stacks.{self.stack}."
-        for key, value in parameters.items():
-            if key.startswith(own):
-                draft.set(f"stacks.{TUNED}.{key.removeprefix(own)}", value, f"--vary {key}")
-            else:
-                stacks[TUNED].setdefault("set", {})[key] = value
-                draft.places["stacks", TUNED, "set", key] = f"--vary {key}"
-        return draft
+    def study_name(self, seed: int) -> str:
+        """Return a name that the same task has again, and no other one."""
+        content = [self.experiment.id, [list(axis) for axis in self.axes], seed]
+        task = digest({"task": content, "objective": self.objective.model_dump(mode="json")})
+        return f"{self.experiment.scenario.name}/{self.plans.stack}/{task}"
 
 
 MOST_RUNS = 3
@@ -118,48 +84,69 @@ class TuneSearch:
     """The trials of one study."""
 
     runner: TrialRunner
-    plans: TunePlans
     study: Study
-    objective: Objective
-    own: Mapping[str, JsonValue]
-    """The scenario's own values of the keys."""
-
-    notify: Callable[[str], object] = print
-    """Takes a line before and after each trial."""
-
+    task: TuneTask
+    quiet: bool = False
     force: bool = False
     """Run what surely needs more memory than there is."""
 
-    baseline: TuneTrial = field(init=False)
     _baseline: Result = field(init=False)
     _rate: float | None = None
     """Tokens per second of the baseline, by which the length of later runs is chosen."""
 
-    def run_baseline(self) -> TuneTrial:
-        """Run the stack as it is."""
-        self.notify(f"baseline: {settings(dict(self.own))}")
-        run = self._run(self.plans.baseline({}), self.plans.baseline)
-        speed = run_throughput(run) if run.status.completed else None
-        self._baseline, self._rate = run, speed.tokens_per_second if speed else None
-        self.baseline = judge_trial(None, {}, run, run, self.objective)
-        return self.baseline
+    def notify(self, line: str) -> None:
+        """Print what is tried, and what it showed."""
+        if not self.quiet:
+            print_aside(line)
 
-    def search(self, trials: int) -> list[TuneTrial]:
+    def report(self, trials: int, check_rounds: int) -> TuneReport:
+        """Run the baseline, trials until the study has so many, and the winner beside the
+        baseline."""
+        task = self.task
+        baseline = self._run_baseline()
+        found = self._search(trials)
+        best = best_of(found, task.objective)
+        check = None
+        if best is not None and beats(best, baseline, task.objective):
+            self.notify(f"trial {best.number} is run again beside the baseline")
+            check = self._check(best, baseline, check_rounds)
+        return TuneReport(
+            scenario=task.experiment.scenario.name,
+            stack=task.plans.stack,
+            stack_sets=tuple(task.experiment.stack.settings),
+            study=self.study.optuna.study_name,
+            objective=task.objective,
+            baseline=baseline,
+            trials=tuple(found),
+            best=best,
+            check=check,
+        )
+
+    def _run_baseline(self) -> TuneTrial:
+        """Run the stack as it is."""
+        self.notify(f"baseline: {settings(self.task.own)}")
+        plans = self.task.plans
+        self._baseline = self._run(plans.of_stack({}), plans.of_stack)
+        baseline = self._judged(None, {}, self._baseline)
+        self._rate = baseline.tokens_per_second
+        return baseline
+
+    def _judged(
+        self, number: int | None, parameters: dict[str, JsonValue], run: Result
+    ) -> TuneTrial:
+        return judge_trial(number, parameters, run, self._baseline, self.task.objective)
+
+    def _search(self, trials: int) -> list[TuneTrial]:
         """Run trials until the study has so many; return all of them."""
         found = [self._stored(one) for one in self.study.trials()]
         while len(found) < trials:
-            number, parameters = self.study.ask()
-            trial = self._try(number, parameters, found)
+            asked = self.study.ask()
+            trial = self._try(asked.number, dict(asked.params), found)
             notes = {"outcome": trial.outcome, "reason": trial.reason, "run_id": trial.run_id}
-            self.study.tell(number, STATES[trial.outcome], trial.value, notes=notes)
+            self.study.tell(asked, STATES[trial.outcome], trial.value, notes)
             found.append(trial)
             self.notify(self._progress(trial, found))
         return found
-
-    def steps_for(self, run_ids: list[str]) -> int:
-        """Return the most steps that any of these runs measured."""
-        runs = self.runner.store.results(RUNS.c.run_id.in_(run_ids))
-        return max(run.experiment.scenario.measure.steps for run in runs)
 
     def _try(
         self, number: int, parameters: dict[str, JsonValue], others: list[TuneTrial]
@@ -168,38 +155,37 @@ class TuneSearch:
             return TuneTrial(number=number, parameters=parameters, outcome="not run", reason=reason)
 
         self.notify(f"trial {number}: {settings(parameters)}")
-        if parameters == self.own:
+        if parameters == self.task.own:
             run = self._baseline
         elif smaller := dominated(parameters, others):
             return not_run(f"trial {smaller.number} ran out of memory with no more than this")
         else:
             try:
-                plan = self.plans.trial(parameters, {})
+                plan = self.task.plans.trial(parameters, {})
             except AccelBenchError as error:
                 return not_run(str(error))
             need = plan.single.need
             if need is not None and not need.fits and not self.force:
                 return not_run(f"it needs {need.describe()}, which is more than there is")
-            run = self._run(plan, lambda changes: self.plans.trial(parameters, changes))
-        return judge_trial(number, parameters, run, self._baseline, self.objective)
+            run = self._run(plan, lambda changes: self.task.plans.trial(parameters, changes))
+        return self._judged(number, parameters, run)
 
     def _run(self, plan: Plan, replan: Callable[[Mapping[str, Any]], Plan]) -> Result:
         """Run an experiment for long enough that the objective can be read."""
+        objective = self.task.objective
         steps = self._steps(plan.single.experiment.scenario)
         for _ in range(MOST_RUNS):
             longer = replan({"measure.steps": steps}) if steps else plan
-            run = self.runner.run(longer).result
+            run, _ = self.runner.run(longer)
             curve = training_curve(run) if run.status.completed else []
-            if self.objective.goal != "loss" or not curve:
+            if objective.goal != "loss" or not curve or loss_at(run, objective) is not None:
                 break
-            if loss_at(run, self.objective) is not None:
-                break
-            steps = steps_to_reach(curve, self.objective)
+            steps = steps_to_reach(curve, objective)
         return run
 
     def _steps(self, scenario: Scenario) -> int | None:
         """Return the steps that should do; None for those of the scenario."""
-        tokens, seconds = self.objective.amount, self.objective.seconds
+        tokens, seconds = self.task.objective.amount, self.task.objective.seconds
         if seconds is not None:
             tokens = seconds * self._rate if self._rate else None
         if tokens is None:
@@ -207,61 +193,50 @@ class TuneSearch:
         each = scenario.train.global_batch_size * scenario.data.sequence_length
         return max(1, math.ceil(MARGIN * tokens / each))
 
-    def _stored(self, trial: StoredTrial) -> TuneTrial:
+    def _stored(self, trial: FrozenTrial) -> TuneTrial:
         """Return a trial of an earlier session, judged anew by its stored run."""
-        run_id = trial.notes.get("run_id")
+        notes = trial.user_attrs
+        run_id = notes.get("run_id")
         runs = self.runner.store.results(RUNS.c.run_id == run_id) if run_id else []
         if runs:
-            return judge_trial(
-                trial.number, trial.parameters, runs[0], self._baseline, self.objective
-            )
+            return self._judged(trial.number, dict(trial.params), runs[0])
         return TuneTrial(
             number=trial.number,
-            parameters=trial.parameters,
-            outcome=trial.notes.get("outcome", "failed"),
-            reason=trial.notes.get("reason", ""),
+            parameters=dict(trial.params),
+            outcome=notes.get("outcome", "failed"),
+            reason=notes.get("reason", CUT_OFF),
         )
 
     def _progress(self, trial: TuneTrial, found: list[TuneTrial]) -> str:
-        best = best_of(found, self.objective)
+        best = best_of(found, self.task.objective)
         so_far = f"; best so far: trial {best.number}" if best else ""
-        value = significant(trial.value, 4) if trial.value is not None else trial.reason
+        value = trial.reason if trial.value is None else self.task.objective.text(trial.value)
         return f"trial {trial.number}: {trial.outcome} ({value}){so_far}"
 
-
-class TuneChecker(NamedTuple):
-    """Compares a winner with the baseline in fresh, interleaved runs."""
-
-    search: TuneSearch
-    rounds: int
-
-    def check(self, best: TuneTrial) -> TuneCheck:
-        """Run both in rounds, or with as many seeds where the loss decides.
+    def _check(self, best: TuneTrial, baseline: TuneTrial, rounds: int) -> TuneCheck:
+        """Run both in fresh, interleaved rounds, or with as many seeds where the loss decides.
 
         What an earlier session of the same check has completed counts, and with more rounds it
         goes on: each session that added some is a look, and all looks share the error.
         """
-        plan = self._plan(best)
-        study = self.search.study
+        objective, study = self.task.objective, self.study.optuna
+        changes, seeds = {"measure.rounds": rounds}, 0
+        if objective.goal == "loss":
+            runs = self.runner.store.results(RUNS.c.run_id.in_([best.run_id, baseline.run_id]))
+            steps = max(run.experiment.scenario.measure.steps for run in runs)
+            changes, seeds = {"measure.rounds": 1, "measure.steps": steps}, rounds
+        plan = self.task.plans.both(best.parameters, changes, seeds)
         key = f"check {canonical_json(best.parameters)}"[:500]
-        earlier = study.notes.get(key, [])
-        session = self.search.runner.new_session(continues=tuple(earlier))
-        study.note(key, [*earlier, session.id])
+        earlier = study.user_attrs.get(key, [])
+        session = self.runner.new_session(continues=tuple(earlier))
+        study.set_user_attr(key, [*earlier, session.id])
         session.run_plan(plan)
         results = session.results(plan)
-        if self.search.objective.goal == "loss":
-            pairs = paired_losses(results, self.search.objective)
+        if objective.goal == "loss":
+            pairs = paired_losses(results, objective)
             looks = len({run.session for run in results if run.status.completed})
-            return check_losses(pairs, self.search.objective.words, session.id, max(looks, 1))
+            return check_losses(pairs, objective.words, session.id, max(looks, 1))
         return check_speed(plan.summarize(results), session.id)
-
-    def _plan(self, best: TuneTrial) -> Plan:
-        changes: dict[str, Any] = {"measure.rounds": self.rounds}
-        if self.search.objective.goal != "loss":
-            return self.search.plans.both(best.parameters, changes)
-        runs = [best.run_id, self.search.baseline.run_id]
-        changes = {"measure.rounds": 1, "measure.steps": self.search.steps_for(runs)}
-        return self.search.plans.both(best.parameters, changes, seeds=self.rounds)
 
 
 def paired_losses(results: list[Result], objective: Objective) -> list[tuple[float, float]]:

@@ -17,19 +17,16 @@ from accel_bench.analysis.learning.curves import Reached, training_curve, valida
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.estimators import log_interval
 from accel_bench.analysis.statistics.verdict import compare_logs
 from accel_bench.analysis.tables.experiment_keys import place
 from accel_bench.analysis.wording import (
     assignments,
     count,
     interval_text,
-    milliseconds,
     percent,
-    rate,
     ratio,
     settings,
-    significant,
     size,
 )
 from accel_bench.documents.base import JsonValue
@@ -57,12 +54,12 @@ def loss_at(run: Result, objective: Objective) -> float | None:
     mean training loss of the last 5 steps until there. It is infinite where it is not finite.
     """
     curve = training_curve(run)
-    passed = [n for n, one in enumerate(curve) if _used(one, objective) >= _limit(objective)]
+    passed = [n for n, one in enumerate(curve) if objective.used(one) >= objective.limit]
     if not passed:
         return None
     losses = [one.loss for one in curve[max(0, passed[0] + 1 - SMOOTHING_STEPS) : passed[0] + 1]]
     if evaluated := validation_curve(run):
-        later = (one.loss for one in evaluated if _used(one, objective) >= _limit(objective))
+        later = (one.loss for one in evaluated if objective.used(one) >= objective.limit)
         losses = list(islice(later, 1))
     known = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     if len(known) < len(losses):
@@ -73,19 +70,9 @@ def loss_at(run: Result, objective: Objective) -> float | None:
 def steps_to_reach(curve: Sequence[Reached], objective: Objective) -> int:
     """Return how many steps, and a tenth more, use so much at the pace of a curve."""
     paced = curve[1:] if len(curve) > 1 else curve  # the first step holds what happens once
-    each = (_used(curve[-1], objective) - _used(curve[0], objective)) / max(len(paced), 1)
-    each = each or _used(curve[-1], objective)
-    return math.ceil(1.1 * _limit(objective) / each) + SMOOTHING_STEPS
-
-
-def _used(point: Reached, objective: Objective) -> float:
-    return point.tokens if objective.unit == "tokens" else point.seconds
-
-
-def _limit(objective: Objective) -> float:
-    limit = objective.amount if objective.unit == "tokens" else objective.seconds
-    assert limit is not None
-    return limit
+    each = (objective.used(curve[-1]) - objective.used(curve[0])) / max(len(paced), 1)
+    each = each or objective.used(curve[-1])
+    return math.ceil(1.1 * objective.limit / each) + SMOOTHING_STEPS
 
 
 def judge_trial(
@@ -193,18 +180,21 @@ def _at_least(key: str, value: JsonValue, other: JsonValue) -> bool:
 def best_of(trials: Sequence[TuneTrial], objective: Objective) -> TuneTrial | None:
     """Return the best trial that counts, the first of equals."""
     known = [(one.value, one) for one in trials if one.value is not None]
-    sign = -1 if objective.goal == "tokens_per_second" else 1
-    return min(known, key=lambda pair: sign * pair[0])[1] if known else None
+    return max(known, key=lambda pair: objective.better * pair[0])[1] if known else None
 
 
 def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> bool:
     """Return whether a trial is worth running beside the baseline."""
     if best is None or best.value is None or best.run_id == baseline.run_id:
         return False
-    if baseline.value is None:
-        return True
-    higher = objective.goal == "tokens_per_second"
-    return best.value > baseline.value if higher else best.value < baseline.value
+    return baseline.value is None or objective.better * (best.value - baseline.value) > 0
+
+
+DIVERGED: tuple[tuple[int, CheckVerdict, str], ...] = (
+    (0, "open", "has no ratio to the baseline's, which is"),
+    (1, "worse", "is worse than the baseline's: it is"),
+)
+"""What losses that are not finite mean: of the baseline first, then of the winner."""
 
 
 def check_losses(
@@ -217,50 +207,30 @@ def check_losses(
     looks share: one for each session that added seeds. A winner that diverges with a seed with
     which the baseline does not is worse.
     """
-    if diverged := _diverged(pairs):
-        verdict, what = diverged
-        reason = f"over {count(len(pairs), 'seed')} its {words} {what}"
-        return _check(verdict, reason, pairs, session)
-    logs = [math.log(winner / base) for base, winner in pairs if base > 0 and winner > 0]
-    found = log_interval(logs)
+
+    def check(verdict: CheckVerdict, reason: str, seeds: int) -> TuneCheck:
+        return TuneCheck(verdict=verdict, reason=reason, rounds=seeds, ratio=found, session=session)
+
+    found = None
+    seeds = count(len(pairs), "seed")
+    for side, verdict, what in DIVERGED:
+        if without := sum(not math.isfinite(losses[side]) for losses in pairs):
+            reason = f"over {seeds} its {words} {what} not finite with {count(without, 'seed')}"
+            return check(verdict, reason, len(pairs))
+    less = [math.log(base / winner) for base, winner in pairs if base > 0 and winner > 0]
+    found = log_interval([-one for one in less])
     if found is None:
-        return _check("open", f"no seed with a {words}", (), session)
-    less = [-one for one in logs]
+        return check("open", f"no seed with a {words}", 0)
     compared = compare_logs({words: less}, {words: looks}, floor=0.0)[words]
     verdict = VERDICTS.get(compared.verdict, "open")
     change = percent(abs(found.median - 1))
     lower = f"{change} {'lower' if found.median < 1 else 'higher'}"
     sure = "not surely" if verdict == "open" else "surely"
     reason = (
-        f"over {count(len(logs), 'seed')} its {words} is {sure} {lower} than the baseline's "
+        f"over {count(len(less), 'seed')} its {words} is {sure} {lower} than the baseline's "
         f"({interval_text(found, ratio)} times it)"
     )
-    return _check(verdict, reason, logs, session, found)
-
-
-def _check(
-    verdict: CheckVerdict,
-    reason: str,
-    seeds: Sequence[object],
-    session: str,
-    found: Interval | None = None,
-) -> TuneCheck:
-    return TuneCheck(
-        verdict=verdict, reason=reason, rounds=len(seeds), ratio=found, session=session
-    )
-
-
-def _diverged(pairs: Sequence[tuple[float, float]]) -> tuple[CheckVerdict, str] | None:
-    """Return what losses mean that are not finite; None where all are."""
-    bases = sum(not math.isfinite(base) for base, _ in pairs)
-    winners = sum(not math.isfinite(winner) for _, winner in pairs)
-    if bases:
-        with_seeds = f"which is not finite with {count(bases, 'seed')}"
-        return "open", f"has no ratio to the baseline's, {with_seeds}"
-    if winners:
-        with_seeds = f"it is not finite with {count(winners, 'seed')}"
-        return "worse", f"is worse than the baseline's: {with_seeds}"
-    return None
+    return check(verdict, reason, len(less))
 
 
 def with_answer(report: TuneReport) -> TuneReport:
@@ -297,21 +267,15 @@ def _best(report: TuneReport) -> str:
         why = next((one.reason for one in (base, *report.trials) if one.reason), "")
         return f"Then {goal}: no trial counts; the first reason is: {why}"
     named = settings(best.parameters) or "the baseline"
-    value = _value(report.objective, best)
-    text = f"Then {goal}: the best {report.objective.words} has {named} with {value} in one run"
-    before = f"the baseline has {_value(report.objective, base)}"
-    if report.check is None:
-        return f"{text}; {before}: nothing tried is better than it"
-    return f"{text}; {before}"
-
-
-def _value(objective: Objective, trial: TuneTrial) -> str:
-    if trial.value is None:
-        return f"none ({trial.reason})"
-    if objective.goal == "request_seconds":
-        return f"{milliseconds(trial.value)} ms"
-    speed = objective.goal == "tokens_per_second"
-    return f"{rate(trial.value)} tokens/s" if speed else significant(trial.value, 4)
+    value, before = (
+        f"none ({one.reason})" if one.value is None else report.objective.text(one.value)
+        for one in (best, base)
+    )
+    end = "" if report.check else ": nothing tried is better than it"
+    return (
+        f"Then {goal}: the best {report.objective.words} has {named} with {value} in one run; the "
+        f"baseline has {before}{end}"
+    )
 
 
 def _advice(report: TuneReport) -> str:

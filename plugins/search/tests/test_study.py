@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from accel_bench_search.study import Axis, Study, open_study
 from sqlalchemy import make_url
@@ -18,13 +19,18 @@ AXES = (Axis("rate", 1e-5, 1e-1, log=True), Axis("batch", 1, 64), Axis("kind", c
 def try_some(study: Study, trials: int) -> None:
     """Trials with a value that follows from their parameters; some are pruned."""
     for _ in range(trials):
-        number, parameters = study.ask()
-        batch = parameters["batch"]
+        trial = study.ask()
+        batch = trial.params["batch"]
         assert isinstance(batch, int)
         if batch > 48:
-            study.tell(number, "PRUNED", notes={"reason": "out of memory"})
+            study.tell(trial, "PRUNED", None, {"reason": "out of memory"})
         else:
-            study.tell(number, "COMPLETE", float(batch), notes={})
+            study.tell(trial, "COMPLETE", float(batch), {})
+
+
+def told(study: Study) -> list[Any]:
+    """What is known of each trial that has ended."""
+    return [(one.number, one.params, one.value, one.user_attrs) for one in study.trials()]
 
 
 def opened(store: Store, name: str = "some") -> AbstractContextManager[Study]:
@@ -35,12 +41,12 @@ def opened(store: Store, name: str = "some") -> AbstractContextManager[Study]:
 def test_a_study_that_was_stopped_goes_on_as_one_that_was_not(tmp_path: Path) -> None:
     with open_store(tmp_path / "one", write=True) as store, opened(store) as study:
         try_some(study, 14)
-        whole = study.trials()
+        whole = told(study)
     for part in (5, 9):
         with open_store(tmp_path / "two", write=True) as store, opened(store) as study:
             try_some(study, part)
     with open_store(tmp_path / "two", write=True) as store, opened(store) as study:
-        assert study.trials() == whole
+        assert told(study) == whole
         with opened(store, "another") as other:
             assert other.trials() == []
         assert store.count() == 0
@@ -49,10 +55,10 @@ def test_a_study_that_was_stopped_goes_on_as_one_that_was_not(tmp_path: Path) ->
 def test_a_trial_that_was_cut_off_is_data_and_is_tried_again(tmp_path: Path) -> None:
     with open_store(tmp_path, write=True) as store:
         with opened(store) as study:
-            number, parameters = study.ask()
+            trial = study.ask()
         with opened(store) as study:
-            assert study.trials()[number].notes["reason"] == "it was cut off"
-            assert study.ask()[1] == parameters
+            assert study.trials()[trial.number].state.name == "FAIL"
+            assert study.ask().params == trial.params
 
 
 def test_a_study_stands_beside_the_results_in_one_database(tmp_path: Path) -> None:
@@ -62,7 +68,7 @@ def test_a_study_stands_beside_the_results_in_one_database(tmp_path: Path) -> No
         for number in range(2):
             with open_store(address, write=True) as store, opened(store) as study:
                 assert len(study.trials()) == number
-                study.tell(study.ask()[0], "COMPLETE", 2.5, notes={"run_id": f"run-{number}"})
+                study.tell(study.ask(), "COMPLETE", 2.5, {"run_id": f"run-{number}"})
                 store.add_session(make_session(f"session-{number}"))
                 store.add(make_result(f"run-{number}", session=f"session-{number}"))
         with open_store(address, write=False) as store:

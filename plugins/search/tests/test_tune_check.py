@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from accel_bench_search.trial import TUNED
 from accel_bench_search.tune_report import Objective, TuneCheck
-from accel_bench_search.tune_search import TUNED, check_speed, paired_losses
+from accel_bench_search.tune_search import check_speed, paired_losses
 from analysis_factory import TOKENS, make_experiment, make_rank, make_result
 from serving_factory import serving
 

@@ -7,9 +7,16 @@ from typing import Annotated
 
 import typer
 
+from accel_bench.analysis.wording import count
 from accel_bench.cli import options
-from accel_bench.cli.output import Format, print_aside, print_fields, print_rows
+from accel_bench.cli.output import Format, print_aside, print_fields, print_rows, print_text
 from accel_bench.documents.shown import plain
+from accel_bench.errors import BundleError
+from accel_bench.report.table import paths
+from accel_bench.runner.unfinished import open_results
+from accel_bench_share.bundle_file import read_bundle
+from accel_bench_share.bundling import bundle_sessions
+from accel_bench_share.site import bundle_files, write_site
 
 app = typer.Typer(help="Sessions in one verified file to share.")
 
@@ -25,11 +32,6 @@ def list_bundles(
 
     All of each is verified; what was changed is refused, and the reason is printed.
     """
-    from accel_bench.errors import BundleError
-    from accel_bench.report.table import paths
-    from accel_bench_share.bundle_file import read_bundle
-    from accel_bench_share.site import bundle_files
-
     rows = []
     for path in bundle_files(folder):
         try:
@@ -44,9 +46,6 @@ def list_bundles(
 @app.command("show")
 def show_bundle(file: File, output: Format = "table") -> None:
     """Verify a bundle, and show what it holds and concludes."""
-    from accel_bench.cli.output import print_text
-    from accel_bench_share.bundle_file import read_bundle
-
     bundle = read_bundle(file)
     document = {**bundle.manifest.model_dump(mode="json"), "conclusion": bundle.conclusion}
     short = {key: value for key, value in document.items() if key not in ("members", "conclusion")}
@@ -67,9 +66,6 @@ def check_bundles(
 
     Exits with 1 where one was changed.
     """
-    from accel_bench.errors import BundleError
-    from accel_bench_share.bundle_file import read_bundle
-
     refused = 0
     for file in files:
         try:
@@ -96,10 +92,6 @@ def new_bundle(
     the conclusion, with checksums of all of it; no secrets, and no names of people, hosts and
     folders. `accel-bench reproduce` runs it again; `bundle site` shows a folder of them.
     """
-    from accel_bench.analysis.wording import count
-    from accel_bench.runner.unfinished import open_results
-    from accel_bench_share.bundling import bundle_sessions
-
     with open_results(results) as store:
         made = bundle_sessions(store, identifiers, output)
     size = output.stat().st_size
@@ -122,12 +114,9 @@ def write_site_of_bundles(
 
     The page needs no server and no network. Exits with 1 where a file was refused.
     """
-    from accel_bench.analysis.wording import count
-    from accel_bench_share.site import write_site
-
     page = output or folder / "index.html"
-    made = write_site(folder, page)
-    for name, reason in made.refused:
+    bundles, refused = write_site(folder, page)
+    for name, reason in refused:
         print_aside(plain(f"{name}: {reason}"))
-    typer.echo(plain(f"{page}: {count(made.bundles, 'bundle')}, {len(made.refused)} refused"))
-    raise typer.Exit(1 if made.refused else 0)
+    typer.echo(plain(f"{page}: {count(bundles, 'bundle')}, {len(refused)} refused"))
+    raise typer.Exit(1 if refused else 0)

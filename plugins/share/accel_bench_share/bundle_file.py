@@ -6,15 +6,15 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
-from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.base import Frozen
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.load import MAXIMUM_BYTES, load_yaml
 from accel_bench.documents.validate import validate
@@ -40,7 +40,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", r
 MAXIMUM_RUNS_BYTES = 128 * 1024 * 1024
 """Size of all runs of a bundle as JSON."""
 
-PIECE = 1024 * 1024
+_SESSIONS = TypeAdapter(tuple[SessionRecord, ...])
 
 
 class Member(Frozen):
@@ -114,9 +114,9 @@ def read_bundle(path: Path) -> Bundle:
     try:
         manifest = Manifest.model_validate_json(members.get(MANIFEST, b""))
         _verify(manifest, members)
-        sessions = tuple(map(SessionRecord.model_validate, _list(members[SESSIONS])))
-        identity = hashlib.sha256(members[SESSIONS])
-        results = tuple(_results(members[RUNS], identity.update))
+        sessions = _SESSIONS.validate_json(members[SESSIONS])
+        runs = _inflated(members[RUNS])
+        results = tuple(_results(runs))
         _check_origin(manifest, sessions, results)
         return Bundle(
             file=str(path),
@@ -125,7 +125,7 @@ def read_bundle(path: Path) -> Bundle:
             sessions=sessions,
             results=results,
             conclusion=members.get(CONCLUSION, b"").decode(),
-            identity=identity.hexdigest(),
+            identity=identity_of(members[SESSIONS], runs),
         )
     except (ValueError, KeyError, RecursionError, zlib.error, AccelBenchError) as error:
         first = str(error).splitlines()[:3]
@@ -137,17 +137,14 @@ def member_of(name: str, content: bytes) -> Member:
     return Member(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
+def identity_of(sessions: bytes, runs: bytes) -> str:
+    """Return the checksum of both members, the runs as the text that was compressed."""
+    return hashlib.sha256(sessions + runs).hexdigest()
+
+
 def checksum_of(manifest: Manifest) -> str:
     """Return the checksum of all but the checksum itself."""
-    value = manifest_value(manifest)
-    del value["sha256"]
-    return digest(value, SHA256_DIGITS)
-
-
-def manifest_value(manifest: Manifest) -> dict[str, Any]:
-    """Return the manifest as it is written: without a field that is not known."""
-    unknown = set() if manifest.measured_by else {"measured_by"}
-    return manifest.model_dump(mode="json", exclude=unknown)
+    return digest(manifest.model_dump(mode="json", exclude={"sha256"}), SHA256_DIGITS)
 
 
 def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
@@ -167,7 +164,7 @@ def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
             raise ValueError(f"the member {name!r} is larger than {MAXIMUM_PAYLOAD_BYTES} bytes")
         if member_of(name, members[name]) != one:
             raise ValueError(f"the member {name!r} does not fit its checksum")
-    if members[MANIFEST] != json_member(manifest_value(manifest)):
+    if members[MANIFEST] != json_member(manifest.model_dump(mode="json")):
         raise ValueError("the manifest is not as it was written")
 
 
@@ -205,34 +202,26 @@ def _check_time(text: str) -> None:
     datetime.fromisoformat(text)
 
 
-def _results(content: bytes, note: Callable[[bytes], object]) -> Iterator[Result]:
-    """Yield the runs, each after `note` has got its line.
-
-    Raises ValueError for one that cannot be read, zlib.error.
-    """
-    for number, line in enumerate(_lines(content), 1):
-        note(line + b"\n")
+def _results(runs: bytes) -> Iterator[Result]:
+    """Yield the runs, each of them a line. Raises ValueError for one that cannot be read."""
+    for number, line in enumerate(runs.split(b"\n")[:-1], 1):
         try:
             yield parse_result(line.decode())
         except ValueError as error:
             raise ValueError(f"its run {number} cannot be read: {error}") from error
 
 
-def _lines(content: bytes) -> Iterator[bytes]:
-    """Yield the lines of a gzip file that are within limits, inflating a piece at a time."""
+def _inflated(content: bytes) -> bytes:
+    """Return the lines of a gzip file, if they are within limits and end it."""
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    left, total, pending = content, 0, b""
-    while not inflating.eof:
-        piece = inflating.decompress(left, PIECE)
-        left, total = inflating.unconsumed_tail, total + len(piece)
-        if not piece and not left and not inflating.eof:
-            raise ValueError(f"{RUNS} is cut off")
-        *whole, pending = (pending + piece).split(b"\n")
-        if total > MAXIMUM_RUNS_BYTES or len(pending) > MAXIMUM_PAYLOAD_BYTES:
-            raise ValueError(f"{RUNS} grows beyond what a bundle may hold")
-        yield from whole
-    if pending or inflating.unused_data:
+    lines = inflating.decompress(content, MAXIMUM_RUNS_BYTES + 1)
+    if len(lines) > MAXIMUM_RUNS_BYTES:
+        raise ValueError(f"{RUNS} grows beyond what a bundle may hold")
+    if not inflating.eof:
+        raise ValueError(f"{RUNS} is cut off")
+    if inflating.unused_data or lines[-1:] not in (b"\n", b""):
         raise ValueError(f"{RUNS} has more behind its runs")
+    return lines
 
 
 def _scenario(content: bytes, source: str) -> dict[str, Any]:
@@ -241,20 +230,6 @@ def _scenario(content: bytes, source: str) -> dict[str, Any]:
     data = load_yaml(content.decode(), source).data
     validate(ScenarioFile, data, lambda inner: ".".join(map(str, (SCENARIO, *inner))), BundleError)
     return data
-
-
-def _list(content: bytes) -> list[JsonValue]:
-    found = json.loads(content)
-    if not isinstance(found, list):
-        raise ValueError(f"{SESSIONS} is no list")
-    return [_tuples(one) for one in found]
-
-
-def _tuples(record: Any) -> Any:
-    """Return a session's record with its command as the tuple that the model takes."""
-    if isinstance(record, dict) and isinstance(record.get("command"), list):
-        return {**record, "command": tuple(record["command"])}
-    return record
 
 
 def json_member(value: Any) -> bytes:

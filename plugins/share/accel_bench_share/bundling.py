@@ -8,7 +8,6 @@ import hashlib
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,12 @@ from accel_bench_share.bundle_file import (
     VERSIONS,
     Manifest,
     checksum_of,
+    identity_of,
     json_member,
-    manifest_value,
     member_of,
     read_bundle,
 )
-from accel_bench_share.facts import facts, plugins_of
+from accel_bench_share.reproduction import facts, plugins_of
 
 PAGES = "accel_bench.pages"
 """Group of the entry point that makes the page of a session."""
@@ -60,17 +59,6 @@ DIGITS = 16
 """Hex digits of a pseudonym."""
 
 
-@dataclass(frozen=True)
-class Content:
-    """What is put into a bundle; it is anonymous already."""
-
-    sessions: Sequence[SessionRecord]
-    results: Sequence[Result]
-    baseline: str
-    texts: Mapping[str, str]
-    """Further members: `scenario.yaml`, `conclusion.md` and what only people read."""
-
-
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
     """Write a bundle of all sessions to which ids lead. Raises BundleError, StoreError."""
     if path.exists():
@@ -79,7 +67,8 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
         raise BundleError(f"the folder {path.parent} is not there; make it, or name another file")
     sessions, results = anonymous(*_collect(store, identifiers))
     scenario = scenario_of_session(sessions[-1])
-    baseline = _file(scenario, sessions[-1]).baseline_name()
+    place = f"the scenario of the session {sessions[-1].id!r}"
+    baseline = validate(ScenarioFile, scenario, lambda _: place, BundleError).baseline_name()
     if problem := problem_of_scenario(scenario, results):
         raise BundleError(f"the scenario of {sessions[-1].id!r} is not that of its runs: {problem}")
     summary = summarize_results(results, baseline)
@@ -93,7 +82,7 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
         VERSIONS: render_json(versions),
         REPORT: _report(sessions[-1], results, summary),
     }
-    return write_bundle(path, Content(sessions, results, baseline, texts))
+    return write_bundle(path, sessions, results, baseline, texts)
 
 
 def _report(session: SessionRecord, results: Sequence[Result], summary: Summary) -> str:
@@ -113,29 +102,15 @@ def _report(session: SessionRecord, results: Sequence[Result], summary: Summary)
 
 
 def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
-    """Return a scenario file with a session's experiments; the stacks of a ladder are spelt out."""
-    document = session.document
-    written = document.get("written")
-    if isinstance(written, dict):
-        return _with_own_baseline({key: written[key] for key in written if key != "ladder"})
-    # Sessions of earlier versions have stored all keys, those that were never written too.
-    file = _file(document["scenario"], session)
-    plain = file.model_dump(mode="json", exclude_defaults=True, exclude={"ladder"})
-    for key in (*file.sweep, *file.zip):
-        _remove(plain, key.split("."))
-    return _with_own_baseline(plain)
+    """Return a scenario file with a session's experiments; the stacks of a ladder are spelt out.
 
-
-def _with_own_baseline(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Return the scenario with its first stack as the baseline where the named one was left out."""
+    Its first stack is the baseline where the named one was left out.
+    """
+    written: dict[str, Any] = dict(session.document)["written"]  # type: ignore[assignment]
+    scenario = {key: written[key] for key in written if key != "ladder"}
     if scenario.get("baseline") not in scenario.get("stacks", {}):
-        return {**scenario, "baseline": next(iter(scenario.get("stacks", {})), None)}
+        scenario["baseline"] = next(iter(scenario.get("stacks", {})), None)
     return scenario
-
-
-def _file(scenario: Any, session: SessionRecord) -> ScenarioFile:
-    place = f"the scenario of the session {session.id!r}"
-    return validate(ScenarioFile, scenario, lambda _: place, BundleError)
 
 
 def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionRecord], list[Result]]:
@@ -161,7 +136,7 @@ def _runs(store: Store, session: str) -> list[Result]:
 def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
     """Raise BundleError for sessions without a scenario, or with several."""
     for session in sessions:
-        if not isinstance(session.document.get("scenario"), dict):
+        if not isinstance(session.document.get("written"), dict):
             raise BundleError(
                 f"the session {session.id!r} was imported and has no scenario; a bundle is made "
                 "where the runs were measured"
@@ -182,25 +157,23 @@ def _compared(session: SessionRecord) -> str:
     return canonical_json([scenario | {"measure": measure}, session.document.get("repeats")])
 
 
-def _remove(data: dict[str, Any], parts: Sequence[str]) -> None:
-    """Remove a nested key where it is there."""
-    *above, last = parts
-    for part in above:
-        inner = data.get(part)
-        if not isinstance(inner, dict):
-            return
-        data = inner
-    data.pop(last, None)
+def write_bundle(
+    path: Path,
+    sessions: Sequence[SessionRecord],
+    results: Sequence[Result],
+    baseline: str,
+    texts: Mapping[str, str],
+) -> Manifest:
+    """Write the file of a bundle, the same bytes for the same content; return its manifest.
 
-
-def write_bundle(path: Path, content: Content) -> Manifest:
-    """Write the file of a bundle, the same bytes for the same content; return its manifest."""
-    lines = [one.model_dump_json() for one in content.results]
-    members = {name: text.encode() for name, text in content.texts.items()}
-    members[SESSIONS] = json_member([one.model_dump(mode="json") for one in content.sessions])
+    Sessions and results are anonymous already; `texts` are the scenario and what only people read.
+    """
+    lines = [one.model_dump_json() for one in results]
+    members = {name: text.encode() for name, text in texts.items()}
+    members[SESSIONS] = json_member([one.model_dump(mode="json") for one in sessions])
     members[RUNS] = gzip.compress("".join(f"{line}\n" for line in lines).encode(), 9, mtime=0)
-    manifest = _manifest(content, members)
-    members[MANIFEST] = json_member(manifest_value(manifest))
+    manifest = _manifest(sessions, baseline, members)
+    members[MANIFEST] = json_member(manifest.model_dump(mode="json"))
     write_atomically(path, pack(members))
     try:
         read_bundle(path)  # what cannot be read again is no bundle
@@ -210,16 +183,18 @@ def write_bundle(path: Path, content: Content) -> Manifest:
     return manifest
 
 
-def _manifest(content: Content, members: Mapping[str, bytes]) -> Manifest:
-    first = min(content.sessions, key=lambda one: one.started_at)
+def _manifest(
+    sessions: Sequence[SessionRecord], baseline: str, members: Mapping[str, bytes]
+) -> Manifest:
+    first = min(sessions, key=lambda one: one.started_at)
     repeats = str(first.document.get("repeats", ""))
-    identity = hashlib.sha256(members[SESSIONS] + gzip.decompress(members[RUNS])).hexdigest()
+    identity = identity_of(members[SESSIONS], gzip.decompress(members[RUNS]))
     unsigned = Manifest(
         written_by=__version__,
         scenario=first.scenario,
         started_at=first.started_at,
-        baseline=content.baseline,
-        sessions=tuple(one.id for one in content.sessions),
+        baseline=baseline,
+        sessions=tuple(one.id for one in sessions),
         repeats=repeats,
         measured_by=pseudonym(repeats or identity),
         members=tuple(member_of(name, members[name]) for name in sorted(members)),

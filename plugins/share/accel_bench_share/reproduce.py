@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import MeasureOptions, takes
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import new_sessions, parse_overrides, plan_request, print_failures
+from accel_bench.cli.request import Place, parse_overrides, plan_request, print_failures
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError
-from accel_bench.launcher import Allocation
-from accel_bench.machine.info import Machine, read_machine
+from accel_bench.machine.info import Machine
 from accel_bench.machine.provenance import distribution_version
-from accel_bench.planning.plan import Plan, make_plan
+from accel_bench.planning.plan import Plan
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import Report
-from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.session import Session
 from accel_bench.runner.unfinished import open_results
 from accel_bench.store.database import Store
 from accel_bench_share.asked import draft_of, evaluated, repeats, request_of
 from accel_bench_share.bundle_file import Bundle, read_bundle
-from accel_bench_share.facts import differences, facts, plugins_of
 from accel_bench_share.reproduction import (
     Reproduction,
+    differences,
     differences_section,
+    facts,
+    facts_of,
     judge_bundle,
+    plugins_of,
     reproduction_report,
 )
 
@@ -63,8 +61,8 @@ def reproduce(options: ReproduceOptions) -> int:
     """
     bundle = read_bundle(options.file)
     evaluated(bundle)
-    machine = read_machine()
-    _print_differences(bundle, machine)
+    here = Place(options)
+    _print_differences(bundle, here.machine)
     asked = plan_request(
         options,
         {"measure.rounds": options.rounds},
@@ -73,17 +71,13 @@ def reproduce(options: ReproduceOptions) -> int:
     )
     draft = draft_of(bundle, [key for key, _ in parse_overrides(options.set_ or [], {})])
     request = request_of(bundle, asked)
-    with allocated([draft], machine, request, sys.argv, options.dry_run) as allocation:
-        if allocation is not None and allocation.exit_code is not None:
-            return allocation.exit_code
-        machine = machine_of(allocation, machine)
-        with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
-            plan = make_plan(draft, machine, request)
+    with here.allocated([draft], request) as place:
+        plan = place.plan(draft, request)
         if options.dry_run:
-            print_plan([plan], options.results, options.output)
+            place.show([plan])
         if not plan.runnable:
             raise NothingToRunError(plan.nothing)
-        return 0 if options.dry_run else _run(plan, bundle, options, machine, allocation)
+        return 0 if options.dry_run else _run(plan, bundle, options, place)
 
 
 def _print_differences(bundle: Bundle, machine: Machine) -> None:
@@ -91,34 +85,27 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
     made = bundle.manifest
     print_aside(plain(f"{bundle.file}: {made.scenario} of {made.started_at}"))
     print_aside(f"verified, sha256 {made.sha256}, identity {bundle.identity}")
-    there = next((run.machine for run in reversed(bundle.results) if run.machine), None)
+    there = facts_of(bundle.results)
     if there is None:
         print_aside("the bundle does not say on which machine it was measured")
         return
-    plugins = plugins_of(bundle.results)
     here = [
         one.model_copy(update={"version": distribution_version(one.distribution)})
-        for one in plugins
+        for one in plugins_of(bundle.results)
     ]
-    differing = differences(facts(there, plugins), facts(machine, here))
+    differing = differences(there, facts(machine, here))
     report = Report([differences_section(differing)])
     typer.echo(render_report(report, "table").rstrip("\n"), err=True)
 
 
-def _run(
-    plan: Plan,
-    bundle: Bundle,
-    options: ReproduceOptions,
-    machine: Machine,
-    allocation: Allocation | None,
-) -> int:
+def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, place: Place) -> int:
     """Run the plan, print both side by side, and return the exit code."""
     with open_results(options.results, write=True) as store:
         before = _earlier(store, bundle) if options.resume else ()
-        alone = replace(options, resume=False)  # the bundle's own runs may be in this store too
-        with new_sessions(alone, store, machine, allocation) as new_session:
+        with place.sessions(store) as new_session:
             session = new_session(
                 continues=before,
+                resume=False,  # the bundle's own runs may be in this store too
                 repeats=repeats(bundle),
                 repeated_sessions=bundle.manifest.sessions,
             )

@@ -16,6 +16,7 @@ from accel_bench.analysis.reproduction import (
 )
 from accel_bench.analysis.schema import Document, Summary
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.listing import differing_keys
 from accel_bench.analysis.wording import (
     count,
     grouped_by_reason,
@@ -24,6 +25,8 @@ from accel_bench.analysis.wording import (
     ratio_interval,
     significant,
 )
+from accel_bench.documents.base import JsonValue
+from accel_bench.machine.info import Machine
 from accel_bench.report.table import (
     Column,
     Report,
@@ -35,8 +38,44 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench.report.views.compare import differences_table
-from accel_bench.result import Result, Status
-from accel_bench_share.facts import differing
+from accel_bench.result import PluginVersion, Result, Status
+
+
+def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:
+    """Return versions and hardware by name, as far as they can change a figure."""
+    gpus = [gpu.name for gpu in machine.gpus]
+    named = {**machine.versions, **machine.libraries}
+    named |= {plugin.distribution: plugin.version for plugin in plugins}
+    shown = {
+        "processor": machine.processor,
+        "cores": machine.cores,
+        "system": machine.system,
+        "gpus": ", ".join(f"{count} x {name}" for name, count in Counter(gpus).items()),
+        "driver": machine.driver,
+        "cuda": machine.cuda,
+        "python": machine.python,
+        **{name: named[name] for name in sorted(named)},
+    }
+    return {name: value for name, value in shown.items() if value}
+
+
+def plugins_of(results: Sequence[Result]) -> list[PluginVersion]:
+    """Return the plugins that were active in any of the runs, each once."""
+    return list(dict.fromkeys(plugin for run in results for plugin in run.plugins))
+
+
+def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
+    """Return the facts of the machine and the plugins of runs; None where none has a machine."""
+    machine = next((run.machine for run in results if run.machine), None)
+    return facts(machine, plugins_of(results)) if machine else None
+
+
+def differences(
+    there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
+) -> tuple[Difference, ...]:
+    """Return the facts that differ; null where one side lacks it. Without a side nothing does."""
+    found = differing_keys(there, here) if there and here else ()
+    return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
 
 
 class Reproduction(Document):
@@ -97,7 +136,7 @@ def judge_bundle(
         same_device=devices[0] == devices[1],
         devices_there=devices[0],
         devices_here=devices[1],
-        differing=differing(there, here_runs),
+        differing=differences(facts_of(there), facts_of(here_runs)),
         stacks=stacks,
     )
 
@@ -140,10 +179,8 @@ def _answer(found: Reproduction) -> str:
     counts = Counter(row.verdict for row in found.stacks if row.verdict is not None)
     if not counts:
         return "cannot tell: the bundle has nothing but its baseline, and so no ratio."
-    parts = [
-        f"{count(counts[word], 'stack')} {said}" for word, said in SAID.items() if counts[word]
-    ]
-    return ", ".join(parts) + "."
+    verdicts = ", ".join(f"{number} {word}" for word, number in sorted(counts.items()))
+    return f"{count(counts.total(), 'stack')}: {verdicts}."
 
 
 def _notes(found: Reproduction) -> list[str]:
@@ -157,14 +194,6 @@ def _notes(found: Reproduction) -> list[str]:
         else f"absolute speeds are not compared: the devices differ ({devices})"
     )
     return [*grouped_by_reason(reasons), compared]
-
-
-SAID: Mapping[ReproductionVerdict, str] = {
-    "reproduced": "reproduced",
-    "not reproduced": "not reproduced",
-    "cannot tell": "left open",
-}
-"""How verdicts stand in a sentence."""
 
 
 def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:

@@ -5,25 +5,36 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from accel_bench.analysis.facts import device_models
-from accel_bench.analysis.reproduction import StackReproduction, reproduce_stacks
+from accel_bench.analysis.reproduction import MARGIN, StackReproduction, reproduce_stacks, row_key
+from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.wording import (
+    count,
+    label,
+    mebibytes,
+    percent,
+    rate_interval,
+    ratio_interval,
+)
+from accel_bench.documents.program import __version__
+from accel_bench.documents.shown import plain
 from accel_bench.errors import AccelBenchError, BundleError
+from accel_bench.report.html import html_environment, inline_files
 from accel_bench.report.page_file import write_page
-from accel_bench.result import Result
+from accel_bench.report.table import EMPTY, STACKED
+from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import slot_defaults
 from accel_bench_share.asked import evaluated, naming_the_bundle
 from accel_bench_share.bundle_file import Manifest, read_bundle
-from accel_bench_share.facts import plugins_of
-from accel_bench_share.site_page import ShownBundle, point_key, render_site
+from accel_bench_share.reproduction import plugins_of
 
 SUFFIX = ".zip"
 """Ending of the files that are read."""
-
-MAXIMUM_BUNDLES = 10_000
 
 VERSIONS = ("accel-bench", "torch", "transformers")
 """Distributions whose versions are shown beside those of plugins."""
@@ -41,15 +52,11 @@ class Verified(NamedTuple):
     shown: ShownBundle
 
 
-class Site(NamedTuple):
-    """What was written."""
+def write_site(folder: Path, output: Path) -> tuple[int, list[tuple[str, str]]]:
+    """Write the page of all bundles below a folder; return their number, and what was refused.
 
-    bundles: int
-    refused: list[tuple[str, str]]
-
-
-def write_site(folder: Path, output: Path) -> Site:
-    """Write the page of all bundles below a folder. Raises BundleError where there is none."""
+    Raises BundleError where there is none.
+    """
     found: dict[str, Verified] = {}
     refused: list[tuple[str, str]] = []
     for path in bundle_files(folder):
@@ -69,22 +76,15 @@ def write_site(folder: Path, output: Path) -> Site:
     bundles.sort(key=lambda one: (one.date, one.file), reverse=True)
     title = f"Results in {folder.resolve().name}"
     write_page(output, render_site(title, bundles, refused))
-    return Site(len(bundles), refused)
+    return len(bundles), refused
 
 
-def bundle_files(folder: Path) -> Iterator[Path]:
-    """Yield the files that may be bundles, in order; folders of links and hidden ones are left."""
+def bundle_files(folder: Path) -> list[Path]:
+    """Return the files that may be bundles, in order; folders of links and hidden ones are left."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder")
-    number = 0
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if name.endswith(SUFFIX) and not name.startswith("."):
-                number += 1
-                if number > MAXIMUM_BUNDLES:
-                    raise BundleError(f"{folder} holds more than {MAXIMUM_BUNDLES} bundles")
-                yield Path(place) / name
+    named = (path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}") if not path.is_dir())
+    return [folder / path for path in sorted(named) if not any(p[0] == "." for p in path.parts)]
 
 
 def _verified(path: Path, page: Path) -> Verified:
@@ -127,7 +127,7 @@ def _with_repetitions(
         place = SAME_PLACE if who and who == one.manifest.measured_by else ""
         for row in rows:
             if row.verdict is not None:
-                by = newest.setdefault(point_key(row), {})
+                by = newest.setdefault(row_key(row.stack, row.sweep), {})
                 by[who or other.shown.identity] = f"{row.verdict}{place}"
     verdicts = {point: Counter(by.values()) for point, by in newest.items()}
     return replace(one.shown, repeats=repeats, repetitions=verdicts)
@@ -165,3 +165,162 @@ def _versions(results: Sequence[Result]) -> list[str]:
         *known,
         *(f"{one.name}: {one.distribution} {one.version}" for one in plugins_of(results)),
     ]
+
+
+FOLDER = Path(__file__).with_name("templates")
+
+TONES = {
+    "faster": "good",
+    "slower": "bad",
+    "different training": "bad",
+    "different output": "bad",
+    "inconclusive": "open",
+}
+"""Colours of verdicts; what did not complete is `bad`, what was skipped `quiet`."""
+
+Repetitions = Mapping[tuple[str, str], Counter[str]]
+"""Verdicts of repetitions by stack and sweep point."""
+
+
+@dataclass(frozen=True)
+class ShownBundle:
+    """A verified bundle, as the page shows it."""
+
+    file: str
+    """Its path from the page, with `/`."""
+
+    identity: str
+    """Checksum of its sessions and runs."""
+
+    date: str
+    """Day of its first session, ISO 8601."""
+
+    summary: Summary
+    models: Mapping[str, str]
+    """Model by experiment id."""
+
+    devices: str
+    versions: Sequence[str]
+    """Versions of plugins, by the plugin's name, and of what they run on."""
+
+    repeats: str = ""
+    """File of the bundle that it repeats; its identity where that is not in the folder."""
+
+    repetitions: Repetitions = field(default_factory=dict)
+
+
+def render_site(
+    title: str, bundles: Sequence[ShownBundle], refused: Sequence[tuple[str, str]]
+) -> str:
+    """Return the page; `refused` are names of files and the reasons."""
+    environment = html_environment(FOLDER, plain)
+    rows = [_row(bundle, row) for bundle in bundles for row in bundle.summary.experiments]
+    return environment.get_template("site.html").render(
+        title=title,
+        answer=_answer(bundles, refused),
+        rows=rows,
+        filters=[(name, _words(rows, name)) for name in ("model", "stack", "device", "version")],
+        refused=refused,
+        margin=percent(MARGIN),
+        version=__version__,
+        **inline_files(FOLDER / "site.css", FOLDER / "site.js"),
+    )
+
+
+def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
+    """Return how many stacks are faster and the fastest, then what the folder holds."""
+    verdicts: Counter[str] = Counter()
+    for bundle in bundles:
+        for found in bundle.repetitions.values():
+            verdicts += found
+    repeated = ", ".join(f"{number} {word}" for word, number in sorted(verdicts.items()))
+    parts = [
+        count(len(bundles), "bundle"),
+        f"repetitions of stacks: {repeated}" if repeated else "no repetition yet",
+        *([f"{count(len(refused), 'file')} refused"] if refused else []),
+    ]
+    return f"{_faster(bundles)} {'; '.join(parts)}."
+
+
+def _faster(bundles: Sequence[ShownBundle]) -> str:
+    """Return `2 of 3 stacks are faster than their baseline, most of all ...`."""
+    compared = [
+        (one.summary, row, _verdict(one.summary, row)[0])
+        for one in bundles
+        for row in one.summary.experiments
+        if row.stack != one.summary.baseline
+    ]
+    if not compared:
+        return "No stack is compared with another one."
+    faster = [(row.ratio, row, made) for made, row, verdict in compared if verdict == "faster"]
+    rest = Counter(verdict for _, _, verdict in compared if verdict != "faster")
+    others = "".join(f"; {number} {word}" for word, number in sorted(rest.items()))
+    start = f"{len(faster)} of {count(len(compared), 'stack')}"
+    start += f" {'is' if len(faster) == 1 else 'are'} faster than the baseline"
+    if known := [(ratio, row, made) for ratio, row, made in faster if ratio is not None]:
+        ratio, row, made = max(known, key=lambda one: one[0].median)
+        name = f"{label(row)} of {made.scenario}"
+        start += f", most of all {name}: {ratio_interval(ratio)} times as fast"
+    return f"{start}{others}."
+
+
+def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
+    """Return the cells of one experiment; one that did not complete has its status alone."""
+    verdict, tone, reason = _verdict(bundle.summary, row)
+    usable = row.status.completed and not row.disowned
+    compared = row.stack != bundle.summary.baseline
+    return {
+        "date": bundle.date,
+        "scenario": bundle.summary.scenario,
+        "model": bundle.models.get(row.experiment_id, EMPTY),
+        "device": bundle.devices,
+        "stack": row.stack,
+        "label": label(row),
+        "ratio": STACKED.split(
+            ratio_interval(row.ratio) if usable and compared and row.ratio else EMPTY
+        ),
+        "verdict": verdict,
+        "tone": tone,
+        "reason": reason,
+        "loss": next(iter(row.verdicts.values()))[0] if compared else EMPTY,
+        "speed": STACKED.split(
+            rate_interval(row.tokens_per_second) if usable and row.tokens_per_second else EMPTY
+        ),
+        "memory": EMPTY if row.peak_memory_bytes is None else mebibytes(row.peak_memory_bytes),
+        "repeated": _repeated(bundle.repetitions.get(row_key(row.stack, row.sweep), Counter()))
+        if compared
+        else EMPTY,
+        "versions": bundle.versions,
+        "href": f"./{quote(os.fsencode(bundle.file))}",  # a name need not be UTF-8
+        "file": bundle.file,
+        "repeats": bundle.repeats,
+        "identity": bundle.identity,
+    }
+
+
+def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
+    """Return the verdict of a row, its tone, and its reason."""
+    if not row.status.completed:
+        tone = "quiet" if row.status is Status.SKIPPED else "bad"
+        return row.status.value, tone, "; ".join(row.reasons)
+    if row.disowned:
+        return "disowned by its self-audit", "bad", "; ".join(row.disowned)
+    if row.stack == summary.baseline:
+        return "baseline", "", ""
+    return row.verdict, TONES.get(row.verdict, ""), row.verdict_reason
+
+
+def _repeated(verdicts: Counter[str]) -> str:
+    """Return `3 times: 2 reproduced, 1 cannot tell`."""
+    total = sum(verdicts.values())
+    if not total:
+        return "never"
+    parts = ", ".join(f"{number} {word}" for word, number in sorted(verdicts.items()))
+    return f"{count(total, 'time')}: {parts}"
+
+
+def _words(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """Return the values of a filter, sorted."""
+    if name == "version":
+        return sorted({one for row in rows for one in row["versions"]})
+    return sorted({str(row[name]) for row in rows})

@@ -272,16 +272,13 @@ measure: {steps: 2, warmup: 1}
 """
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["written", "earlier version"])
-def test_the_scenario_of_a_session_makes_the_same_experiments(tmp_path: Path, old: bool) -> None:
+def test_the_scenario_of_a_session_makes_the_same_experiments(tmp_path: Path) -> None:
     """Also with a ladder and a sweep, whose keys are both set and swept in what was stored."""
     path = tmp_path / "swept.yaml"
     path.write_text(FILE)
     machine = read_machine()
     plan = make_plan(read_draft(path), machine, PlanRequest())
-    document = {"scenario": plan.file.model_dump(mode="json")}
-    if not old:
-        document["written"] = plan.file.model_dump(mode="json", exclude_unset=True)
+    document = {"written": plan.file.model_dump(mode="json", exclude_unset=True)}
     session = SessionRecord(id="x", started_at="2026", scenario="swept", document=document)
     path.with_suffix(".json").write_text(_json(scenario_of_session(session)))
     again = make_plan(read_draft(path.with_suffix(".json")), machine, PlanRequest())

@@ -285,11 +285,10 @@ def test_a_bomb_is_not_inflated(
         members[RUNS] = members[RUNS][:-12]
         signed(members)
 
-    with pytest.raises(BundleError, match="grows beyond"):
-        read_bundle(resealed(made, one_line, tmp_path))
     monkeypatch.setattr(module, "MAXIMUM_RUNS_BYTES", 10_000_000)
-    with pytest.raises(BundleError, match=r"run 1 cannot be read|grows beyond"):
-        read_bundle(resealed(made, lines, tmp_path))
+    for bomb in (one_line, lines):
+        with pytest.raises(BundleError, match="grows beyond"):
+            read_bundle(resealed(made, bomb, tmp_path))
     with pytest.raises(BundleError, match="cut off"):
         read_bundle(resealed(made, short, tmp_path))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from accel_bench_share.archive import unpack
 from accel_bench_share.bundle_file import read_bundle
-from accel_bench_share.bundling import Content, write_bundle
+from accel_bench_share.bundling import write_bundle
 from analysis_factory import make_rank
 from cli.program import call, write_nulls
 from repeated_sessions import make_record, make_runs
@@ -200,7 +200,7 @@ def test_numbers_that_nothing_can_be_computed_with_end_no_page(tmp_path: Path) -
     good = write(tmp_path, make_runs(), "good.zip")
     sessions, results = anonymous([make_record()], wild)
     texts = {"scenario.yaml": unpack(good)["scenario.yaml"].decode()}
-    write_bundle(tmp_path / "wild.zip", Content(sessions, results, "lora", texts))
+    write_bundle(tmp_path / "wild.zip", sessions, results, "lora", texts)
     done = call("bundle", "site", ".", folder=tmp_path)
     assert done.out == "index.html: 1 bundle, 1 refused\n"
     assert "wild.zip: nothing can be computed with it (OverflowError" in done.err

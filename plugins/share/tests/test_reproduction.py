@@ -9,8 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_share.facts import differences, facts, plugins_of
-from accel_bench_share.reproduction import Reproduction, judge_bundle
+from accel_bench_share.reproduction import (
+    Reproduction,
+    differences,
+    facts,
+    judge_bundle,
+    plugins_of,
+)
 from analysis_factory import make_experiment, make_failures, make_rank, make_result, make_rounds
 from store.store_factory import MACHINE
 

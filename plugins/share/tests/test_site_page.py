@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_share.site_page import ShownBundle, point_key, render_site
+from accel_bench_share.site import ShownBundle, render_site
 from analysis_factory import STEADY, make_experiment, make_failures, make_rounds, scaled
 from browser import Browser
 
-from accel_bench.analysis.reproduction import summarize_results
+from accel_bench.analysis.reproduction import row_key, summarize_results
 from accel_bench.result import Status
 
 HOSTILE = "<script>document.title='owned'</script><img src=http://evil.test/x onerror=alert(1)>\"'&"
@@ -107,7 +107,8 @@ def test_nothing_is_requested_and_no_other_script_may_run() -> None:
 
 
 def test_a_row_has_its_figures_and_a_failed_one_its_status_alone() -> None:
-    key = point_key(shown().summary.experiments[2])
+    row = shown().summary.experiments[2]
+    key = row_key(row.stack, row.sweep)
     assert key[0] == "fast"
     counts = {key: Counter({"reproduced": 2, "cannot tell": 1})}
     text = render_site("Results", [shown(repetitions=counts)], [])
@@ -159,7 +160,7 @@ def test_a_table_of_long_names_fits_a_screen(browser: Browser, tmp_path: Path) -
         models={one.id: "meta-llama/Llama-3.1-8B" for one in (base, *others, absent)},
         devices="NVIDIA H100 80GB HBM3",
     )
-    keys = map(point_key, bundle.summary.experiments)
+    keys = [row_key(row.stack, row.sweep) for row in bundle.summary.experiments]
     repeated = {key: Counter({"reproduced": 2, "cannot tell": 1}) for key in keys}
     page = tmp_path / "index.html"
     page.write_text(render_site("Results", [replace(bundle, repetitions=repeated)], []), "utf8")

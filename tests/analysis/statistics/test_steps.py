@@ -69,7 +69,7 @@ def test_series_that_are_short_or_without_noise_are_no_trouble():
 
 def test_a_step_below_what_is_worth_one_is_none():
     assert find_steps([0.0] * 20 + [0.01] * 20) == []
-    assert len(find_steps([0.0] * 20 + [0.01] * 20, smallest=0.005)) == 1
+    assert len(find_steps([0.0] * 20 + [0.03] * 20)) == 1
 
 
 def test_autocorrelation_is_not_moved_by_a_step():

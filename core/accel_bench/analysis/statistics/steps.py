@@ -33,9 +33,6 @@ One that remembers, drifts or swings has a false one more often: an alarm is con
 PERMUTATIONS = 3999
 """Permutations of each test."""
 
-FIRST_PERMUTATIONS = 199
-"""Permutations that rule out most splits."""
-
 BLOCKS = 1.5
 """Length of a block of neighbours over the cube root of the length of the series."""
 
@@ -94,9 +91,7 @@ class Step(NamedTuple):
         return self.after - self.before
 
 
-def find_steps(
-    values: Sequence[float], smallest: float = SMALLEST_STEP, alpha: float = STEP_ALPHA
-) -> list[Step]:
+def find_steps(values: Sequence[float]) -> list[Step]:
     """Return the steps of a series in order; `values` are logarithms where a step is a ratio.
 
     Of a longer series the newest `LONGEST_SERIES` values are looked at. Indices are those of
@@ -104,8 +99,8 @@ def find_steps(
     """
     offset = max(0, len(values) - LONGEST_SERIES)
     series = list(values[offset:])
-    split = _splits(series, smallest, alpha)
-    found = {place: chance for place, chance in split if _stands_out(series, place, dict(split))}
+    split = dict(_splits(series))
+    found = {place: split[place] for place in split if _stands_out(series, place, split)}
     if not found:
         return []
     edges = [0, *sorted(found), len(values) - offset]
@@ -116,7 +111,7 @@ def find_steps(
     ]
 
 
-def _splits(values: list[float], smallest: float, alpha: float) -> list[tuple[int, float]]:
+def _splits(values: list[float]) -> list[tuple[int, float]]:
     """Return index and p-value of each step of a segment, by binary segmentation."""
     if len(values) < SHORTEST_SERIES:
         return []
@@ -127,13 +122,10 @@ def _splits(values: list[float], smallest: float, alpha: float) -> list[tuple[in
     level = [value - slope * place for place, value in enumerate(values)]
     split = _Split(_whitened(level, correlation))
     index = split.index
-    if not _jumps(values, index, slope, smallest):
+    if not _jumps(values, index, slope) or (p_value := split.p_value()) > STEP_ALPHA:
         return []
-    p_value = split.p_value(alpha)
-    if p_value > alpha:
-        return []
-    after = [(index + place, chance) for place, chance in _splits(values[index:], smallest, alpha)]
-    return [*_splits(values[:index], smallest, alpha), (index, p_value), *after]
+    after = [(index + place, chance) for place, chance in _splits(values[index:])]
+    return [*_splits(values[:index]), (index, p_value), *after]
 
 
 def autocorrelation(values: Sequence[float]) -> float:
@@ -185,25 +177,19 @@ class _Split:
         self.index = int(np.argmax(differences)) + SHORTEST_SIDE
         self._largest = float(differences.max())
 
-    def p_value(self, alpha: float) -> float:
+    def p_value(self) -> float:
         """Return the chance of so large a difference in a series without a step.
 
         It is that of permuted values, which have forgotten one another; so the difference is in
-        standard errors that blocks of neighbours show. Where a first few permutations show that it
-        is above `alpha`, it is theirs.
+        standard errors that blocks of neighbours show.
         """
         import numpy as np
 
-        random = np.random.default_rng(SEED)
         observed = self._largest / math.sqrt(self._inflation()) - 1e-9
-        reached = done = 0
-        for count in (FIRST_PERMUTATIONS, PERMUTATIONS - FIRST_PERMUTATIONS):
-            shuffled = random.permuted(np.tile(self._values, (count, 1)), axis=1)
-            reached += int(np.sum(_differences(shuffled).max(axis=1) >= observed))
-            done += count
-            if (1 + reached) / (1 + PERMUTATIONS) > alpha:
-                break
-        return (1 + reached) / (1 + done)
+        rows = np.tile(self._values, (PERMUTATIONS, 1))
+        shuffled = np.random.default_rng(SEED).permuted(rows, axis=1)
+        reached = int(np.sum(_differences(shuffled).max(axis=1) >= observed))
+        return (1 + reached) / (1 + PERMUTATIONS)
 
     def _inflation(self) -> float:
         """Return the variance of means of neighbours over that of means of independent values."""
@@ -259,14 +245,13 @@ def _jump(values: Sequence[float], index: int) -> float:
     return median(right) - median(left)
 
 
-def _jumps(values: Sequence[float], index: int, slope: float, smallest: float) -> bool:
-    """Return whether the level jumps at a split, by at least `smallest` and not by drift alone."""
+def _jumps(values: Sequence[float], index: int, slope: float) -> bool:
+    """Return whether the level jumps at a split, by enough and not by drift alone."""
     left, right = values[max(0, index - NEIGHBOURS) : index], values[index : index + NEIGHBOURS]
     apart = (len(left) + len(right)) / 2
     jump = _jump(values, index)
     local = _slope([*left, *right], len(left))
     rests = [jump - one * apart for one in (slope, local)]
     sure = DEVIATIONS * noise([*left, *right]) * math.sqrt(1 / len(left) + 1 / len(right))
-    if any(rest * jump <= 0 for rest in rests):
-        return False
-    return min(map(abs, rests)) > max(smallest, sure, abs(jump) / 2)
+    least = max(SMALLEST_STEP, sure, abs(jump) / 2)
+    return all(rest * jump > 0 and abs(rest) > least for rest in rests)
