@@ -35,9 +35,10 @@ FASTEST = 1
 
 @contextmanager
 def _waiting_rows(
-    results: Iterable[Result], folder: Path | None
+    results: Iterable[Result], folder: Path | None, whole: bool
 ) -> Iterator[tuple[dict[str, bool], Iterator[dict[str, Any]]]]:
-    """Return the names of columns, with True for those of numbers alone, and the rows.
+    """Return the names of columns, with True for those of numbers alone, and the rows; with `whole`
+    these have the result too.
 
     They lie in `folder`, else where the system keeps temporary files, as long as the block lasts.
     """
@@ -49,7 +50,7 @@ def _waiting_rows(
                 for name, value in row.items():
                     is_number = value is None or isinstance(value, int | float)
                     numbers[name] = is_number and numbers.get(name, True)
-                row[RESULT_COLUMN] = one.model_dump_json()
+                row |= {RESULT_COLUMN: one.model_dump_json()} if whole else {}
                 lines.write(json.dumps(row).encode() + b"\n")
         file.seek(0)
         with gzip.open(file) as lines:
@@ -58,7 +59,7 @@ def _waiting_rows(
 
 def export_lines(results: Iterable[Result], folder: Path | None = None) -> Iterator[str]:
     """Yield the lines of a CSV, for spreadsheets; rows wait in `folder`."""
-    with _waiting_rows(results, folder) as (numbers, rows):
+    with _waiting_rows(results, folder, False) as (numbers, rows):
         yield from csv_lines(keyed(numbers, ()).columns, rows)
 
 
@@ -69,7 +70,7 @@ def write_parquet(results: Iterable[Result], path: Path) -> None:
     """
     parquet, arrow = import_pyarrow()
     aside = aside_of(path)
-    with naming_the_file(path), _waiting_rows(results, path.parent) as (numbers, rows):
+    with naming_the_file(path), _waiting_rows(results, path.parent, True) as (numbers, rows):
         types = {name: arrow.float64() if is_number else arrow.string()
                  for name, is_number in numbers.items()}  # fmt: skip
         schema = arrow.schema({**types, RESULT_COLUMN: arrow.string()})

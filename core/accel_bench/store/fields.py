@@ -20,6 +20,7 @@ from accel_bench.scenario.layers import dotted, look_up, set_path
 from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.schema import (
     COLUMN_OF,
+    COUNTS,
     DERIVED,
     FORMAT,
     IMPORTED,
@@ -100,7 +101,7 @@ def _options_of(result: Result) -> dict[str, Any]:
     scenario = result.experiment.scenario.model_dump(mode="json", include=sections)
     found = {key: value for key, value in dotted(scenario) if key not in COLUMN_OF}
     if (counts := result.experiment.scenario.counts) != TOKENS:
-        found["task.counts"] = counts
+        found[COUNTS] = counts
     if generates:
         found["mode"] = result.experiment.scenario.mode
     for use in result.experiment.stack.uses:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Column, ColumnElement, Float, Text, and_, case, cast, exists, func, or_
 
-from accel_bench.errors import StoreError, did_you_mean
+from accel_bench.errors import StoreError
 from accel_bench.store.schema import COLUMN_OF, DERIVED, LABELS, RUNS, SETTINGS
 
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -204,12 +204,6 @@ def _sound(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnE
     if sqlite:
         return case((func.json_valid(column) == 1, column))
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column
-
-
-def unknown_name(name: str) -> StoreError:
-    """Return the error for a name, with the nearest of columns and labels."""
-    hint = did_you_mean(name, {*known_names(), *LABEL_KINDS})
-    return StoreError(f"no stored run has a column or an option {name!r}{hint}")
 
 
 def _converted(name: str, kind: type, text: str) -> Any:

@@ -15,11 +15,18 @@ from sqlalchemy import (
     select,
 )
 
-from accel_bench.errors import StoreError, StoreUnavailableError
+from accel_bench.errors import StoreError, StoreUnavailableError, did_you_mean
 from accel_bench.result import Status
 from accel_bench.store.database import Store
 from accel_bench.store.filter import parse_condition
-from accel_bench.store.names import Field, LabelField, column_field, json_field, unknown_name
+from accel_bench.store.names import (
+    LABEL_KINDS,
+    Field,
+    LabelField,
+    column_field,
+    json_field,
+    known_names,
+)
 from accel_bench.store.rows import intact
 from accel_bench.store.schema import RUNS, within_limits
 
@@ -51,7 +58,8 @@ def field_of(store: Store, name: str) -> Field:
         option = option if store.on_sqlite else _of_sound_runs(store, name, option)
         if list(store.fetch(select(RUNS.c.run_id).where(option.is_known()).limit(1))):
             return option
-    raise unknown_name(name)
+    hint = did_you_mean(name, {*known_names(), *LABEL_KINDS})
+    raise StoreError(f"no stored run has a column or an option {name!r}{hint}")
 
 
 def model_ids(store: Store) -> set[str]:

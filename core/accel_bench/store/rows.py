@@ -181,12 +181,10 @@ def _rates(columns: Mapping[str, Any]) -> dict[str, float | None]:
 
 def provenance_of(columns: Mapping[str, Any]) -> str:
     """Return `measured`, `exported`, or `imported` with the format."""
-    options = columns["options"]
+    options = _mapping(columns["options"])
     if columns["audited_status"] == IMPORTED:
-        return f"{IMPORTED} {text_of(_mapping(options).get(FORMAT, ''))}".rstrip()
-    # Few rows are exported, and parsing the options of all would take as long as all the rest.
-    there = isinstance(options, str) and ORIGIN in options
-    return EXPORTED if there and _mapping(options).get(ORIGIN) == EXPORTED else "measured"
+        return f"{IMPORTED} {text_of(options.get(FORMAT, ''))}".rstrip()
+    return EXPORTED if options.get(ORIGIN) == EXPORTED else "measured"
 
 
 def origin_of(columns: Mapping[str, Any]) -> str:
@@ -196,18 +194,14 @@ def origin_of(columns: Mapping[str, Any]) -> str:
 
 def counted(options: Any) -> str:
     """Return what a run counts as tokens, by the text of its column `options`."""
-    if not isinstance(options, str):
-        return TOKENS
-    found = COUNTS.search(options)
-    return found[1] if found else TOKENS
+    found = _mapping(options).get(COUNTS)
+    return found if isinstance(found, str) else TOKENS
 
 
 def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
     """Return what the self-audit found when the run was stored; None from another version's."""
     if columns["figures_version"] != FIGURES_VERSION:
         return None
-    if columns["broken"] == "[]":
-        return ()
     try:
         return tuple((str(name), str(figures)) for name, figures in json.loads(columns["broken"]))
     except (TypeError, ValueError, RecursionError):
@@ -235,8 +229,6 @@ def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, s
 
 def text_of(value: Any) -> str:
     """Return a column as text, whatever a damaged row holds there."""
-    if isinstance(value, str) and value.isascii():
-        return value
     # A damaged column may hold another type, or bytes that are not UTF-8.
     return str(value).encode("utf8", "replace").decode()
 
@@ -250,8 +242,6 @@ def _number(value: Any) -> int:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    if value == "{}":
-        return {}
     try:
         found = json.loads(value)
     except (TypeError, ValueError, RecursionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -135,8 +134,8 @@ ORIGIN = "provenance.origin"
 FORMAT = "provenance.format"
 """Name under which `options` has the format of an imported run."""
 
-COUNTS = re.compile(r'"task\.counts":"([a-z_]+)"')
-"""What stands in `options` of a run in which something else than tokens is counted as them."""
+COUNTS = "task.counts"
+"""Name under which it has what is counted as tokens, where that is something else."""
 
 COLUMN_OF = {one.name: one.column for one in DERIVED}
 """Names in the database by dotted name."""
