@@ -10,7 +10,7 @@ import typer
 
 from accel_bench.cli.options import MeasureOptions, takes
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import Place, parse_overrides, plan_request, print_failures
+from accel_bench.cli.request import Invocation, parse_overrides, plan_request, print_failures
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError
 from accel_bench.machine.info import Machine
@@ -61,7 +61,7 @@ def reproduce(options: ReproduceOptions) -> int:
     """
     bundle = read_bundle(options.file)
     evaluated(bundle)
-    here = Place(options)
+    here = Invocation(options)
     _print_differences(bundle, here.machine)
     asked = plan_request(
         options,
@@ -71,13 +71,13 @@ def reproduce(options: ReproduceOptions) -> int:
     )
     draft = draft_of(bundle, [key for key, _ in parse_overrides(options.set_ or [], {})])
     request = request_of(bundle, asked)
-    with here.allocated([draft], request) as place:
-        plan = place.plan(draft, request)
+    with here.allocated([draft], request) as invoked:
+        plan = invoked.plan(draft, request)
         if options.dry_run:
-            place.show([plan])
+            invoked.show([plan])
         if not plan.runnable:
             raise NothingToRunError(plan.nothing)
-        return 0 if options.dry_run else _run(plan, bundle, options, place)
+        return 0 if options.dry_run else _run(plan, bundle, options, invoked)
 
 
 def _print_differences(bundle: Bundle, machine: Machine) -> None:
@@ -98,11 +98,11 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
     typer.echo(render_report(report, "table").rstrip("\n"), err=True)
 
 
-def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, place: Place) -> int:
+def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocation) -> int:
     """Run the plan, print both side by side, and return the exit code."""
     with open_results(options.results, write=True) as store:
         before = _earlier(store, bundle) if options.resume else ()
-        with place.sessions(store) as new_session:
+        with invoked.sessions(store) as new_session:
             session = new_session(
                 continues=before,
                 resume=False,  # the bundle's own runs may be in this store too
