@@ -18,13 +18,10 @@ from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.plan import Plan
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import Report
-from accel_bench.runner.session import Session
 from accel_bench.runner.unfinished import open_results
-from accel_bench.store.database import Store
 from accel_bench_share.asked import draft_of, evaluated, repeats, request_of
 from accel_bench_share.bundle_file import Bundle, read_bundle
 from accel_bench_share.reproduction import (
-    Reproduction,
     differences,
     differences_section,
     facts,
@@ -101,7 +98,8 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
 def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocation) -> int:
     """Run the plan, print both side by side, and return the exit code."""
     with open_results(options.results, write=True) as store:
-        before = _earlier(store, bundle) if options.resume else ()
+        known = store.sessions() if options.resume else []
+        before = [one.id for one in known if one.document.get("repeats") == bundle.identity]
         with invoked.sessions(store) as new_session:
             session = new_session(
                 continues=before,
@@ -112,20 +110,11 @@ def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocat
             try:
                 session.run_plan(plan)
             finally:
-                found = _compare(plan, bundle, session)
+                results = session.results(plan)
+                there, here = bundle.results, plan.summarize(results)
+                sha256 = bundle.manifest.sha256
+                found = judge_bundle(bundle.file, sha256, there, here, results)
         print_report(reproduction_report(found), options.output)
         if options.output == "table":
             print_failures(store, [session])
     return found.exit_code
-
-
-def _earlier(store: Store, bundle: Bundle) -> tuple[str, ...]:
-    """Return the sessions that repeat this bundle."""
-    known = store.sessions()
-    return tuple(one.id for one in known if one.document.get("repeats") == bundle.identity)
-
-
-def _compare(plan: Plan, bundle: Bundle, session: Session) -> Reproduction:
-    results = session.results(plan)
-    made = bundle.manifest
-    return judge_bundle(bundle.file, made.sha256, bundle.results, plan.summarize(results), results)
