@@ -238,11 +238,11 @@ def test_labels_are_kept_once_and_can_be_taken_away(tmp_path: Path) -> None:
         fill(store)
         add_labels(store, "b", "tag", ["good"])
         assert labels_of(store)["b"] == {"tag": ["good", "nightly"]}
-        listed = {row["run_id"]: row for row in list_runs(store)}
+        listed = {row["run_id"]: row for row in list_runs(store)[0]}
         assert (listed["b"]["tags"], listed["a"]["tags"]) == (["good", "nightly"], [])
         assert listed["c"]["notes"] == ["look at the driver"]
         assert remove_labels(store, "monday", "tag", ["good", "nightly"]) == list("abdec")
-        assert "tags" not in list_runs(store)[0]
+        assert "tags" not in list_runs(store)[0][0]
         assert store.results() == [RESULTS[place] for place in (0, 1, 3, 4, 2)]
         for text in ("", "  ", "x" * 101):
             with pytest.raises(StoreError, match="from 1 to 100 letters"):

@@ -36,16 +36,16 @@ from accel_bench.store.database import Store
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one command plans and runs: this machine, and processes that its launcher keeps."""
+class Invocation:
+    """One call of a command: its options, this machine, and processes that its launcher keeps."""
 
     options: PlanOptions
     machine: Machine = field(default_factory=read_machine)
     allocation: Allocation | None = None
 
     @contextmanager
-    def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Place]:
-        """Yield the place with the processes that the launcher of these scenarios keeps.
+    def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Invocation]:
+        """Yield the same with the processes that the launcher of these scenarios keeps.
 
         Raises typer.Exit where the launcher has run the program elsewhere, with its exit code.
         """
@@ -53,7 +53,7 @@ class Place:
         with allocated(drafts, self.machine, request, sys.argv, dry_run) as allocation:
             if allocation is not None and allocation.exit_code is not None:
                 raise typer.Exit(allocation.exit_code)
-            yield Place(self.options, machine_of(allocation, self.machine), allocation)
+            yield Invocation(self.options, machine_of(allocation, self.machine), allocation)
 
     def plan(self, draft: Draft, request: PlanRequest) -> Plan:
         """Return the plan; what a plugin prints is no part of the document."""
@@ -94,7 +94,7 @@ class Place:
 
 def run_plans(
     plans: Sequence[Plan],
-    place: Place,
+    invoked: Invocation,
     show: Callable[[Sequence[Summary]], None],
     code: Callable[[Sequence[Summary]], int] = exit_code,
     **session: Any,
@@ -104,10 +104,10 @@ def run_plans(
     `show` prints what was measured, and `code` returns the exit code for it; `session` are settings
     of the sessions. Raises NothingToRunError where everything is skipped.
     """
-    options = place.options
+    options = invoked.options
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
-        place.show(plans)
+        invoked.show(plans)
     elif nothing_runs:
         show([plan.summarize([]) for plan in plans])
     if nothing_runs:
@@ -128,7 +128,7 @@ def run_plans(
             listing = f"accel-bench results list --results {results}"
             print_text(f"\nResults: {measured.store.folder}\n  {listing}")
 
-    run_plans_in_sessions(plans, replace(place.benchmark(), session=session), show_all)
+    run_plans_in_sessions(plans, replace(invoked.benchmark(), session=session), show_all)
     return code(ended[0].summaries)
 
 

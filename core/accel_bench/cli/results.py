@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -69,7 +70,8 @@ class ListOptions:
 def list_results(asked: ListOptions) -> None:
     """List all runs, a row each.
 
-    A row that was damaged on the disk is shown as `corrupt`.
+    A row that was damaged on the disk is shown as `corrupt`. Of more than 1,000 such rows a table
+    has the first 1,000 and the number of the others.
 
     What a kill of the program has cut off is `unfinished`, and has no columns to choose it by.
 
@@ -81,7 +83,7 @@ def list_results(asked: ListOptions) -> None:
     """
     from accel_bench.report.views.results import groups_report, listing_report
     from accel_bench.runner.unfinished import open_results, unfinished_attempts
-    from accel_bench.store.listing import list_runs
+    from accel_bench.store.listing import MOST_CORRUPT, list_runs
     from accel_bench.store.queries import condition_of, field_of, group_runs, leave_out_damaged
 
     tag = asked.tag
@@ -95,9 +97,11 @@ def list_results(asked: ListOptions) -> None:
             print_report(groups_report(group_runs(store, names, conditions)), asked.output)
             return
         cut_off = () if conditions or asked.newest else unfinished_attempts(store.folder)
-        rows = list_runs(store, cut_off, conditions, asked.newest)
+        whole = tag is not None or asked.output in ("json", "csv")
+        most = math.inf if whole else MOST_CORRUPT
+        rows, left_out = list_runs(store, cut_off, conditions, asked.newest, most)
     rows = [row for row in rows if tag is None or fnmatchcase(str(row["tag"] or ""), tag)]
-    print_report(listing_report(rows), asked.output)
+    print_report(listing_report(rows, left_out), asked.output)
 
 
 @app.command("tag")

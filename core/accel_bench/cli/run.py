@@ -18,7 +18,7 @@ from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import exit_code, judge_row
 from accel_bench.cli.options import MeasureOptions, Names, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_aside, print_text
-from accel_bench.cli.request import Place, plan_request, run_plans
+from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.shown import plain
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
@@ -99,8 +99,8 @@ def run(options: RunOptions) -> int:
     request = run_request(options)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts(options.files or ["quickstart"])
-    with Place(options).allocated(drafts, request) as place:
-        return _plan_and_run(drafts, request, options, place, judge)
+    with Invocation(options).allocated(drafts, request) as invoked:
+        return _plan_and_run(drafts, request, options, invoked, judge)
 
 
 def _judge(options: RunOptions) -> Callable[[Sequence[Summary]], int]:
@@ -136,13 +136,13 @@ def _plan_and_run(
     drafts: Sequence[Draft],
     request: PlanRequest,
     options: RunOptions,
-    place: Place,
+    invoked: Invocation,
     judge: Callable[[Sequence[Summary]], int],
 ) -> int:
     """Plan everything, run it, and return the exit code."""
     tries = not options.dry_run
     with redirect_stdout(sys.stderr):
-        plans = [plan_with_sizes(draft, place.machine, request, tries) for draft in drafts]
+        plans = [plan_with_sizes(draft, invoked.machine, request, tries) for draft in drafts]
     if request.race:
         _refuse_idle_race(plans)
     if options.fail_if_slower is not None:
@@ -152,7 +152,7 @@ def _plan_and_run(
         print_text(render(summaries, form_of_output(options.output), options.verbose).rstrip("\n"))
 
     again = {"repeat_round": options.repeat_round - 1} if options.repeat_round else {}
-    return run_plans(plans, place, show, judge, interleave=options.interleave, **again)
+    return run_plans(plans, invoked, show, judge, interleave=options.interleave, **again)
 
 
 def _gated_code(summaries: Sequence[Summary], floor: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,15 @@ from accel_bench.store.records import (
     run_record,
     unreadable,
 )
-from accel_bench.store.rows import Columns, Row, chronological_key, text_of, to_row
+from accel_bench.store.rows import (
+    Columns,
+    Row,
+    Rows,
+    chronological_key,
+    problem_of,
+    text_of,
+    to_row,
+)
 from accel_bench.store.schema import (
     CHRONOLOGICAL,
     EXPERIMENTS,
@@ -207,15 +216,34 @@ class Store:
         return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[Row]:
-        """Return a listing of all runs in the same order, corrupt ones included and marked.
+        """Return a listing of all runs in the same order, corrupt ones included and marked."""
+        return self.list_rows(*conditions, newest=newest).rows
+
+    def list_rows(
+        self,
+        *conditions: ColumnElement[bool],
+        newest: int | None = None,
+        most_corrupt: float = math.inf,
+    ) -> Rows:
+        """Return a listing of all runs, corrupt ones marked, of which there are so many at most.
 
         `conditions` on columns of `schema.RUNS` choose some of them, `newest` so many at most.
         """
         if newest is None:
-            return list(map(to_row, self._runs(*conditions)))
-        last = [column.desc() for column in CHRONOLOGICAL]
-        query = self._reading.where(*conditions).order_by(*last).limit(newest)
-        return [*map(to_row, self.fetch(query, ROWS_AT_ONCE))][::-1]
+            found: Iterable[Mapping[str, Any]] = self._runs(*conditions)
+        else:
+            last = [column.desc() for column in CHRONOLOGICAL]
+            query = self._reading.where(*conditions).order_by(*last).limit(newest)
+            found = [*self.fetch(query, ROWS_AT_ONCE)][::-1]
+        rows, corrupt, left_out = [], 0, 0
+        for columns in found:
+            problem = problem_of(columns)
+            corrupt += bool(problem)
+            if problem and corrupt > most_corrupt:
+                left_out += 1
+            else:
+                rows.append(to_row(columns, problem))
+        return Rows(rows, left_out)
 
     def count(self) -> int:
         """Return the number of runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +29,9 @@ IN_COLUMNS = attrgetter(*LIST_COLUMNS)
 MAXIMUM_JOB_BYTES = 16 * 1024 * 1024
 """A job that is larger is not read."""
 
+MOST_CORRUPT = 1000
+"""Corrupt runs that a table for people has; programs get all."""
+
 TAG_LETTERS, NOTE_LETTERS = 100, 10_000
 """Most letters of a tag and of a note."""
 
@@ -37,22 +41,25 @@ def list_runs(
     cut_off: Iterable[Path] = (),
     conditions: Sequence[ColumnElement[bool]] = (),
     newest: int | None = None,
-) -> list[Cells]:
-    """Return a row of LIST_COLUMNS for each run, corrupt ones included. Raises StoreError.
+    most_corrupt: float = math.inf,
+) -> tuple[list[Cells], int]:
+    """Return a row of LIST_COLUMNS for each run, and the number of those that have none.
 
-    `conditions` choose some of them, `newest` so many at most. `cut_off` are folders of
-    attempts that have no result, as a kill of the program leaves them; those that are not stored
-    follow as `unfinished`. Where a run has tags or notes, all rows have a column for them, and in a
+    `conditions` choose some of them, `newest` so many at most; of corrupt runs `most_corrupt` have
+    a row. `cut_off` are folders of attempts that have no result, as a kill of the program leaves
+    them; those that are not stored follow as `unfinished`. Raises StoreError.
+    Where a run has tags or notes, all rows have a column for them, and in a
     results folder one for the number by which a run can be named.
     """
     numbers = store.numbers()
-    listed = [_cells(row, numbers) for row in store.rows(*conditions, newest=newest)]
+    found = store.list_rows(*conditions, newest=newest, most_corrupt=most_corrupt)
+    listed = [_cells(row, numbers) for row in found.rows]
     names = names_of(listed)
     listed = [{name: row.get(name) for name in names} for row in listed]
     unfinished = list(map(_unfinished_run, cut_off))
     stored = set(store.present([str(row["run_id"]) for row in unfinished]))
     listed += [row for row in unfinished if row["run_id"] not in stored]
-    return _with_labels(listed, labels_of(store))
+    return _with_labels(listed, labels_of(store)), found.left_out
 
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:

@@ -104,6 +104,15 @@ def _checksum(values: list[Any]) -> str:
     return digest(values, SHA256_DIGITS)
 
 
+class Rows(NamedTuple):
+    """A listing of runs."""
+
+    rows: list[Row]
+
+    left_out: int
+    """Corrupt runs that have no row."""
+
+
 def intact(columns: Mapping[str, Any]) -> bool:
     """Return whether a whole row matches its checksum, and the contents of a run, if any, theirs.
 
@@ -131,9 +140,9 @@ def problem_of(columns: Mapping[str, Any]) -> str:
     return ""
 
 
-def to_row(columns: Mapping[str, Any]) -> Row:
-    """Return the listing of a run; the columns of a corrupt one may hold anything."""
-    problem = problem_of(columns)
+def to_row(columns: Mapping[str, Any], problem: str) -> Row:
+    """Return the listing of a run; the columns of a corrupt one, as `problem_of` says, may hold
+    anything."""
     return Row(
         run_id=text_of(columns["run_id"]),
         session=text_of(columns["session"]),
@@ -223,7 +232,7 @@ def stored_throughput(columns: Mapping[str, Any]) -> RunThroughput | None:
 
 def chronological_key(columns: Mapping[str, Any]) -> tuple[str, int, int, int, str]:
     """Return the key by which runs are sorted outside the database."""
-    row = to_row(columns)
+    row = to_row(columns, "not looked at")
     return row.started_at, row.round, row.position, row.attempt, row.run_id
 
 

@@ -39,9 +39,10 @@ class TrackedFigure(NamedTuple):
 COLUMNS = (
     *("tokens_per_second", "tokens_per_second_per_device", "tokens_per_hour"),
     *("samples_per_second", "steps_per_second", "median_step_seconds", "mfu"),
-    *("peak_memory_bytes", "first_loss", "last_loss"),
+    *("peak_memory_bytes", "first_loss", "last_loss", MEDIAN_LATENCY),
 )
-"""Figures of a pivot that have a column, or follow from columns."""
+"""Figures of a pivot that have a column, or follow from columns; and how soon requests are
+answered."""
 
 UNITS = {
     "median_step_seconds": "seconds",
@@ -59,9 +60,7 @@ COLUMN_FIGURES = {
 
 TOKENS_PER_SECOND = COLUMN_FIGURES["tokens_per_second"]
 
-REQUEST_LATENCY = TrackedFigure(
-    MEDIAN_LATENCY, FIGURES[MEDIAN_LATENCY].unit, FIGURES[MEDIAN_LATENCY].better
-)
+REQUEST_LATENCY = COLUMN_FIGURES[MEDIAN_LATENCY]
 """The latency of the median request, of the slowest rank."""
 
 OF_BUSY_TIME = {
@@ -88,11 +87,9 @@ def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
     name = SHORT_NAMES.get(name, name)
     if name in COLUMN_FIGURES:
         return COLUMN_FIGURES[name]
-    if name == REQUEST_LATENCY.name:
-        return REQUEST_LATENCY
     known = {one: figure for result in results for one, figure in metrics_of(result).items()}
     if name not in known:
-        hint = did_you_mean(name, {*COLUMN_FIGURES, REQUEST_LATENCY.name, *known})
+        hint = did_you_mean(name, {*COLUMN_FIGURES, *known})
         raise StoreError(f"no run has a figure {name!r}{hint}")
     return known[name]
 
@@ -114,8 +111,8 @@ def figures_of(result: Result) -> dict[str, float]:
     ]
     known = flat_figures(result)
     known["peak_memory_bytes"] = max((one for one in peaks if one is not None), default=None)
+    known[MEDIAN_LATENCY] = largest_metric(result, MEDIAN_LATENCY)
     found = {name: known.get(name) for name in COLUMN_FIGURES}
-    found[REQUEST_LATENCY.name] = largest_metric(result, MEDIAN_LATENCY)
     found |= {f"{METRICS}{name}": one.value for name, one in metrics_by_name(result).items()}
     return {name: float(value) for name, value in found.items() if value is not None}
 

@@ -23,7 +23,7 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.cli.options import MeasureOptions, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_text
-from accel_bench.cli.request import Place, one_draft, plan_request, print_failures
+from accel_bench.cli.request import Invocation, one_draft, plan_request, print_failures
 from accel_bench.documents.files import write_atomically
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
@@ -85,18 +85,18 @@ def gate(options: GateOptions) -> int:
         if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
             raise StoreError(f"{path} cannot be written; name a file in a folder that is there")
     draft = one_draft(options.scenario, "gate")
-    with Place(options).allocated([draft], _request(options, None)) as place:
-        plans = _plans(draft, place, options)
+    with Invocation(options).allocated([draft], _request(options, None)) as invoked:
+        plans = _plans(draft, invoked, options)
         if options.dry_run:
-            place.show(plans[:1])
+            invoked.show(plans[:1])
         if not points_of_both(plans[0]):
             raise NothingToRunError(plans[0].nothing or "no sweep point runs both stacks")
-        return 0 if options.dry_run else _run(plans, place, options, floor)
+        return 0 if options.dry_run else _run(plans, invoked, options, floor)
 
 
-def _plans(draft: Draft, place: Place, options: GateOptions) -> list[Plan]:
+def _plans(draft: Draft, invoked: Invocation, options: GateOptions) -> list[Plan]:
     """Return the plan of each look; they differ in their number of rounds."""
-    written = _plan(draft, place, options, None)
+    written = _plan(draft, invoked, options, None)
     if written.baseline == options.stack:
         raise ScenarioError(
             f"stack {written.baseline!r} cannot be compared with itself; name another one with "
@@ -109,13 +109,13 @@ def _plans(draft: Draft, place: Place, options: GateOptions) -> list[Plan]:
             f"--max-rounds {most} is less than the {first} rounds of the first look; raise it, "
             "or lower --rounds"
         )
-    return [_plan(draft, place, options, size) for size in look_sizes(first, most)]
+    return [_plan(draft, invoked, options, size) for size in look_sizes(first, most)]
 
 
-def _plan(draft: Draft, place: Place, options: GateOptions, rounds: int | None) -> Plan:
+def _plan(draft: Draft, invoked: Invocation, options: GateOptions, rounds: int | None) -> Plan:
     request = _request(options, rounds)
-    plan = place.plan(draft, request)
-    return place.plan(draft, replace(request, only=(options.stack, plan.baseline)))
+    plan = invoked.plan(draft, request)
+    return invoked.plan(draft, replace(request, only=(options.stack, plan.baseline)))
 
 
 def _request(options: GateOptions, rounds: int | None) -> PlanRequest:
@@ -123,10 +123,10 @@ def _request(options: GateOptions, rounds: int | None) -> PlanRequest:
     return plan_request(options, short, only=(options.stack,))
 
 
-def _run(plans: Sequence[Plan], place: Place, options: GateOptions, floor: float) -> int:
+def _run(plans: Sequence[Plan], invoked: Invocation, options: GateOptions, floor: float) -> int:
     """Run rounds and judge, again with more rounds where that may settle it; print the report."""
     with open_results(options.results, write=True) as store:
-        with place.sessions(store) as new_session:
+        with invoked.sessions(store) as new_session:
             rounds = SessionRounds(plans, options.stack, floor, store, new_session)
             report = settle_gate(rounds, len(plans))
         for path, form in ((options.junit, "junit"), (options.markdown, "markdown")):

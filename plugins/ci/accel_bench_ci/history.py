@@ -15,7 +15,7 @@ from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import count, label, percent, significant
 from accel_bench.cli.options import MeasureOptions, Names, Where, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Place, one_draft, plan_request
+from accel_bench.cli.request import Invocation, one_draft, plan_request
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.planning.plan import Plan
 from accel_bench.report.table import (
@@ -113,15 +113,15 @@ def _confirm(
     draft = one_draft(options.scenario, "history")
     stacks = tuple(dict.fromkeys(one.stack for one in worse))
     request = plan_request(options, {"measure.rounds": options.rounds}, only=stacks)
-    with Place(options).allocated([draft], request) as place:
-        plan = place.plan(draft, request)
-        plan = place.plan(draft, replace(request, only=(*stacks, plan.baseline)))
+    with Invocation(options).allocated([draft], request) as invoked:
+        plan = invoked.plan(draft, request)
+        plan = invoked.plan(draft, replace(request, only=(*stacks, plan.baseline)))
         plan = _of_series(plan, worse)
         if options.dry_run:
-            place.show([plan])
+            invoked.show([plan])
             raise typer.Exit(0)
         with open_results(options.results, write=True) as store:
-            with place.sessions(store) as new_session:
+            with invoked.sessions(store) as new_session:
                 session = new_session()
                 session.run_plan(plan)
             fresh = store.results(session=session.id)

@@ -32,11 +32,7 @@ from accel_bench.result import Result, Status
 Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "skipped"]
 """Outcomes of the gate."""
 
-EXIT_CODES: Mapping[str, int] = {
-    **GATE_CODES,
-    "failed": 1,
-    "skipped": 3,
-}
+EXIT_CODES: Mapping[str, int] = {**GATE_CODES, "failed": 1, "skipped": 3}
 """Exit code of the program by outcome."""
 
 WORST_FIRST: tuple[Outcome, ...] = ("failed", "regression", "inconclusive", "passed", "skipped")
@@ -271,11 +267,9 @@ def _sentence(
     floor: float,
 ) -> str:
     logs = paired_logs(against.compared_seconds, stack.compared_seconds)
-    speed = log_interval(logs)
+    speed, rounds = log_interval(logs), f"{len(logs)} rounds"
     assert speed is not None
-    times = (
-        f"{ratio(speed.median)} times as fast ({interval_text(speed, ratio)}, {len(logs)} rounds)"
-    )
+    times = f"{ratio(speed.median)} times as fast ({interval_text(speed, ratio)}, {rounds})"
     names = f"{stack.name} is slower than {against.name}"
     if judged.outcome == "regression":
         return f"{names} by more than {percent(floor)}: {times}"

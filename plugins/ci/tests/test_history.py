@@ -138,6 +138,14 @@ def test_a_step_is_confirmed_by_new_runs_or_it_is_not(measured: list[Result], he
     assert "is not confirmed" in done.out
 
 
+def test_a_dry_run_prints_the_plan_and_confirms_nothing(measured: list[Result], here: Path) -> None:
+    store(measured, [0.2] * 8 + [1.0] * 8, "other")
+    done = history("nightly.yaml", "--only", "other", "--confirm", "--dry-run", *FORKING)
+    assert (done.code, "nightly: 10 runs" in done.out) == (0, True)
+    with open_store("accel_bench_results", write=False) as opened:
+        assert len({run.session for run in opened.results()}) == 16  # nothing was run
+
+
 def on_h100(result: Result) -> Result:
     """The same run, planned for another device."""
     made = result.experiment

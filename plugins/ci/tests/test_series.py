@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from accel_bench_ci.figures import COLUMN_FIGURES, figure_named, figures_of
+from accel_bench_ci.figures import COLUMN_FIGURES, REQUEST_LATENCY, figure_named, figures_of
 from accel_bench_ci.series import FEWEST, histories, history_run
 from analysis_factory import make_experiment, make_result
 
@@ -124,7 +124,10 @@ def test_looks_of_a_gate_are_one_point():
 
 def test_an_imported_run_has_no_figures_and_an_unknown_figure_is_an_error():
     result = make_result()
-    assert set(figures_of(result)) >= {*COLUMN_FIGURES} - {"mfu"}  # a CPU has no known peak
+    assert set(figures_of(result)) >= {*COLUMN_FIGURES} - {
+        "mfu",
+        REQUEST_LATENCY.name,
+    }  # no known peak, no request
     origin = result.provenance.model_copy(update={"origin": "imported"})
     assert figures_of(result.model_copy(update={"provenance": origin})) == {}
     with pytest.raises(StoreError, match="did you mean 'tokens_per_second'"):

@@ -14,7 +14,7 @@ import yaml
 from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import AnyFormat, print_report, print_text
-from accel_bench.cli.request import Place, plan_request, run_plans
+from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.shown import plain, printable
 from accel_bench.machine.devices import AUTO
 from accel_bench.machine.info import read_machine
@@ -93,7 +93,7 @@ def run(options: OpRunOptions) -> int:
     eager in float64, output and gradients, and makes it `invalid` where it is wrong. Running out of
     memory is an answer, not an error.
     """
-    place = Place(options)
+    invoked = Invocation(options)
     choice = CellChoice(
         names=options.names,
         executors=options.executor or (),
@@ -101,18 +101,18 @@ def run(options: OpRunOptions) -> int:
         compute_types=options.compute_type or (),
         dtype=options.dtype,
         calls=options.calls,
-        device=place.machine.device if options.device in (None, AUTO) else options.device,
+        device=invoked.machine.device if options.device in (None, AUTO) else options.device,
     )
     with redirect_stdout(sys.stderr):
         request = plan_request(options, {"measure.rounds": options.rounds})
         drafts = find_drafts(cell_scenarios(choice, _installed()))
-    plans = [place.plan(draft, request) for draft in drafts]
+    plans = [invoked.plan(draft, request) for draft in drafts]
     known = [[one.experiment.scenario for one in plan.planned] for plan in plans]
 
     def show(summaries: Sequence[Summary]) -> None:
         print_report(operations_report(operation_report(summaries, known)), options.output)
 
-    return run_plans(plans, place, show, exit_code_of_cells)
+    return run_plans(plans, invoked, show, exit_code_of_cells)
 
 
 @app.command("show")

@@ -15,7 +15,7 @@ import typer
 
 from accel_bench.cli.options import Names, PlanOptions, split_names, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Place, one_draft, plan_request, print_failures
+from accel_bench.cli.request import Invocation, one_draft, plan_request, print_failures
 from accel_bench.documents.load import SUFFIXES
 from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
@@ -115,16 +115,18 @@ def profile(options: ProfileOptions) -> int:
         unused = "--nvtx" if options.nvtx else "--memory"
         raise ScenarioError(f"--against compares what torch's profiler records: leave out {unused}")
     draft = one_draft(options.scenario, "profile")
-    here = Place(options)
+    here = Invocation(options)
     request = _request(options)
     drafts = [draft, *_other_scenario(options.against)]
     requests = [request]
     if options.against is not None:
         requests = _of_both(request, drafts, here, options.against)
     shared = requests[0] if len(requests) == 1 else replace(request, only=(), no_baseline=False)
-    with here.allocated(drafts, shared) as place:
-        plans = [_plan(options, one, place, own) for one, own in zip(drafts, requests, strict=True)]
-        return _profile(options, plans, place)
+    with here.allocated(drafts, shared) as invoked:
+        plans = [
+            _plan(options, one, invoked, own) for one, own in zip(drafts, requests, strict=True)
+        ]
+        return _profile(options, plans, invoked)
 
 
 def print_nsys(arguments: Sequence[str]) -> int:
@@ -164,13 +166,13 @@ def _other_scenario(against: str | None) -> list[Draft]:
 
 
 def _of_both(
-    request: PlanRequest, drafts: Sequence[Draft], place: Place, against: str
+    request: PlanRequest, drafts: Sequence[Draft], invoked: Invocation, against: str
 ) -> list[PlanRequest]:
     """Return a request for each of two scenarios, or for the stacks A and B of one.
 
     Raises ScenarioError for more stacks than are compared, or one with itself.
     """
-    named = request.only or tuple(place.plan(one, request).baseline for one in drafts)
+    named = request.only or tuple(invoked.plan(one, request).baseline for one in drafts)
     if len(named) > len(drafts) or named == (against,):
         taken = "--stack takes one stack of each file"
         if len(drafts) == 1:
@@ -180,21 +182,21 @@ def _of_both(
     return [replace(request, only=only, no_baseline=True) for only in pairs]
 
 
-def _plan(options: ProfileOptions, draft: Draft, place: Place, request: PlanRequest) -> Plan:
+def _plan(options: ProfileOptions, draft: Draft, invoked: Invocation, request: PlanRequest) -> Plan:
     """Return the plan. Raises NothingToRunError or ScenarioError for what cannot be profiled."""
-    plan = place.plan(draft, request)
+    plan = invoked.plan(draft, request)
     if plan.nothing:
         raise NothingToRunError(plan.nothing)
-    refuse_unprofiled(plan, place.machine, options.nvtx)
+    refuse_unprofiled(plan, invoked.machine, options.nvtx)
     return plan
 
 
-def _profile(options: ProfileOptions, plans: Sequence[Plan], place: Place) -> int:
+def _profile(options: ProfileOptions, plans: Sequence[Plan], invoked: Invocation) -> int:
     if options.dry_run:
-        place.show(plans)
+        invoked.show(plans)
         return 0
     with open_results(options.results, write=True) as store:
-        with place.sessions(store) as new_session:
+        with invoked.sessions(store) as new_session:
             sessions = [new_session() for _ in plans]
             _run_side_by_side(sessions, plans)
         results = [store.results(session=session.id) for session in sessions]

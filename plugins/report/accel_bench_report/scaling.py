@@ -14,7 +14,7 @@ import typer
 from accel_bench.analysis.schema import Summary
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Place, one_draft, plan_request, run_plans
+from accel_bench.cli.request import Invocation, one_draft, plan_request, run_plans
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
 from accel_bench.planning.groups import activate_present, with_groups
@@ -61,14 +61,14 @@ def scaling(options: ScalingOptions) -> int:
     measured in each round, so that they are pairs. With --resume what is stored is shown again.
     """
     parse_counts(options.project, "--project")
-    here = Place(options)
+    here = Invocation(options)
     draft = one_draft(options.scenario, "scaling")
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         request = scaling_request(draft, here.machine, options)
-    with here.allocated([draft], request) as place:
-        plan = place.plan(draft, request)
+    with here.allocated([draft], request) as invoked:
+        plan = invoked.plan(draft, request)
         show = partial(_show, options, _projected(options, plan))
-        return run_plans([plan], place, show, interleave=True)
+        return run_plans([plan], invoked, show, interleave=True)
 
 
 def _show(options: ScalingOptions, projected: Sequence[int], summaries: Sequence[Summary]) -> None:

@@ -11,7 +11,7 @@ import typer
 from accel_bench.analysis.wording import milliseconds, rate_interval, settings, size
 from accel_bench.cli.options import PlanOptions, takes
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import Place, one_draft, plan_request
+from accel_bench.cli.request import Invocation, one_draft, plan_request
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
@@ -71,11 +71,11 @@ def fit(options: FitOptions) -> int:
     """
     draft = one_draft(options.scenario, "fit")
     request = plan_request(options, {}, no_baseline=True)
-    with Place(options).allocated([draft], request) as place:
-        return _search(options, StackPlans.laid(draft, request, options.stack, place), place)
+    with Invocation(options).allocated([draft], request) as invoked:
+        return _search(options, StackPlans.laid(draft, request, options.stack, invoked), invoked)
 
 
-def _search(options: FitOptions, plans: StackPlans, place: Place) -> int:
+def _search(options: FitOptions, plans: StackPlans, invoked: Invocation) -> int:
     draft = plans.draft
     experiment = plans.of_stack(first_swept(draft, options.vary)).single.experiment
     scenario = experiment.scenario
@@ -83,14 +83,14 @@ def _search(options: FitOptions, plans: StackPlans, place: Place) -> int:
     start = min(start, options.most or start)
     kept = dict(freed(draft, options.vary, scenario))
     if options.dry_run:
-        place.show([plans.of_stack({**kept, options.vary: start})])
+        invoked.show([plans.of_stack({**kept, options.vary: start})])
         return 0
     where = SearchRange(start=start, most=options.most, step=options.step)
     with open_results(options.results, write=True) as store:
-        with place.sessions(store) as new_session:
+        with invoked.sessions(store) as new_session:
             report = FitSearch(
                 options,
-                TrialRunner(store, place.machine, new_session, options.again),
+                TrialRunner(store, invoked.machine, new_session, options.again),
                 lambda changes: plans.of_stack({**kept, **changes}),
                 experiment,
                 where,

@@ -169,7 +169,7 @@ def fit_report(
     """Return what all tries of a search show."""
     largest, refused = _largest(points), _refused(points)
     failed = next((one for one in points if one.outcome == "failed"), None)
-    report = FitReport(
+    return FitReport(
         scenario=scenario,
         stack=stack,
         key=key,
@@ -178,9 +178,8 @@ def fit_report(
         largest=largest,
         refused=refused,
         failed=failed,
-        answer="",
+        answer=f"{stack}: {_answer(key, largest, refused, failed)}.",
     )
-    return report.model_copy(update={"answer": f"{stack}: {_answer(report)}."})
 
 
 def _largest(points: Sequence[FitPoint]) -> FitPoint | None:
@@ -199,9 +198,8 @@ def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
     return min(above, key=lambda one: one.value, default=None)
 
 
-def _answer(report: FitReport) -> str:
+def _answer(key: str, low: FitPoint | None, high: FitPoint | None, failed: FitPoint | None) -> str:
     """Return the largest value that fits, and what ended the search."""
-    key, low, high, failed = report.key, report.largest, report.refused, report.failed
     fits = f"{low.value:,}{_figures(low)}" if low else ""
     if failed:
         so_far = f"{fits} fits" if low else "no value was seen to fit"

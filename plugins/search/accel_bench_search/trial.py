@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accel_bench.cli.request import Place
+from accel_bench.cli.request import Invocation
 from accel_bench.documents.base import JsonValue
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine
@@ -35,7 +35,7 @@ class StackPlans:
 
     @classmethod
     def laid(
-        cls, draft: Draft, request: PlanRequest, stack: str | None, place: Place
+        cls, draft: Draft, request: PlanRequest, stack: str | None, invoked: Invocation
     ) -> StackPlans:
         """Lay the changes of the command line over the scenario, once; its baseline is the stack
         unless another one is named. Memory that is surely short is no obstacle."""
@@ -44,7 +44,7 @@ class StackPlans:
             add_stack(draft, name)
         draft.override(request.overrides)
         request = replace(request, plugins=(), overrides=(), force=True, no_baseline=False)
-        return cls(draft, stack or place.plan(draft, request).baseline, request, place.plan)
+        return cls(draft, stack or invoked.plan(draft, request).baseline, request, invoked.plan)
 
     def of_stack(self, changes: Mapping[str, Any]) -> Plan:
         """Return the plan of the stack as it is, with other values of dotted keys."""

@@ -13,7 +13,7 @@ from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.analysis.tables.experiment_keys import changes_task
 from accel_bench.cli.options import Names, PlanOptions, takes
 from accel_bench.cli.output import print_report
-from accel_bench.cli.request import Place, one_draft, plan_request
+from accel_bench.cli.request import Invocation, one_draft, plan_request
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.models import Scenario
@@ -101,16 +101,16 @@ def tune(options: TuneOptions) -> int:
         _refuse_tasks(axes)
     draft = one_draft(options.scenario, "tune")
     request = plan_request(options, {})
-    with Place(options).allocated([draft], request) as place:
-        plans = StackPlans.laid(draft, request, options.stack, place)
+    with Invocation(options).allocated([draft], request) as invoked:
+        plans = StackPlans.laid(draft, request, options.stack, invoked)
         plan = plans.of_stack({})
         experiment = plan.single.experiment
         task = TuneTask(axes, _at_the_rate(objective, experiment.scenario, axes), plans, experiment)
         _check_ends(task)
         if options.dry_run:
-            place.show([plan])
+            invoked.show([plan])
             return 0
-        return _run(options, task, place)
+        return _run(options, task, invoked)
 
 
 def parse_objective(options: TuneOptions) -> Objective:
@@ -198,15 +198,15 @@ def _check_ends(task: TuneTask) -> None:
     raise errors[0]
 
 
-def _run(options: TuneOptions, task: TuneTask, place: Place) -> int:
+def _run(options: TuneOptions, task: TuneTask, invoked: Invocation) -> int:
     name, seed = task.study_name(options.seed), options.seed
     own, maximize = task.own, task.objective.better > 0
     with (
         open_results(options.results, write=True) as store,
         open_study(store, name, task.axes, seed, maximize) as study,
-        place.sessions(store) as new_session,
+        invoked.sessions(store) as new_session,
     ):
-        runner = TrialRunner(store, place.machine, new_session)
+        runner = TrialRunner(store, invoked.machine, new_session)
         search = TuneSearch(runner, study, task, options.quiet, options.force)
         search.notify(f"study {name}: {len(study.trials())} of {options.trials} trials are stored")
         if all(axis.key in own and axis.holds(own[axis.key]) for axis in task.axes):

@@ -256,15 +256,11 @@ def check_speed(summary: Summary, session: str) -> TuneCheck:
     row = next(one for one in summary.experiments if one.stack == TUNED)
     base = next(one for one in summary.experiments if one.stack == summary.baseline)
     keeps_up = row.status.completed and not row.saturated
+    verdict, ratio = VERDICTS.get(row.verdict, "open"), row.ratio
+    reason = conclusion(summary).rstrip(".")
     if base.saturated and keeps_up and not training_obstacle(row):
+        verdict, ratio = "better", None
         reason = "it answers all requests in time, and the baseline is saturated at this rate"
-        return TuneCheck(
-            verdict="better", reason=reason, rounds=row.rounds, ratio=None, session=session
-        )
     return TuneCheck(
-        verdict=VERDICTS.get(row.verdict, "open"),
-        reason=conclusion(summary).rstrip("."),
-        rounds=row.rounds,
-        ratio=row.ratio,
-        session=session,
+        verdict=verdict, reason=reason, rounds=row.rounds, ratio=ratio, session=session
     )

@@ -10,7 +10,7 @@ import typer
 
 from accel_bench.cli.options import MeasureOptions, takes
 from accel_bench.cli.output import print_aside, print_report
-from accel_bench.cli.request import Place, parse_overrides, plan_request, print_failures
+from accel_bench.cli.request import Invocation, parse_overrides, plan_request, print_failures
 from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError
 from accel_bench.machine.info import Machine
@@ -18,13 +18,10 @@ from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.plan import Plan
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import Report
-from accel_bench.runner.session import Session
 from accel_bench.runner.unfinished import open_results
-from accel_bench.store.database import Store
 from accel_bench_share.asked import draft_of, evaluated, repeats, request_of
 from accel_bench_share.bundle_file import Bundle, read_bundle
 from accel_bench_share.reproduction import (
-    Reproduction,
     differences,
     differences_section,
     facts,
@@ -61,7 +58,7 @@ def reproduce(options: ReproduceOptions) -> int:
     """
     bundle = read_bundle(options.file)
     evaluated(bundle)
-    here = Place(options)
+    here = Invocation(options)
     _print_differences(bundle, here.machine)
     asked = plan_request(
         options,
@@ -71,13 +68,13 @@ def reproduce(options: ReproduceOptions) -> int:
     )
     draft = draft_of(bundle, [key for key, _ in parse_overrides(options.set_ or [], {})])
     request = request_of(bundle, asked)
-    with here.allocated([draft], request) as place:
-        plan = place.plan(draft, request)
+    with here.allocated([draft], request) as invoked:
+        plan = invoked.plan(draft, request)
         if options.dry_run:
-            place.show([plan])
+            invoked.show([plan])
         if not plan.runnable:
             raise NothingToRunError(plan.nothing)
-        return 0 if options.dry_run else _run(plan, bundle, options, place)
+        return 0 if options.dry_run else _run(plan, bundle, options, invoked)
 
 
 def _print_differences(bundle: Bundle, machine: Machine) -> None:
@@ -98,11 +95,12 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
     typer.echo(render_report(report, "table").rstrip("\n"), err=True)
 
 
-def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, place: Place) -> int:
+def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocation) -> int:
     """Run the plan, print both side by side, and return the exit code."""
     with open_results(options.results, write=True) as store:
-        before = _earlier(store, bundle) if options.resume else ()
-        with place.sessions(store) as new_session:
+        known = store.sessions() if options.resume else []
+        before = [one.id for one in known if one.document.get("repeats") == bundle.identity]
+        with invoked.sessions(store) as new_session:
             session = new_session(
                 continues=before,
                 resume=False,  # the bundle's own runs may be in this store too
@@ -112,20 +110,11 @@ def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, place: Place) ->
             try:
                 session.run_plan(plan)
             finally:
-                found = _compare(plan, bundle, session)
+                results = session.results(plan)
+                there, here = bundle.results, plan.summarize(results)
+                sha256 = bundle.manifest.sha256
+                found = judge_bundle(bundle.file, sha256, there, here, results)
         print_report(reproduction_report(found), options.output)
         if options.output == "table":
             print_failures(store, [session])
     return found.exit_code
-
-
-def _earlier(store: Store, bundle: Bundle) -> tuple[str, ...]:
-    """Return the sessions that repeat this bundle."""
-    known = store.sessions()
-    return tuple(one.id for one in known if one.document.get("repeats") == bundle.identity)
-
-
-def _compare(plan: Plan, bundle: Bundle, session: Session) -> Reproduction:
-    results = session.results(plan)
-    made = bundle.manifest
-    return judge_bundle(bundle.file, made.sha256, bundle.results, plan.summarize(results), results)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from store.store_factory import make_experiment, make_rank, make_result, make_session
 
 from accel_bench.analysis.tables.listing import differing_keys, flat_run
@@ -17,6 +18,7 @@ from accel_bench.report.views.results import listing_report
 from accel_bench.result import Metric, Status
 from accel_bench.store.database import open_store
 from accel_bench.store.listing import list_runs
+from accel_bench.store.schema import RUNS
 from accel_bench.store.sqlite import FILE_NAME
 
 
@@ -67,13 +69,34 @@ def test_attempts_without_a_result_are_listed_once_as_unfinished(tmp_path: Path)
     with open_store(tmp_path, write=True) as store:
         store.add_session(make_session())
         store.add(make_result("run-1"))
-        rows = list_runs(store, sorted(attempts.iterdir()))
+        rows = list_runs(store, sorted(attempts.iterdir()))[0]
     shown = [[row[key] for key in ("run_id", "stack", "round", "status")] for row in rows]
     assert shown[1:] == [
         ["run-2", "lora", 3, "unfinished"],
         ["torn", None, None, "unfinished"],
     ]
     assert "unfinished" in render_report(listing_report(rows), "table")
+
+
+def test_a_table_shows_the_first_corrupt_runs_and_counts_the_others(tmp_path: Path) -> None:
+    """A person reads no 300,000 of them, which took a third of the seconds; programs get all."""
+    with open_store(tmp_path, write=True) as store:
+        store.add_session(make_session())
+        for number in range(5):
+            store.add(make_result(f"run-{number}", started_at=f"2026-01-01T00:00:0{number}Z"))
+        with store.changing() as connection:
+            damaged = RUNS.c.run_id != "run-3"
+            connection.execute(update(RUNS).where(damaged).values(stack="other"))
+        cut_off = tmp_path / "run-4"  # Its row is left out, and it is stored all the same.
+        cut_off.mkdir()
+        rows, left_out = list_runs(store, [cut_off], most_corrupt=2)
+        whole, none = list_runs(store, [cut_off])
+    assert [row["run_id"] for row in rows] == ["run-0", "run-1", "run-3"]
+    assert [row["status"] for row in rows] == ["corrupt", "corrupt", "ok"]
+    assert (left_out, none, len(whole)) == (2, 0, 5)
+    shown = render_report(listing_report(rows, left_out), "table").splitlines()
+    assert shown[-1] == "2 more runs are corrupt; `--format json` or `csv` lists all"
+    assert "more runs" not in render_report(listing_report(whole), "table")
 
 
 def test_bytes_that_are_no_text_stop_no_listing_and_no_row_comes_twice(tmp_path: Path) -> None:
@@ -88,7 +111,7 @@ def test_bytes_that_are_no_text_stop_no_listing_and_no_row_comes_twice(tmp_path:
         database.execute("UPDATE runs SET run_id = CAST(X'ff' AS TEXT) WHERE run_id = 'run-8'")
     with open_store(tmp_path, write=False) as store:
         for _ in range(2):  # The second time on a connection that keeps such bytes already.
-            rows = list_runs(store)
+            rows, _ = list_runs(store)
             assert [row["run_id"] for row in rows] == [*ids[:8], "?", ids[9]]
             assert [row["run_id"] for row in rows if row["status"] == "corrupt"] == ["run-6", "?"]
             assert len(store.results()) == 8

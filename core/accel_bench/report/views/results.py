@@ -55,8 +55,11 @@ UPDATE_KEYS = ("steps", "trained_tensors", "trained_elements", "seconds", "kept_
 """What of an update is printed: its sketches are for programs."""
 
 
-def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Return a row for each run; people count rounds from 1, programs from 0."""
+def listing_report(rows: Sequence[Mapping[str, Any]], left_out: int = 0) -> Report:
+    """Return a row for each run; people count rounds from 1, programs from 0.
+
+    `left_out` is the number of corrupt runs that have no row.
+    """
     columns = names_of(rows) or LIST_COLUMNS
     rates = (f"samples{PER_SECOND}", f"steps{PER_SECOND}")
     forms = {
@@ -74,9 +77,9 @@ def listing_report(rows: Sequence[Mapping[str, Any]]) -> Report:
         )
         for column in keyed(columns, rows).columns
     ]
-    return Report(
-        [Section(tables=[Table(shown, rows)])], rows, Table(list(map(entry, columns)), rows)
-    )
+    more = f"{left_out:,} more runs are corrupt; `--format json` or `csv` lists all"
+    table = Table(shown, rows, notes=[more] if left_out else ())
+    return Report([Section(tables=[table])], rows, Table(list(map(entry, columns)), rows))
 
 
 def groups_report(rows: Sequence[Mapping[str, Any]]) -> Report:
