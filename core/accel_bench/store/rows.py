@@ -119,9 +119,9 @@ def intact(columns: Mapping[str, Any]) -> bool:
     Its columns are in the order in which `schema.within_limits` reads them; what is computed, or
     belongs to another table, stands behind the checksum.
     """
-    own = list(columns).index("checksum")
+    values, checksum = [*columns.values()], columns["checksum"]
     try:
-        if _checksum([*columns.values()][:own]) != columns["checksum"]:
+        if _checksum(values[: values.index(checksum)]) != checksum:
             return False
     except (TypeError, ValueError):
         # A flipped bit can also turn a column into bytes or NaN, which JSON does not have.
