@@ -136,9 +136,6 @@ class HostTime(Frozen):
     launches: LaunchGaps | None = None
     """Null on a CPU, which launches nothing."""
 
-    launches_reason: str = ""
-    """Why there are none."""
-
 
 class CommunicationTime(Frozen):
     """Collectives of a mean step, with what waits for slower ranks."""
