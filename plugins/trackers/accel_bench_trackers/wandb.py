@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from accel_bench import Options, RunDescription, Summary
-from accel_bench_trackers.naming import (
+from accel_bench_trackers.tracker import (
     FOLDER,
+    Tracker,
     run_name,
     step_figures,
     verdict_figures,
     verdict_texts,
 )
-from accel_bench_trackers.tracker import Tracker
 
 
 class WandBOptions(Options):

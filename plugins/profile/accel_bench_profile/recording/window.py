@@ -216,7 +216,7 @@ def rank_folder(run: Run) -> Path:
 def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:
     """Return what records, in order: first what disturbs the steps least."""
     if request.nsight:
-        from accel_bench_profile.recording.nsight import NsightMarks
+        from accel_bench_profile.recording.ranges import NsightMarks
 
         quiet = request.skip + request.wait + request.warmup
         return [NsightMarks(run, quiet, request.active)]
