@@ -63,7 +63,6 @@ def _measure(machine: Machine) -> NoiseFloor:
     try:
         with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
             plan = noise_floor.plan_noise_floor(machine)
-            print_aside(noise_floor.expected_duration(plan))
             return noise_floor.measure_noise_floor(plan, machine, reporter)
     except (AccelBenchError, OSError) as error:
         return noise_floor.NoiseFloor(words="not measured", problems=(str(error),))

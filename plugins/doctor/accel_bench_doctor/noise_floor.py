@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import count, duration, interval_text, percent, ratio
+from accel_bench.analysis.wording import count, interval_text, percent, ratio
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.presets import preset_path
 from accel_bench.machine.info import Machine
@@ -24,12 +21,6 @@ SCENARIO = "noise-floor"
 
 AGAIN = "again"
 """The stack that does what the baseline does."""
-
-TRIAL = "import torch"
-"""Program whose duration tells how long a run takes here and now."""
-
-TRIALS_OF_A_RUN = 3
-"""Times as long as that process that a run takes: it imports more, and trains for a second."""
 
 TOO_NOISY = 0.5
 """Relative difference: where only larger ones can be seen, nothing can be compared."""
@@ -64,19 +55,6 @@ def plan_noise_floor(machine: Machine) -> Plan:
     """Return the plan of the measurement. Raises ScenarioError or PluginError if there is none."""
     request = PlanRequest(overrides=((f"stacks.{AGAIN}", []),))
     return make_plan(read_draft(preset_path("scenarios", SCENARIO)), machine, request)
-
-
-def expected_duration(plan: Plan) -> str:
-    """Return how long the measurement takes at the present load, by one process that is timed."""
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, check=False)
-    seconds = time.monotonic() - began
-    if done.returncode:  # The runs will say what is wrong.
-        return f"{plan.runs} runs; how long they take is not known: {TRIAL!r} fails."
-    return (
-        f"{plan.runs} runs, about {duration(plan.runs * TRIALS_OF_A_RUN * seconds)} at the present "
-        f"load: {TRIAL!r} took {seconds:.1f} s."
-    )
 
 
 def measure_noise_floor(plan: Plan, machine: Machine, reporter: Reporter) -> NoiseFloor:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from accel_bench.analysis.wording import count, percent
 from accel_bench.report.table import Report, Section, listed
 from accel_bench.scenario.environment import ABOUT_WAITING, OPENMP_DEFAULTS
-from accel_bench_doctor.checks import DeviceReport, Examination, TorchBuild
-from accel_bench_doctor.conflicts import Conflict
+from accel_bench_doctor.checks import Conflict, DeviceReport, Examination, TorchBuild
 from accel_bench_doctor.noise_floor import NoiseFloor
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from pathlib import Path
 
@@ -71,11 +70,9 @@ def test_a_noise_floor_that_cannot_be_measured_is_a_reason_and_ends_with_1(
         raise OSError("no room")
 
     monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
-    monkeypatch.setattr(noise_floor, "TRIAL", "1 / 0")
     done = call("doctor", "--format", "json")
     assert done.err.splitlines() == [
         "Measuring the noise of this machine; --no-noise omits it.",
-        "10 runs; how long they take is not known: '1 / 0' fails.",
     ]
     assert done.code == 1
     assert json.loads(done.out)["noise"]["problems"] == ["no room"]
@@ -88,7 +85,6 @@ def test_the_noise_floor_is_measured_by_ordinary_runs(
     measure = "{warmup: 1, steps: 2, rounds: 5}"
     light = write_nulls(tmp_path, stacks="{baseline: []}", measure=measure)
     monkeypatch.setattr(noise_floor, "preset_path", lambda *_: light)
-    monkeypatch.setattr(noise_floor, "TRIAL", "pass")
     folder = tmp_path / "folder"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -100,9 +96,7 @@ def test_the_noise_floor_is_measured_by_ordinary_runs(
     assert noise["ratio"]["low"] <= noise["ratio"]["median"] <= noise["ratio"]["high"]
     assert noise["minimum_detectable_effect"] >= 0.01
     assert noise["words"]
-    told, expected, *progress = done.err.splitlines()
+    told, *progress = done.err.splitlines()
     assert told == "Measuring the noise of this machine; --no-noise omits it."
-    about = r"10 runs, about .+ at the present load: 'pass' took [\d.]+ s\."
-    assert re.fullmatch(about, expected)
     assert any("round 1 of 5" in line and " left)" in line for line in progress)
     assert not list(folder.iterdir())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from accel_bench_doctor.conflicts import changes_of_every_stack, incompatibilities
+from accel_bench_doctor.checks import changes_of_every_stack, incompatibilities
 from fault_plugins.bare import lay_out
 from packaging.requirements import Requirement
 

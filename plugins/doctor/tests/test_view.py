@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from accel_bench_doctor.checks import TorchBuild, examine
-from accel_bench_doctor.conflicts import Conflict
+from accel_bench_doctor.checks import Conflict, TorchBuild, examine
 from accel_bench_doctor.noise_floor import NoiseFloor
 from accel_bench_doctor.view import examination_report, noise_report
 

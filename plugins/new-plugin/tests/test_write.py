@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from accel_bench_new_plugin.write import NOT_WRITTEN, REGISTERED, plugin_files, write_plugin
+from accel_bench_new_plugin.command import NOT_WRITTEN, REGISTERED, plugin_files, write_plugin
 from cli.program import call
 from imported_modules import imported
 from packaging.requirements import Requirement

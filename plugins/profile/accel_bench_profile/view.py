@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
-from accel_bench.analysis.wording import count, label, milliseconds, percent, size
+from accel_bench.analysis.wording import label, milliseconds, percent, size
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 from accel_bench_profile.figures.answer import place_text
 from accel_bench_profile.figures.modules import ROOT
@@ -90,7 +90,9 @@ def _notes(one: StackProfile, rank: RankProfile | None) -> Iterator[str]:
         yield f"traces: {one.folder} (tensorboard --logdir, or ui.perfetto.dev)"
     if one.events:
         yield f"scalars of steps: {one.events}"
-    yield from memory_notes(rank, one.folder)
+    if rank.memory is not None and rank.memory.snapshot:
+        path = f"{one.folder}/rank{rank.rank}/{rank.memory.snapshot}"
+        yield f"snapshot: {path} (drop it on https://pytorch.org/memory_viz)"
     yield f"figures: {one.folder}/rank{rank.rank}/profile.json"
 
 
@@ -160,16 +162,6 @@ def memory_tables(rank: RankProfile, where: str, top: int) -> Iterator[Table]:
     if rank.saved:
         total = sum(rank.saved.values())
         yield _table(rank.saved, "module", f"saved for the backward{where}: {size(total)}", top)
-
-
-def memory_notes(rank: RankProfile, folder: str) -> Iterator[str]:
-    """Yield where the timeline and the snapshot are."""
-    if rank.memory is None:
-        return
-    yield f"memory over {count(rank.memory.steps, 'step')}: `memory` in the figures"
-    if rank.memory.snapshot:
-        path = f"{folder}/rank{rank.rank}/{rank.memory.snapshot}"
-        yield f"snapshot: {path} (drop it on https://pytorch.org/memory_viz)"
 
 
 def _table(found: Mapping[str, int], key: str, title: str, top: int) -> Table:

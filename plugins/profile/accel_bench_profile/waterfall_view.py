@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from accel_bench.analysis.statistics.estimators import t_quantile
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 from accel_bench_profile.figures.modules import OUTSIDE
@@ -29,9 +27,6 @@ SMALL = 0.002
 
 MOST_MODULES = 10
 """Modules that are shown, beside those that gained or lost for sure."""
-
-MOST_ROUNDS = 100
-"""Rounds from which no number is given."""
 
 
 class _Bar(NamedTuple):
@@ -170,24 +165,13 @@ def adding_up(one: ProfileWaterfall) -> str:
     if one.rounds < 2:
         return f"one round has no interval: take more with --rounds; {rest}"
     if not one.difference.is_sure:
-        return f"the difference is not sure: {_rounds_for(one)}; {rest}"
+        return f"the difference is not sure: take more rounds with --rounds; {rest}"
     if one.explained >= 1 - ADDS_UP:
         return f"the parts explain {percent(one.explained)} of the difference"
     return (
         f"the parts do not explain all of the difference: {rest}, in the loop around the model, "
         "its batches, or the profiler"
     )
-
-
-def _rounds_for(one: ProfileWaterfall) -> str:
-    """Return how many rounds would make the difference sure if it stays as it is."""
-    change = one.difference
-    half = (change.high or 0.0) - change.change
-    spread = half * math.sqrt(one.rounds) / t_quantile(one.rounds - 1, 0.975)
-    for rounds in range(one.rounds + 1, MOST_ROUNDS + 1):
-        if t_quantile(rounds - 1, 0.975) * spread / math.sqrt(rounds) < abs(change.change):
-            return f"about {count(rounds, 'round')} would settle it (--rounds)"
-    return f"not even {MOST_ROUNDS} rounds would settle it"
 
 
 def _mostly(row: tuple[str, Change]) -> str:

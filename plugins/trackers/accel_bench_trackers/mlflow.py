@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from accel_bench import Options, RunDescription, Summary
-from accel_bench_trackers.naming import FOLDER
-from accel_bench_trackers.tracker import Tracker
+from accel_bench_trackers.tracker import (
+    FOLDER,
+    Tracker,
+    run_name,
+    step_figures,
+    verdict_figures,
+    verdict_texts,
+)
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+MOST_METRICS, MOST_PARAMS = 1000, 100
+"""What MLflow takes in one call."""
+
+MOST_LETTERS = 5000
+"""Letters of a value that every store of MLflow takes."""
+
+PREFIX = "accel_bench."
+"""Begins the tags that say which run it is."""
 
 
 class MLflowOptions(Options):
@@ -21,24 +44,65 @@ class MLflowOptions(Options):
 
 
 class MLflow(Tracker[MLflowOptions]):
-    """Logs runs to MLflow: figures, steps, settings, and the verdict as a run of its own."""
+    """Logs runs to MLflow: figures, steps, settings, and the verdict as a run of its own.
+
+    Its client is used, which has no state of the process.
+    """
 
     Options = MLflowOptions
     requires = ("mlflow-skinny>=3",)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Log a run of MLflow in the experiment of its scenario."""
-        from accel_bench_trackers import mlflow_impl as impl
+        """Log a run: settings as parameters, figures and steps as metrics, the rest as tags."""
+        from mlflow.entities import Param
 
-        experiment = self.options.experiment or run.identity["scenario"]
-        impl.log_run(
-            impl.Place(self.options.tracking_uri, results_folder / FOLDER), experiment, run
-        )
+        client, experiment = self._experiment(results_folder / FOLDER, run.identity["scenario"])
+        tags = _tags(run.identity) | _tags(run.effective, "effective.")
+        found = client.create_run(experiment, tags=tags, run_name=run_name(run)).info.run_id
+        steps = [(figure, one.step) for one in run.steps for figure in step_figures(one).items()]
+        _log_figures(client, found, [*((figure, 0) for figure in run.figures.items()), *steps])
+        params = [Param(name, str(value)[:MOST_LETTERS]) for name, value in run.settings.items()]
+        for start in range(0, len(params), MOST_PARAMS):
+            client.log_batch(found, params=params[start : start + MOST_PARAMS])
+        ok = run.identity["status"] in ("ok", "degraded")
+        client.set_terminated(found, "FINISHED" if ok else "FAILED")
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
-        """Log the verdict as a run of its own."""
-        from accel_bench_trackers import mlflow_impl as impl
+        """Log the comparison of a session as a run of its own."""
+        client, experiment = self._experiment(results_folder / FOLDER, summary.scenario)
+        tags, name = _tags({**verdict_texts(summary), "session": session}), f"verdict-{session}"
+        found = client.create_run(experiment, tags=tags, run_name=name).info.run_id
+        _log_figures(client, found, [(one, 0) for one in verdict_figures(summary)])
+        client.set_terminated(found, "FINISHED")
 
-        experiment = self.options.experiment or summary.scenario
-        place = impl.Place(self.options.tracking_uri, results_folder / FOLDER)
-        impl.log_verdict(place, experiment, session, summary)
+    def _experiment(self, folder: Path, scenario: str) -> tuple[MlflowClient, str]:
+        """Return a client, and the id of the experiment, which is made where it is not there."""
+        from mlflow.tracking import MlflowClient
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        uri = self.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        artifacts = None
+        if not uri:
+            folder.mkdir(parents=True, exist_ok=True)
+            uri = f"sqlite:///{folder / 'mlflow.db'}"
+            artifacts = (folder / "mlflow-artifacts").as_uri()
+        client, name = MlflowClient(uri), self.options.experiment or scenario
+        if found := client.get_experiment_by_name(name):
+            return client, str(found.experiment_id)
+        return client, str(client.create_experiment(name, artifact_location=artifacts))
+
+
+def _log_figures(
+    client: MlflowClient, run_id: str, figures: Sequence[tuple[tuple[str, float], int]]
+) -> None:
+    """Log figures, a name with its value each, at the number of their step."""
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    metrics = [Metric(name, value, now, step) for (name, value), step in figures]
+    for start in range(0, len(metrics), MOST_METRICS):
+        client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
+
+
+def _tags(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    return {f"{PREFIX}{prefix}{name}": str(value)[:MOST_LETTERS] for name, value in values.items()}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from accel_bench import Options, RunDescription, Summary
-from accel_bench_trackers.naming import FOLDER, run_name
-from accel_bench_trackers.tracker import Tracker
+from accel_bench_trackers.tracker import FOLDER, Tracker, run_name
 
 
 class TensorBoardOptions(Options):

@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from accel_bench import RunDescription, Summary
-from accel_bench_trackers.naming import (
+from accel_bench_trackers.tracker import (
     step_figures,
     verdict_figures,
     verdict_texts,

@@ -16,9 +16,8 @@ from torch.utils._pytree import tree_iter
 from accel_bench.modeling.tensors import dtype_name, plain_tensors
 from accel_bench.worker.communication import EachOperation, is_collective, largest_buffer, name_of
 from accel_bench.worker.flops.operations import flops_of, moves_nothing
-from accel_bench_profile.counting.kinds import cast_of, kind_of, synchronizes
+from accel_bench_profile.counting.operations import cast_of, kind_of, moved_bytes, synchronizes
 from accel_bench_profile.counting.sites import Sites
-from accel_bench_profile.counting.traffic import moved_bytes
 from accel_bench_profile.ledger.schema import Entry, EntryKey, Figure, Site, entries_of
 
 TO_HOST = frozenset(

@@ -136,9 +136,6 @@ class HostTime(Frozen):
     launches: LaunchGaps | None = None
     """Null on a CPU, which launches nothing."""
 
-    launches_reason: str = ""
-    """Why there are none."""
-
 
 class CommunicationTime(Frozen):
     """Collectives of a mean step, with what waits for slower ranks."""
@@ -156,34 +153,20 @@ class CommunicationTime(Frozen):
     collectives: tuple[CallTime, ...] = ()
 
 
-class MemoryPoint(Frozen):
-    """Memory at a moment."""
+class MemoryPeak(Frozen):
+    """Most bytes of tensors on a rank's device at once, by category, over a few steps.
 
-    seconds: float
-    """Seconds since the first allocation that was recorded."""
-
-    bytes: dict[str, int]
-    """By category, such as `activations`; without those of no byte."""
-
-
-class MemoryTimeline(Frozen):
-    """Bytes of tensors on a rank's device by category, over a few steps.
-
-    What was there before counts where the steps use it. Recording takes long: moments are those of
-    the recorded steps, and no measured ones.
+    What was there before counts where the steps use it. The steps are those of the recording, and
+    no measured ones.
     """
 
     steps: int
     """Recorded steps."""
 
     peak_bytes: int
-    peak_seconds: float
-    """When that was."""
 
     peak: dict[str, int]
-    """Its bytes by category, the largest first."""
-
-    points: tuple[MemoryPoint, ...]
+    """Its bytes by category, such as `activations`, the largest first."""
 
     snapshot: str = ""
     """File beside the profile that https://pytorch.org/memory_viz shows; empty but on CUDA."""
@@ -243,7 +226,7 @@ class RankProfile(Frozen):
     scalars: tuple[StepScalars, ...] = ()
     """Steps before the recorded ones, as many as those."""
 
-    memory: MemoryTimeline | None = None
+    memory: MemoryPeak | None = None
     """What memory was used for; null where that was not requested."""
 
     saved: dict[str, int] | None = None
@@ -319,26 +302,19 @@ class ProfileReport(Document):
 
 
 def read_profile(folder: Path) -> RankProfile | None:
-    """Return the profile that lies in a rank's folder, or beside it where the folder could not be
-    written; None where there is none.
+    """Return the profile that lies in a rank's folder; None where there is none.
 
     Raises AccelBenchError for one that this version cannot read.
     """
-    for path in (folder / PROFILE_FILE, fallback(folder)):
-        try:
-            return RankProfile.model_validate_json(path.read_bytes())
-        except OSError:
-            continue
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise AccelBenchError(
-                f"{path} is damaged, or of another version of accel-bench than this one "
-                f"({where}: {first['msg']}); profile with the same version everywhere"
-            ) from error
-    return None
-
-
-def fallback(folder: Path) -> Path:
-    """Return where a profile is written when its own folder cannot be: beside the rank's result."""
-    return folder.parent.parent / f"{folder.name}.{PROFILE_FILE}"
+    path = folder / PROFILE_FILE
+    try:
+        return RankProfile.model_validate_json(path.read_bytes())
+    except OSError:
+        return None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise AccelBenchError(
+            f"{path} is damaged, or of another version of accel-bench than this one "
+            f"({where}: {first['msg']}); profile with the same version everywhere"
+        ) from error

@@ -1,10 +1,12 @@
-"""Record what memory is used for, over a few steps: bytes by category, and a snapshot on CUDA."""
+"""Record what memory is used for, over a few steps: the peak by category; a snapshot on CUDA."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +16,11 @@ from torch.profiler._memory_profiler import Action, Category, TensorKey
 
 from accel_bench.modeling.saved_tensors import one_forward, saved_bytes_by_module
 from accel_bench.run_context import Run
-from accel_bench_profile.figures.schema import MemoryPoint, MemoryTimeline
+from accel_bench_profile.figures.schema import MemoryPeak
 from accel_bench_profile.recording.window import Part
 
 STEPS = 2
 """Steps that are recorded: in the first one gradients may come that stay."""
-
-MOST_POINTS = 2000
-"""Points of a timeline; of more the fullest ones stay, at even distances."""
 
 SNAPSHOT_FILE = "memory_snapshot.pickle"
 """What https://pytorch.org/memory_viz shows."""
@@ -66,7 +65,7 @@ class MemoryRecorder(Part):
         self._run, self._folder = run, folder
         self._profiler: Any = None
         self._snapshot = ""
-        self._recorded: MemoryTimeline | None = None
+        self._recorded: MemoryPeak | None = None
         self._saved: dict[str, int] | None = None
         self._warnings: list[str] = []
 
@@ -108,10 +107,10 @@ class MemoryRecorder(Part):
             if self._run.device.type == "cuda":
                 torch.cuda.memory._record_memory_history(enabled=None)
         device = torch.device(str(self._run.device))
-        self._recorded = timeline_of(changes_on(profiler._memory_profile(), device))
+        self._recorded = peak_of(changes_on(profiler._memory_profile(), device))
 
     def result(self) -> Mapping[str, Any]:
-        """Return the timeline, and what a forward pass keeps."""
+        """Return the peak, and what a forward pass keeps."""
         found: dict[str, Any] = {"saved": self._saved, "warnings": tuple(self._warnings)}
         if self._recorded is not None:
             found["memory"] = self._recorded.model_copy(update={"snapshot": self._snapshot})
@@ -142,39 +141,14 @@ def changes_on(found: Any, device: torch.device) -> Iterator[Change]:
             yield Change(at, after, size)
 
 
-def timeline_of(changes: Iterable[Change]) -> MemoryTimeline | None:
-    """Return bytes by category over time; None where nothing was allocated."""
-    points: list[tuple[int, Counter[str]]] = []
+def peak_of(changes: Iterable[Change]) -> MemoryPeak | None:
+    """Return the bytes by category when there are most; None where nothing was allocated."""
     used: Counter[str] = Counter()
-    for change in changes:
-        used[change.category] += change.bytes
-        if points and points[-1][0] == change.at:
-            points[-1] = change.at, Counter(used)
-        else:
-            points.append((change.at, Counter(used)))
-    if not points:
-        return None
-    began = next((at for at, _ in points if at >= 0), 0)
-    at, peak = max(points, key=lambda point: point[1].total())
-    kept = [
-        MemoryPoint(seconds=max(0, at - began) / 1e9, bytes=dict(_known(sizes)))
-        for at, sizes in _fullest(points)
-    ]
-    return MemoryTimeline(
-        steps=STEPS,
-        peak_bytes=peak.total(),
-        peak_seconds=max(0, at - began) / 1e9,
-        peak=dict(sorted(_known(peak), key=lambda one: -one[1])),
-        points=tuple(kept),
-    )
-
-
-def _known(sizes: Counter[str]) -> Iterator[tuple[str, int]]:
-    return ((name, size) for name, size in sizes.items() if size)
-
-
-def _fullest(points: Sequence[tuple[int, Counter[str]]]) -> list[tuple[int, Counter[str]]]:
-    """Return at most `MOST_POINTS`, of each stretch of points the one with the most bytes."""
-    length = -(-len(points) // MOST_POINTS)
-    stretches = (points[first : first + length] for first in range(0, len(points), length))
-    return [max(stretch, key=lambda point: point[1].total()) for stretch in stretches]
+    peak: Counter[str] = Counter()
+    for _, moment in groupby(changes, attrgetter("at")):
+        for change in moment:
+            used[change.category] += change.bytes
+        if used.total() > peak.total():
+            peak = Counter(used)
+    known = {name: size for name, size in peak.most_common() if size}
+    return MemoryPeak(steps=STEPS, peak_bytes=peak.total(), peak=known) if known else None

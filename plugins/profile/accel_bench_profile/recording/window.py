@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from accel_bench.documents.files import write_atomically
 from accel_bench.engine import Batch, PhaseName
 from accel_bench.machine.clock import monotonic
@@ -28,7 +26,6 @@ from accel_bench_profile.figures.schema import (
     PROFILE_FOLDER,
     RankProfile,
     StepScalars,
-    fallback,
 )
 from accel_bench_profile.plugin import ProfileOptions
 
@@ -201,34 +198,14 @@ class Profiler(ProfileWindow):
         self.finish()
 
     def finish(self) -> tuple[()]:
-        """Write the profile; where its folder cannot be written, beside the rank's result.
-
-        What goes wrong is logged: the run is measured already.
-        """
+        """Write the profile. What goes wrong is logged: the run is measured already."""
         try:
-            self._write(self._profile())
+            profile = RankProfile(**self._known, **self.fields())
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._folder / PROFILE_FILE, profile.model_dump_json(indent=1))
         except Exception:
             logger.exception("the profile could not be written")
         return ()
-
-    def _profile(self) -> RankProfile:
-        """Return the profile; where its fields do not fit, one without them that says so."""
-        try:
-            return RankProfile(**self._known, **self.fields())
-        except (TypeError, ValidationError) as error:
-            logger.exception("the profile has fields that do not fit")
-            notes = (*self.warnings, f"what was recorded does not fit: {error}")
-            return RankProfile(**self._known, steps=0, step_seconds=None, warnings=notes)
-
-    def _write(self, profile: RankProfile) -> None:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._folder / PROFILE_FILE, profile.model_dump_json(indent=1))
-        except OSError as error:
-            logger.warning("the profile could not be written to its folder: %s", error)
-            note = f"{self._folder} could not be written: {error.strerror or error}"
-            profile = profile.model_copy(update={"warnings": (*profile.warnings, note)})
-            write_atomically(fallback(self._folder), profile.model_dump_json(indent=1))
 
 
 def rank_folder(run: Run) -> Path:
@@ -239,7 +216,7 @@ def rank_folder(run: Run) -> Path:
 def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:
     """Return what records, in order: first what disturbs the steps least."""
     if request.nsight:
-        from accel_bench_profile.recording.nsight import NsightMarks
+        from accel_bench_profile.recording.ranges import NsightMarks
 
         quiet = request.skip + request.wait + request.warmup
         return [NsightMarks(run, quiet, request.active)]

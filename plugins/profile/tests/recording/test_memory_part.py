@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from accel_bench_profile.recording import memory
-from accel_bench_profile.recording.memory import Change, MemoryRecorder, timeline_of
+from accel_bench_profile.recording.memory import Change, MemoryRecorder, peak_of
 from torch import nn
 
 from accel_bench import Batch, Run, TokenCounts
@@ -37,9 +39,16 @@ def batch() -> Batch:
     return Batch({"x": torch.randn(SAMPLES, WIDTH)}, SAMPLES, counts, SAMPLES)
 
 
-def test_a_timeline_has_the_bytes_of_each_category_and_saved_bytes_those_of_each_module(
-    make_run: Callable[..., Run], tmp_path: Path
+def test_a_peak_has_the_bytes_of_each_category_and_saved_bytes_those_of_each_module(
+    make_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen: list[Change] = []
+
+    def noting(changes: Iterable[Change]) -> Any:
+        seen.extend(changes)
+        return peak_of(seen)
+
+    monkeypatch.setattr(memory, "peak_of", noting)
     run = make_run()
     run.model = run.unwrapped_model = model = Model()
     run.batches = iter(batch, None)
@@ -62,10 +71,11 @@ def test_a_timeline_has_the_bytes_of_each_category_and_saved_bytes_those_of_each
     assert peak["weights"] == WEIGHTS
     assert peak["optimizer state"] >= 2 * WEIGHTS
     assert found["memory"].peak_bytes == sum(peak.values()) > 3 * WEIGHTS + 2 * HIDDEN
-    most = {
-        name: max(point.bytes.get(name, 0) for point in found["memory"].points)
-        for name in ("gradients", "activations", "inputs")
-    }
+    most: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    for change in seen:
+        used[change.category] += change.bytes
+        most |= used
     assert most["gradients"] == WEIGHTS
     assert most["inputs"] >= HIDDEN
     assert most["activations"] >= 2 * HIDDEN
@@ -87,14 +97,11 @@ def test_a_model_that_takes_no_pass_of_its_own_is_a_warning(
     assert "saved for the backward pass: TypeError" in warning
 
 
-def test_of_very_many_points_the_fullest_stay(monkeypatch: Any) -> None:
-    monkeypatch.setattr(memory, "MOST_POINTS", 2)
+def test_what_changes_at_one_moment_is_one_sum() -> None:
     changes = [Change(at, "weights", size) for at, size in enumerate([5, 9, -9, 1, 1])]
-    found = timeline_of([Change(-1, "inputs", 2), *changes, Change(4, "inputs", -2)])
+    found = peak_of([Change(-1, "inputs", 2), *changes, Change(4, "inputs", -2)])
     assert found is not None
     assert (found.peak_bytes, found.peak) == (16, {"weights": 14, "inputs": 2})
-    assert [point.bytes for point in found.points] == [
-        {"inputs": 2, "weights": 14},
-        {"inputs": 2, "weights": 6},
-    ]
-    assert timeline_of([]) is None
+    at_once = peak_of([Change(0, "weights", 9), Change(0, "inputs", -4)])
+    assert at_once is not None and at_once.peak_bytes == 5
+    assert peak_of([]) is None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from accel_bench_profile.recording.nsight import NsightMarks
+from accel_bench_profile.recording.ranges import NsightMarks
 from torch import nn
 
 from accel_bench import Device, Run

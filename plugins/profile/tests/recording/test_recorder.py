@@ -102,7 +102,6 @@ def test_operations_are_counted_by_step_and_have_kinds(run: Run, tmp_path: Path)
     assert profile.host is not None
     assert profile.host.measures == "no operation"
     assert profile.host.launches is None
-    assert "no kernels of a device were recorded" in profile.host.launches_reason
     assert profile.communication is None
 
 

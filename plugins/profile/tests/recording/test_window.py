@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch.profiler  # noqa: F401 - which imports what a test takes away
-from accel_bench_profile.figures.schema import PROFILE_FOLDER, read_profile
 from accel_bench_profile.plugin import ProfileOptions
-from accel_bench_profile.recording.window import Profiler, ProfileWindow, parts_of
+from accel_bench_profile.recording.window import ProfileWindow, parts_of
 
 from accel_bench import Batch, Run, TokenCounts
 from accel_bench.worker.clocks import HostClock
@@ -112,20 +111,6 @@ def test_a_part_without_steps_ends_before_the_next_begins(tmp_path: Path) -> Non
         *("last start", "last stop"),
     ]
     assert profile.fields()["last"] == 0
-
-
-def test_fields_that_do_not_fit_cost_the_profile_and_no_run(
-    make_run: Callable[..., Run],
-) -> None:
-    run = make_run()
-    profiler = Profiler(run, [Noting("kernels", 1, [])])
-    profiler.start()
-    profiler.end_step([])
-    assert [*profiler.finish()] == []
-    left = read_profile(run.folder / PROFILE_FOLDER / "rank0")
-    assert left is not None
-    assert left.steps == 0
-    assert "what was recorded does not fit" in left.warnings[-1]
 
 
 def test_what_is_not_requested_is_not_imported(
