@@ -26,9 +26,8 @@ class SummaryOptions(SelectionOptions):
 def summary(options: SummaryOptions) -> None:
     """Summarize stored experiments by batch size, learning rate, optimizer, precision, hardware.
 
-    Values are compared within experiments that differ in that key alone. The best learning rate is
-    that of the lowest loss at the end, for each model and device. Without --group-by there is a
-    table for each main setting in which the experiments differ.
+    Values are compared within experiments that differ in that key alone. Without --group-by there
+    is a table for each main setting in which the experiments differ.
     """
     from accel_bench.cli.output import print_report
     from accel_bench_report.tables.grouping import summarize_by

@@ -274,7 +274,7 @@ EVALUATION = (
         for name, title, unit in (
             ("first_samples", "before training", "samples/s"),
             ("samples", "after", "samples/s"),
-            ("tokens", "tokens_rate", "tokens/s"),
+            ("tokens", "after", "tokens/s"),
         )
     ),
 )

@@ -59,57 +59,6 @@ class KeySummary(Frozen):
     """One for each value, in order; of stacks the sessions' baseline comes first."""
 
 
-class RateLoss(Frozen):
-    """A learning rate, and the loss to which it leads."""
-
-    learning_rate: float
-    """The rate."""
-
-    loss: float | None
-    """Mean loss of the last steps that all rates took, mean over seeds; null where a run failed."""
-
-    low: float | None = None
-    """Lower end of its 95 % t interval over seeds; null with one seed."""
-
-    high: float | None = None
-    """Upper end."""
-
-    seeds: int
-    """Seeds with which it was trained."""
-
-    word: str = ""
-    """How it ended, where there is no loss."""
-
-
-class BestRate(Frozen):
-    """The learning rate with the lowest loss at the end, all else being equal."""
-
-    model: str
-    """Name of the model."""
-
-    device: str | None
-    """Device on which it ran."""
-
-    others: dict[str, JsonValue]
-    """Other keys in which rows of this table differ."""
-
-    best: RateLoss
-    """The rate with the lowest loss."""
-
-    rates: tuple[RateLoss, ...]
-    """All that were tried, in order."""
-
-    steps: int
-    """Steps after which the losses are compared, warm-up included."""
-
-    separated: bool
-    """True if its interval lies below those of all others; False where seeds give none."""
-
-    at_end: bool
-    """True if it is the smallest or the largest that was tried, so that one beyond may be better.
-    """
-
-
 class GroupedSummary(Document):
     """Stored experiments summarized by setting."""
 
@@ -118,6 +67,3 @@ class GroupedSummary(Document):
 
     by: tuple[KeySummary, ...]
     """A summary for each key."""
-
-    best_rates: tuple[BestRate, ...] = ()
-    """Best learning rates by model and hardware; empty where no two differ in the rate alone."""

@@ -18,7 +18,6 @@ from accel_bench.analysis.statistics.seeds import loss_at_end
 from accel_bench.analysis.tables.experiment_keys import Keys, changes_task, keys_of, place
 from accel_bench.analysis.tables.points import against
 from accel_bench.documents.canonical import canonical_json
-from accel_bench_report.tables.best_rates import best_rates
 from accel_bench_report.tables.chosen_keys import (
     VERSIONS,
     common_baseline,
@@ -27,21 +26,7 @@ from accel_bench_report.tables.chosen_keys import (
     same_versions,
 )
 from accel_bench_report.tables.group_schema import Group, GroupedSummary, KeySummary
-from accel_bench_report.tables.pivot import MEASURED, NO_BASELINES, STACK, cell_word
-
-SUMMARY_KEYS = (
-    "model.id",
-    "device",
-    "world_size",
-    "data.sequence_length",
-    "train.micro_batch_size",
-    "train.gradient_accumulation",
-    "train.learning_rate",
-    "optimizer.use",
-    "compute_dtype",
-    "stack",
-)
-"""Keys of a summary that names none, where experiments differ in them."""
+from accel_bench_report.tables.pivot import MAIN_KEYS, MEASURED, NO_BASELINES, STACK, cell_word
 
 Rows = Sequence[tuple[Keys, ExperimentRuns]]
 """Experiments with their keys."""
@@ -60,19 +45,18 @@ def summarize_by(
 ) -> GroupedSummary:
     """Summarize experiments by each of these keys. Raises StoreError.
 
-    Without any, by those of SUMMARY_KEYS in which they differ. `baselines` are names of stacks by
+    Without any, by those of MAIN_KEYS in which they differ. `baselines` are names of stacks by
     session.
     """
     rows = [(keys_of(row), row) for row in experiments]
     rows.sort(key=lambda one: (str(one[0]["experiment"]), str(one[0]["stack"])))
     known = {name for one, _ in rows for name in one}
     chosen = list(dict.fromkeys(find_key(name, known) for name in keys))
-    chosen = chosen or [key for key in SUMMARY_KEYS if _several(rows, key)]
+    chosen = chosen or [key for key in MAIN_KEYS if _several(rows, key)]
     baseline = common_baseline((row for _, row in rows), baselines)
     return GroupedSummary(
         experiments=len(rows),
         by=tuple(_by_key(rows, key, baseline if key == STACK else None) for key in chosen),
-        best_rates=best_rates(rows),
     )
 
 
