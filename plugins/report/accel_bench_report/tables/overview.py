@@ -22,8 +22,6 @@ class SessionSpeed(NamedTuple):
     tokens_per_second: float
     """Median over runs."""
 
-    runs: int
-
 
 class OverviewRow(NamedTuple):
     """The runs of one stack at one sweep point of a scenario: the same work, device and origin."""
@@ -101,7 +99,6 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         SessionSpeed(
             min(line.started_at for line in runs),
             median(line.tokens_per_second or 0.0 for line in runs),
-            len(runs),
         )
         for runs in commands.values()
     ]

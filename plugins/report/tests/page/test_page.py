@@ -465,7 +465,7 @@ def test_many_runs_become_a_row_for_each_stack_and_count_last_attempts() -> None
     rows = overview(lines)
     assert [row.stack for row in rows] == ["stack-0", "stack-1", "stack-2", "stack-3"]
     assert rows[0].endings == {"ok": 499, "failed": 1}
-    assert (len(rows[1].speeds), rows[1].speeds[0].runs) == (100, 5)
+    assert len(rows[1].speeds) == 100
     made = page([], rows)
     assert made.overview is not None and len(made.history) == 1
     assert "2,000 selected runs" in render_html(made)
