@@ -24,7 +24,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench_report.tables.group_schema import Group, GroupedSummary, KeySummary
+from accel_bench_report.tables.grouping import Group, GroupedSummary, KeySummary
 
 EQUAL = (
     "times as fast: against the first value, of stacks the sessions' baseline, over pairs of "
