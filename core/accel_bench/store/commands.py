@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_, select
@@ -12,8 +12,8 @@ from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import TOKENS
-from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
-from accel_bench.store.queries import COMPLETED, condition_of, damaged_runs, without
+from accel_bench.store.database import SessionRecord, Store, begins_with
+from accel_bench.store.queries import condition_of, damaged_runs, without
 from accel_bench.store.repetitions import Repetition, read_repetitions, repeating_sessions
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
@@ -97,10 +97,6 @@ class Selected:
     lines: list[RunLine]
     """Columns of all runs."""
 
-    elsewhere: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
-    """Tokens per second of the same experiments in other sessions: by experiment and stack, then by
-    command."""
-
     notes: tuple[str, ...] = ()
     """What was left out."""
 
@@ -131,7 +127,6 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
     return Selected(
         commands=[one for one in commands if one.results],
         lines=lines,
-        elsewhere=_elsewhere(store, commands),
         notes=tuple(_notes(damaged, lines, keys)),
     )
 
@@ -230,24 +225,6 @@ def _command(
     return CommandRuns(
         key[0], records[0] if records else None, with_resumed(store, results, records)
     )
-
-
-def _elsewhere(
-    store: Store, commands: Sequence[CommandRuns]
-) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return the speeds of completed runs of the same experiments in all other commands."""
-    ids = list({result.experiment.id for one in commands for result in one.results})
-    query = select(*(RUNS.c[name] for name in COLUMNS)).where(
-        RUNS.c.audited_status.in_(COMPLETED), RUNS.c.tokens_per_second.is_not(None)
-    )
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for part in in_parts(ids):
-        for row in store.fetch(query.where(RUNS.c.experiment_id.in_(part))):
-            if origin_of(row) != "measured":
-                continue  # it may be the very session that is shown
-            by_command = found.setdefault((row["experiment_id"], row["stack"]), {})
-            by_command.setdefault(command_of(row["session"]), []).append(row["tokens_per_second"])
-    return found
 
 
 def _notes(

@@ -122,7 +122,7 @@ def _page(options: ReportOptions, plots: bool) -> Page:
         going_on = record is not None and record.id in in_progress
         scenarios.append(
             replace(
-                scenario_page(one.id, plan, one.results, selected.elsewhere, one.repetitions),
+                scenario_page(one.id, plan, one.results, one.repetitions),
                 arguments=record.command if record else (),
                 running=(len(one.results), planned_runs(document)) if going_on else None,
             )

@@ -51,6 +51,6 @@ def session_page(session: str, document: Mapping[str, Any], results: Sequence[Re
 
     It has plots if matplotlib is installed.
     """
-    one = scenario_page(session, stored_plan(document, results), results, {})
+    one = scenario_page(session, stored_plan(document, results), results)
     newest = max(run.started_at for run in results)
     return render_html(replace(page([one], ()), written=newest))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,9 +29,6 @@ from accel_bench_report.learning.schema import ConvergenceDocument
 from accel_bench_report.page.memory_parts import MemoryAtPeak, memory_at_peak
 from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.waterfall import Waterfall, waterfall
-
-Elsewhere = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
-"""Tokens per second by experiment and stack, then by command."""
 
 WORDS = {
     Status.OOM: "out of memory",
@@ -73,9 +70,6 @@ class PageRow:
     """From the baseline's step to this one; null for the baseline, and without phases."""
 
     memory: MemoryAtPeak | None = None
-
-    elsewhere: tuple[tuple[float, ...], ...] = ()
-    """Tokens per second of each other command that measured the same experiment."""
 
     repetitions: tuple[StackRepetition, ...] = ()
     """What those found who have repeated the session's bundle."""
@@ -123,7 +117,6 @@ def scenario_page(
     command: str,
     plan: StoredPlan,
     results: Sequence[Result],
-    elsewhere: Elsewhere,
     repetitions: Sequence[Repetition] = (),
 ) -> ScenarioPage:
     """Return the page of the runs of one scenario, and of who repeated them; at least one run."""
@@ -143,7 +136,7 @@ def scenario_page(
         command=command,
         started_at=min(result.started_at for result in results),
         summary=summary,
-        points=tuple(_point(rows, plan.baseline, elsewhere, repeated) for rows in points.values()),
+        points=tuple(_point(rows, plan.baseline, repeated) for rows in points.values()),
         machines=_machines(results),
         learning=_learning(runs, plan.baseline),
     )
@@ -195,12 +188,11 @@ def _ending(row: PageRow) -> str:
 def _point(
     rows: Sequence[tuple[ExperimentSummary, ExperimentRuns]],
     baseline: str,
-    elsewhere: Elsewhere,
     repeated: Repeated,
 ) -> tuple[PageRow, ...]:
     """Return the rows of one sweep point in their order."""
     base = next((pair for pair in rows if pair[0].stack == baseline), None)
-    built = [_row(row, own, base, elsewhere, repeated) for row, own in rows]
+    built = [_row(row, own, base, repeated) for row, own in rows]
     return tuple(sorted(built, key=_place))
 
 
@@ -216,15 +208,12 @@ def _row(
     row: ExperimentSummary,
     own: ExperimentRuns,
     base: tuple[ExperimentSummary, ExperimentRuns] | None,
-    elsewhere: Elsewhere,
     repeated: Repeated,
 ) -> PageRow:
     other = base if base and base[1] is not own else None
     both = comparability_of_rounds(other[1].completed, own.completed) if other else None
     why = why_not_ranked(row, own)
     sound = other is not None and not why and not other[0].disowned
-    speeds = elsewhere.get((row.experiment_id, row.stack), {})
-    counted = {session.partition(".")[0] for session, _ in own.counted}
     return PageRow(
         summary=row,
         runs=own,
@@ -233,7 +222,6 @@ def _row(
         differing=both.differing if both else (),
         waterfall=waterfall(other[0], row) if other and sound else None,
         memory=memory_at_peak(row.memory, own.last),
-        elsewhere=tuple(tuple(found) for name, found in speeds.items() if name not in counted),
         repetitions=tuple(repeated.get(row_key(row.stack, row.sweep), ())),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -49,21 +48,10 @@ def row_origin(row: PageRow) -> tuple[str, str]:
         if exported
         else f"measured by this program{f', to repeat the bundle {file}' if file else ''}"
     )
-    short, full = zip((where, title), *_again(row), strict=True)
-    return ", ".join(short), "; ".join(full)
-
-
-def _again(row: PageRow) -> Iterator[tuple[str, str]]:
-    """Yield how often a row was measured again, and was repeated by its bundle."""
-    if row.repetitions:
-        yield _repeated(row.repetitions)
-    if not row.elsewhere:
-        return
-    speeds = [math.exp(sum(map(math.log, one)) / len(one)) for one in row.elsewhere]
-    others = f"{rate(min(speeds))} to {rate(max(speeds))}" if len(speeds) > 1 else rate(speeds[0])
-    times = count(len(speeds), "other session")
-    unit = rate_unit([row.summary.counts])
-    yield f"again in {times}", f"the same experiment in {times}: {others} {unit}"
+    if not row.repetitions:
+        return where, title
+    badge, text = _repeated(row.repetitions)
+    return f"{where}, {badge}", f"{title}; {text}"
 
 
 def _repeated(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:

@@ -109,10 +109,7 @@ def every_ending(hostile: str = "slow") -> tuple[StoredPlan, list[Result]]:
 def scenario_of_endings(hostile: str = "slow") -> ScenarioPage:
     """Return the page of that plan."""
     plan, runs = every_ending(hostile)
-    fast = plan.planned[1].experiment
-    elsewhere = {(fast.id, "fast"): {"tuesday": [190.0], "wednesday": [210.0]}}
-    one = scenario_page("monday", plan, runs, elsewhere)
-    return replace(one, arguments=("accel-bench", "run"))
+    return replace(scenario_page("monday", plan, runs), arguments=("accel-bench", "run"))
 
 
 def page_of_endings(hostile: str = "slow", plots: bool = False) -> Page:
@@ -132,5 +129,5 @@ def page_of_a_sweep() -> Page:
     runs = [run for number, point in enumerate(points)
             for run in dressed(make_rounds(point, scaled(1 + number / 7)))]  # fmt: skip
     plan = StoredPlan("baseline", tuple(PlannedSummary(experiment=one) for one in points), 5)
-    one = replace(scenario_page("monday", plan, runs, {}), arguments=("accel-bench", "run"))
+    one = replace(scenario_page("monday", plan, runs), arguments=("accel-bench", "run"))
     return page([one], [])
