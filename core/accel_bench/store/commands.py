@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_, select
 
-from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import TOKENS
@@ -66,9 +65,6 @@ class RunLine(NamedTuple):
 
     counts: str = TOKENS
     """What is counted as tokens."""
-
-    at_a_rate: bool = False
-    """True if requests arrive at a rate, so that the speed is that of busy time."""
 
     @property
     def completed(self) -> bool:
@@ -188,7 +184,6 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
     except StoreError:
         known = {}  # Of very many runs none was checked; then each experiment stands alone.
     series = {name: one.series for name, one in known.items()}
-    served = {name for name, one in known.items() if offered_rate(one.scenario) is not None}
     for row in rows:
         yield RunLine(
             command=command_of(str(row["session"])),
@@ -196,7 +191,6 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
             counts=counted(row["options"]),
             origin=origin_of(row),
             series=series.get(row["experiment_id"], str(row["experiment_id"])),
-            at_a_rate=row["experiment_id"] in served,
             **{key: row[key] for key in RunLine._fields if key in row and key != "status"},
         )
 

@@ -20,7 +20,7 @@ from accel_bench.report.table import EMPTY, Column, Table, listed
 from accel_bench.report.views.compare import setting_text
 from accel_bench.scenario.uses import CALLS
 from accel_bench_report.page.model import clipped
-from accel_bench_report.page.scenario import PageRow, ScenarioPage, StackRepetition
+from accel_bench_report.page.scenario import PageRow, StackRepetition
 from accel_bench_report.tables.overview import OverviewRow
 
 VERDICTS: tuple[ReproductionVerdict, ...] = ("reproduced", "cannot tell", "not reproduced")
@@ -196,20 +196,6 @@ def machine_table(machines: Sequence[Machine]) -> Table:
     notes = ["what differs between the environments stands first"] if len(machines) > 1 else []
     table = listed(titles, rows)
     return Table(table.columns, table.rows, notes=notes)
-
-
-def environments_table(scenarios: Sequence[ScenarioPage]) -> Table | None:
-    """Return the environments of several scenarios side by side, where they differ."""
-    found: list[Machine] = []
-    for machine in (machine for one in scenarios for machine in one.machines):
-        if machine not in found:
-            found.append(machine)
-    if len(found) < 2 or len(scenarios) < 2:
-        return None
-    table = machine_table(found)
-    differing = [row for row in table.rows if len(set(row[1:])) > 1]
-    title = "Environments of the selected runs, where they differ"
-    return Table(table.columns, differing, title) if differing else None
 
 
 def _described(machine: Machine) -> dict[str, str]:

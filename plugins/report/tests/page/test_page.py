@@ -152,15 +152,6 @@ def test_times_are_read_as_people_say_them() -> None:
     assert "These figures are of the measured window alone; start-up" in text
 
 
-def test_a_line_does_not_end_within_an_option() -> None:
-    made = page_of_endings()
-    (one,) = made.scenarios
-    more = ["open <b>: about 15 rounds would settle it (--resume --rounds 15)."]
-    text = render_html(replace(made, scenarios=[replace(one, more=more)]))
-    assert '&lt;b&gt;: about 15 rounds would settle it (<code class="option">--resume' in text
-    assert "--rounds 15</code>).</bdi>" in text
-
-
 def test_compiling_that_only_the_baseline_does_is_shown() -> None:
     plan, runs = every_ending()
     one = scenario_page("monday", plan, runs)
@@ -280,22 +271,6 @@ def test_long_series_keep_their_ends_and_the_frontier_has_no_beaten_point() -> N
     assert pareto([(3, 5), (1, 1), (2, 4), (2, 3), (4, 4)]) == [(1, 1), (2, 4), (3, 5)]
 
 
-def test_history_marks_a_step_and_says_so() -> None:
-    speeds = [100.0 + number % 3 * 0.1 if number < 10 else 80.0 + number % 3 * 0.1
-              for number in range(20)]  # fmt: skip
-    lines = [
-        line(20 * number, started_at=f"2026-01-{number + 1:02}T00:00:00Z",
-             tokens_per_second=speed, stack="one")
-        for number, speed in enumerate(speeds)
-    ]  # fmt: skip
-    (plot,) = page([], overview(lines)).history
-    assert "The level of one changes from 100 to 80.1 tokens/s on 2026-01-11" in plot.caption
-    two = [one._replace(host=f"host-{number % 2}") for number, one in enumerate(lines)]
-    assert "changes from" not in page([], overview(two)).history[0].caption
-    served = [one._replace(at_a_rate=True) for one in lines]
-    assert "changes from" not in page([], overview(served)).history[0].caption
-
-
 @pytest.mark.parametrize("field", ["series", "device", "origin"])
 def test_different_work_devices_and_origins_are_rows_of_their_own(field: str) -> None:
     values = {"series": ("batch4", "batch8"), "device": ("H100", "a CPU"),
@@ -309,7 +284,6 @@ def test_different_work_devices_and_origins_are_rows_of_their_own(field: str) ->
     rows = overview(lines)
     assert [len(row.speeds) for row in rows] == [10, 10]
     made = page([], rows)
-    assert "changes from" not in made.history[0].caption
     if field != "series":
         assert all(f">{value}<" in render_html(made) for value in values)
 
@@ -443,20 +417,6 @@ def test_padding_free_shows_the_kernel_that_ran() -> None:
         texts = [text for text, _ in configuration(replace(row, summary=summary), None)]
         assert [text for text in texts if text.startswith("attention")] == shown
         assert "without padding" in texts
-
-
-def test_environments_that_differ_stand_side_by_side() -> None:
-    plan, runs = every_ending()
-    other = [
-        run.model_copy(update={"machine": run.machine.model_copy(update={"cores": 99})})
-        for run in runs
-        if run.machine
-    ]
-    pages = [scenario_page(name, plan, found) for name, found in
-             (("monday", runs), ("tuesday", other))]  # fmt: skip
-    table = page(pages, [], plots=False).environments
-    assert table is not None
-    assert [row[0] for row in table.rows] == ["processor"]
 
 
 def test_many_runs_become_a_row_for_each_stack_and_count_last_attempts() -> None:
