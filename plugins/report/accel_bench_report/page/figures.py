@@ -24,15 +24,12 @@ from accel_bench_report.page.plots import (
     strips,
 )
 from accel_bench_report.page.scenario import ScenarioPage
-from accel_bench_report.page.sweeps import named_for_plots, sweep_plots
+from accel_bench_report.page.sweeps import MOST_SERIES, left_out, named_for_plots, sweep_plots
 from accel_bench_report.sweep import scaling_of
 from accel_bench_report.tables.overview import OverviewRow
 
 if TYPE_CHECKING:
     from accel_bench_report.page.model import RowView
-
-MOST_SERIES = 16
-"""Stacks of one plot: beyond that nothing can be told apart."""
 
 MOST_HISTORIES = 6
 """Scenarios with a plot of their history."""
@@ -47,8 +44,7 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
     """Return the plots of a scenario for which there are figures."""
     ranked, end = named_for_plots([row for row in rows if not row.why])
     shown = ranked[:MOST_SERIES]
-    more = len(ranked) - len(shown)
-    end += f" {more} more rows are left out." if more > 0 else ""
+    end += left_out(len(ranked))
     found = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
     trained = [row for row in shown if row.row.summary.counts != CALLS]
     return [
@@ -58,7 +54,7 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
         *_validation(one, shown),
         *_memory(one, ranked),
         *_scaling(one, shown),
-        *sweep_plots(one, ranked, MOST_SERIES),
+        *sweep_plots(one, ranked),
     ]
 
 
@@ -81,12 +77,9 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
         ]
         longest = max(len(row.speeds) for row in own)
         thin = f" Of {longest} commands {MOST_POINTS} are drawn." if longest > MOST_POINTS else ""
-        more = (
-            f" {len(own) - MOST_SERIES} more rows are left out." if len(own) > MOST_SERIES else ""
-        )
         caption = (
             "Each dot is the median of a command's processes. Versions may have "
-            f"changed between them: no verdict rests on this.{thin}{more}"
+            f"changed between them: no verdict rests on this.{thin}{left_out(len(own))}"
         )
         plots.append(dated(f"{scenario} over time", caption, series, rate_unit([own[0].counts])))
     return plots
@@ -183,11 +176,9 @@ def _validation(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
             name = label(learned)
             series.append(Series(name, numbers[learned.stack], known))
     if series:
-        left = len(series) - MOST_SERIES
-        more = f" {left} more rows are left out." if left > 0 else ""
         caption = (
             "On samples that are not trained on, the mean over runs; seconds are those of training "
-            f"steps.{more}"
+            f"steps.{left_out(len(series))}"
         )
         axes = ("seconds of training", "validation loss")
         yield curves("Validation loss", caption, series[:MOST_SERIES], axes)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from accel_bench_report.summary import groups_by_key_report
 from accel_bench_report.tables.grouping import Group, GroupedSummary, summarize_by
-from accel_bench_report.tables.groups_view import groups_by_key_report
 from accel_bench_report.tables.pivot import MAIN_KEYS
 from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
