@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_, select
 
-from accel_bench.analysis.metrics.offered_load import offered_rate
 from accel_bench.errors import StoreError
 from accel_bench.result import Result, Status
 from accel_bench.scenario.uses import TOKENS
-from accel_bench.store.database import SessionRecord, Store, begins_with, in_parts
-from accel_bench.store.queries import COMPLETED, condition_of, leave_out_damaged
+from accel_bench.store.database import SessionRecord, Store, begins_with
+from accel_bench.store.queries import condition_of, leave_out_damaged
 from accel_bench.store.rows import counted, origin_of
 from accel_bench.store.schema import CHRONOLOGICAL, RUNS
 from accel_bench.store.selection import CommandKey, command_of, one_of_each, with_resumed
@@ -57,9 +56,6 @@ class RunLine(NamedTuple):
     counts: str = TOKENS
     """What is counted as tokens."""
 
-    at_a_rate: bool = False
-    """True if requests arrive at a rate, so that the speed is that of busy time."""
-
     @property
     def completed(self) -> bool:
         """True if its figures may be used."""
@@ -92,10 +88,6 @@ class Selected:
     lines: list[RunLine]
     """Columns of all runs."""
 
-    elsewhere: dict[tuple[str, str], dict[str, list[float]]] = field(default_factory=dict)
-    """Tokens per second of the same experiments in other sessions: by experiment and stack, then by
-    command."""
-
     notes: tuple[str, ...] = ()
     """What was left out."""
 
@@ -120,7 +112,6 @@ def select_commands(store: Store, words: Sequence[str] = (), where: str | None =
     return Selected(
         commands=[one for one in commands if one.results],
         lines=lines,
-        elsewhere=_elsewhere(store, commands),
         notes=tuple(_notes(damaged, lines, keys)),
     )
 
@@ -161,7 +152,6 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
     # What an id stands for does not differ between runs: one of each is read.
     known = {name: one.experiment for name, one in one_of_each(store, rows).items()}
     series = {name: one.series for name, one in known.items()}
-    served = {name for name, one in known.items() if offered_rate(one.scenario) is not None}
     for row in rows:
         yield RunLine(
             command=command_of(str(row["session"])),
@@ -169,7 +159,6 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
             counts=counted(row["options"]),
             origin=origin_of(row),
             series=series.get(row["experiment_id"], str(row["experiment_id"])),
-            at_a_rate=row["experiment_id"] in served,
             **{key: row[key] for key in RunLine._fields if key in row and key != "status"},
         )
 
@@ -201,24 +190,6 @@ def _command(
     whole = with_resumed(store, results, records)
     first = records[0] if records else None
     return CommandRuns(key[0], first, whole, read_repetitions(store, whole, repeating))
-
-
-def _elsewhere(
-    store: Store, commands: Sequence[CommandRuns]
-) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return the speeds of completed runs of the same experiments in all other commands."""
-    ids = list({result.experiment.id for one in commands for result in one.results})
-    query = select(*COLUMNS).where(
-        RUNS.c.audited_status.in_(COMPLETED), RUNS.c.tokens_per_second.is_not(None)
-    )
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for part in in_parts(ids):
-        for row in store.fetch(query.where(RUNS.c.experiment_id.in_(part))):
-            if origin_of(row) != "measured":
-                continue  # it may be the very session that is shown
-            by_command = found.setdefault((row["experiment_id"], row["stack"]), {})
-            by_command.setdefault(command_of(row["session"]), []).append(row["tokens_per_second"])
-    return found
 
 
 def _notes(

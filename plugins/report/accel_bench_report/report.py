@@ -104,7 +104,7 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     from accel_bench.runner.unfinished import open_results, sessions_in_progress
     from accel_bench_report.commands import select_commands
     from accel_bench_report.page.page import page
-    from accel_bench_report.page.scenario import scenario_page, with_repetitions
+    from accel_bench_report.page.scenario import scenario_page
     from accel_bench_report.page.stored_plan import planned_runs, stored_plan
     from accel_bench_report.tables.overview import overview
 
@@ -119,11 +119,14 @@ def _page(options: ReportOptions, plots: bool) -> Page:
         record = one.session
         document = record.document if record else {}
         plan = stored_plan(document, one.results, whole=options.where is None)
-        arguments = record.command if record else ()
-        shown = scenario_page(one.id, arguments, plan, one.results, selected.elsewhere)
-        if record and record.id in in_progress:
-            shown = replace(shown, running=(len(one.results), planned_runs(document)))
-        scenarios.append(with_repetitions(shown, one.results, one.repetitions))
+        going_on = record is not None and record.id in in_progress
+        scenarios.append(
+            replace(
+                scenario_page(one.id, plan, one.results, one.repetitions),
+                arguments=record.command if record else (),
+                running=(len(one.results), planned_runs(document)) if going_on else None,
+            )
+        )
     made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
     only = [f"only runs where {options.where}"] if options.where is not None else []
     notes = (*only, *selected.notes)

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import typer
 
+from accel_bench.analysis.wording import (
+    count,
+    mebibytes,
+    plain_value,
+    rate,
+    ratio_interval,
+    settings,
+)
 from accel_bench.cli.options import Names, SelectionOptions, split_names, takes
 from accel_bench.cli.output import AnyFormat
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    interval_paths,
+    number_column,
+    paths,
+    reader,
+)
+from accel_bench_report.tables.grouping import Group, GroupedSummary, KeySummary, summarize_by
+
+EQUAL = (
+    "times as fast: against the first value, of stacks the sessions' baseline, over pairs of "
+    "experiments that differ in this key alone, with plugins of equal versions and "
+    "fingerprints; an estimate, no verdict"
+)
+LOWEST = (
+    "lowest loss: at the end of the steps that all took, and below all others, in so many of the "
+    "comparisons in which all else is equal; larger batches saw more tokens by then"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +57,81 @@ class SummaryOptions(SelectionOptions):
 def summary(options: SummaryOptions) -> None:
     """Summarize stored experiments by batch size, learning rate, optimizer, precision, hardware.
 
-    Values are compared within experiments that differ in that key alone. The best learning rate is
-    that of the lowest loss at the end, for each model and device. Without --group-by there is a
-    table for each main setting in which the experiments differ.
+    Values are compared within experiments that differ in that key alone. Without --group-by there
+    is a table for each main setting in which the experiments differ.
     """
     from accel_bench.cli.output import print_report
-    from accel_bench_report.tables.grouping import summarize_by
-    from accel_bench_report.tables.groups_view import groups_by_key_report
 
     experiments, baselines = options.read_experiments()
     document = summarize_by(experiments, split_names(options.group_by), baselines)
     print_report(groups_by_key_report(document), options.output)
+
+
+def groups_by_key_report(document: GroupedSummary) -> Report:
+    """Return a table for each key and what the figures mean."""
+    tables = [Table(COLUMNS, one.groups, f"by {one.key}") for one in document.by]
+    notes = [EQUAL, LOWEST] if document.by else ["the experiments differ in no main setting"]
+    notes += _ambiguous(document)
+    answer = f"{count(document.experiments, 'experiment')}."
+    lines = [_Line(one, group) for one in document.by for group in one.groups]
+    return Report(
+        [Section(answer=answer, tables=tables, notes=notes)], document, Table(FLAT, lines)
+    )
+
+
+def _ambiguous(document: GroupedSummary) -> Iterator[str]:
+    """Yield which experiments are in no pair, since it is not clear in which."""
+    for one in document.by:
+        for group in one.groups:
+            if group.ambiguous:
+                yield (
+                    f"{settings({one.key: group.value})}: {count(group.ambiguous, 'experiment')} "
+                    "in no pair: several others would fit, and none ran in the same session alone; "
+                    "choose sessions by ID or --where"
+                )
+
+
+def _range(low: str, high: str, form: Callable[[float], str], group: Group) -> str | None:
+    """Return `1,234 to 2,345`, or one of both where they are equal."""
+    ends = [form(value) for name in (low, high) if (value := getattr(group, name)) is not None]
+    return " to ".join(dict.fromkeys(ends)) or None
+
+
+def _other_words(group: Group) -> str | None:
+    words = [f"{number} {word}" for word, number in group.counts.items() if word != "measured"]
+    return ", ".join(words) or None
+
+
+def _lowest(group: Group) -> str | None:
+    return f"{group.lowest_loss} of {group.of_losses}" if group.of_losses else None
+
+
+COLUMNS = (
+    Column("value", reader("value"), form=plain_value, kind="name"),
+    number_column("experiments", rank=3),
+    Column("tokens/s", partial(_range, "slowest", "fastest", rate), kind="number"),
+    number_column("times_as_fast", "times as fast", "[95 % interval]", ratio_interval),
+    number_column("pairs", rank=4),
+    Column("memory", partial(_range, "smallest_peak_bytes", "largest_peak_bytes", mebibytes),
+           unit="MiB", kind="number"),
+    Column("lowest loss", _lowest, kind="number", rank=2),
+    Column("not measured", _other_words, rank=1),
+)  # fmt: skip
+"""Columns of the table of one key."""
+
+
+class _Line(NamedTuple):
+    """A line of the CSV."""
+
+    summary: KeySummary
+    group: Group
+
+
+FLAT = (
+    *paths("summary", "key"),
+    *paths("group", "value experiments counts slowest fastest", "{}"),
+    *paths("group", "smallest_peak_bytes largest_peak_bytes pairs ambiguous"),
+    *interval_paths("group", "times_as_fast"),
+    *paths("group", "lowest_loss of_losses"),
+)
+"""Columns of the CSV."""

@@ -6,17 +6,23 @@ from collections.abc import Sequence
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.wording import point_name, rate_interval, ratio_interval, settings
 from accel_bench.documents.base import Frozen
-from accel_bench.report.table import Table
+from accel_bench.report.table import Column, Table, in_units, number_column, reader
 from accel_bench_report.tables.pivot import Layout, pivot_experiments
 from accel_bench_report.tables.pivot_schema import Pivot
-from accel_bench_report.tables.points_view import point_figures, point_tables
-from accel_bench_report.tables.scaling import scalings
-from accel_bench_report.tables.scaling_schema import Scaling
-from accel_bench_report.tables.scaling_view import scaling_tables
+from accel_bench_report.tables.pivot_view import pivot_tables
+from accel_bench_report.tables.scaling import Scaling, scalings
+from accel_bench_report.tables.scaling_view import pairing, scaling_tables
 
 NAME = "sweep"
 """Name of the entry point."""
+
+RATES = ("tokens_per_hour", "samples_per_second", "steps_per_second", "mfu")
+"""Figures of the second table."""
+
+MEANING = "points: speed alone, as estimates with 95 % intervals and no verdicts"
+"""Note under the rows: other values of a swept key may train another way."""
 
 
 class Sweep(Frozen):
@@ -48,7 +54,36 @@ def tables(summary: Summary, found: Sweep) -> list[Table]:
     return [*point_tables(summary), *(point_figures(found.pivot) if found.pivot else ())]
 
 
+def point_tables(summary: Summary) -> list[Table]:
+    """Return the table of the sweep points, where several were planned."""
+    rows = summary.points
+    if not rows:
+        return []
+    shown = COLUMNS if len({row.world_size for row in rows}) > 1 else COLUMNS[:-2]
+    swept = settings(rows[0].reference)
+    name = next((point_name(row) for row in rows if row.sweep == row.reference), swept)
+    columns = in_units(shown, (row.counts for row in rows))
+    return [Table(columns, rows, f"sweep points against {name}", [MEANING, *pairing(rows)])]
+
+
+def point_figures(made: Pivot) -> list[Table]:
+    """Return the table of rates that no other table of sweep points has."""
+    figures = tuple(one for one in made.values if one.name in RATES)
+    return pivot_tables(made.model_copy(update={"values": figures}), "figures of the sweep points")
+
+
 def scaling_of(summary: Summary) -> tuple[Scaling, ...]:
     """Return how the stacks of a comparison scale."""
     found = summary.sections.get(NAME)
     return found.scaling if isinstance(found, Sweep) else ()
+
+
+COLUMNS = (
+    Column("stack", reader("stack"), kind="name"),
+    Column("point", point_name, kind="name"),
+    number_column("tokens_per_second", "speed", "tokens/s", rate_interval),
+    number_column("ratio", "times as fast", "[95 % interval]", ratio_interval),
+    number_column("world_size", "ranks"),
+    number_column("ratio_per_device", "per device", "times as fast", ratio_interval),
+)
+"""Columns for people; the last two where points differ in their number of ranks."""

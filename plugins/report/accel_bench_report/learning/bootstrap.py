@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from random import Random
 from statistics import NormalDist
-from typing import TypeVar
 
 from accel_bench.analysis.statistics.estimators import t_quantile
 
@@ -21,37 +20,24 @@ RESAMPLES = 2000
 SEED = 20_240_613
 """Seed of the draws: the same values give the same interval."""
 
-T = TypeVar("T")
-
-
-def resamples(clusters: Sequence[Sequence[T]], count: int = RESAMPLES) -> list[list[T]]:
-    """Draw clusters with replacement, and then as many values as each has from it.
-
-    Clusters are seeds, their values the rounds of a seed. Where there is one cluster, its values
-    alone are drawn.
-    """
-    generator = Random(SEED)
-    return [
-        [
-            value
-            for chosen in generator.choices(clusters, k=len(clusters))
-            for value in generator.choices(chosen, k=len(chosen))
-        ]
-        for _ in range(count)
-    ]
-
 
 def bootstrap_ends(
     clusters: Sequence[Sequence[float]], statistic: Callable[[Sequence[float]], float]
 ) -> tuple[float, float] | None:
     """Return the ends of the 95 % interval of a statistic; None with one value.
 
-    A value may be infinite, and then so may be an end.
+    Clusters are seeds, their values the rounds of a seed: seeds are drawn with replacement, and
+    then as many values as each has; of one cluster its values alone. A value may be infinite, and
+    then so may be an end.
     """
     units = len(clusters) if len(clusters) > 1 else sum(map(len, clusters))
     if units < 2:
         return None
-    found = sorted(map(statistic, resamples(clusters)))
+    draw = Random(SEED).choices
+    found = sorted(
+        statistic([x for one in draw(clusters, k=len(clusters)) for x in draw(one, k=len(one))])
+        for _ in range(RESAMPLES)
+    )
     tail = expanded_tail(units)
     last = len(found) - 1
     return found[math.floor(tail * last)], found[math.ceil((1 - tail) * last)]

@@ -2,9 +2,8 @@
 
 Rates are compared within experiments that differ in the rate and in seeds alone, after the same
 number of steps: between two points of a curve the loss is interpolated, and such a rate is beaten
-only by one whose loss is below both points. The confidence is the fraction of bootstrap samples,
-drawn over seeds, in which a rate has the lowest mean loss; it is called the best where t bounds on
-its differences from all others, paired by seed, say so too: of few seeds the bootstrap is too sure.
+only by one whose loss is below both points. It is called the best where t bounds on its
+differences from all others, paired by seed, exclude 0.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from accel_bench.analysis.learning.curves import Reached
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.analysis.statistics.seeds import SEED_KEYS
 from accel_bench.documents.canonical import canonical_json
-from accel_bench_report.learning.bootstrap import bootstrap_ends, resamples
+from accel_bench_report.learning.bootstrap import bootstrap_ends
 from accel_bench_report.learning.curve_points import points_around, reached_after
 from accel_bench_report.learning.groups import LearningGroup, identity_without
 from accel_bench_report.learning.schema import BestLearningRate, RateLearning
@@ -24,7 +23,7 @@ from accel_bench_report.learning.schema import BestLearningRate, RateLearning
 RATE = "train.learning_rate"
 
 MINIMUM_SEEDS = 3
-"""Seeds of every rate from which there is a confidence."""
+"""Seeds of every rate from which one may be called the best."""
 
 ERROR = 0.05
 """How often, at most, another rate than the best is called that; divided among the others."""
@@ -57,10 +56,9 @@ def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
     losses = [_losses(group, steps) for group in ordered]
     whole = [not any(seed.diverged for seed in one.seeds) and bool(losses[number])
              for number, one in enumerate(ordered)]  # fmt: skip
-    confidence = _confidence([one if fine else {} for one, fine in zip(losses, whole, strict=True)])
     rates = tuple(
-        _rate(group, found if fine else {}, sure)
-        for group, found, fine, sure in zip(ordered, losses, whole, confidence, strict=True)
+        _rate(group, found if fine else {})
+        for group, found, fine in zip(ordered, losses, whole, strict=True)
     )
     trained = [number for number, one in enumerate(rates) if one.loss is not None]
     best = min(trained, key=lambda number: rates[number].loss or 0.0, default=None)
@@ -70,6 +68,7 @@ def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
         scenario=first.scenario,
         stack=first.stack,
         sweep={key: value for key, value in first.sweep.items() if key != RATE},
+        apart={key: value for key, value in first.apart.items() if key != RATE},
         loss_kind=first.loss_kind,
         steps=steps,
         best=None if best is None else rates[best].learning_rate,
@@ -120,7 +119,7 @@ def _first_curves(group: LearningGroup) -> Iterator[tuple[str, Sequence[Reached]
             yield one.seed, next(iter(one.curves.values()))
 
 
-def _rate(group: LearningGroup, losses: Losses, confidence: float | None) -> RateLearning:
+def _rate(group: LearningGroup, losses: Losses) -> RateLearning:
     ends = bootstrap_ends([[loss] for loss in losses.values()], fmean) if losses else None
     low, high = ends or (None, None)
     return RateLearning(
@@ -130,25 +129,4 @@ def _rate(group: LearningGroup, losses: Losses, confidence: float | None) -> Rat
         high=high,
         seeds=len(group.seeds),
         diverged=sum(one.diverged for one in group.seeds),
-        confidence=confidence,
     )
-
-
-def _confidence(losses: Sequence[Losses]) -> list[float | None]:
-    """Return the fraction of samples in which each has the lowest mean; seeds are drawn together.
-
-    One that diverged never has it.
-    """
-    known = [number for number, one in enumerate(losses) if one]
-    shared = set.intersection(*(set(losses[number]) for number in known)) if known else set()
-    if len(shared) < MINIMUM_SEEDS or len(known) < 1:
-        return [None] * len(losses)
-    wins = [0.0] * len(losses)
-    drawn = resamples([[seed] for seed in sorted(shared)])
-    for seeds in drawn:
-        means = {number: fmean(losses[number][seed] for seed in seeds) for number in known}
-        lowest = min(means.values())
-        winners = [number for number, mean in means.items() if mean == lowest]
-        for number in winners:
-            wins[number] += 1 / len(winners)
-    return [won / len(drawn) for won in wins]

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.metrics.cost import HourlyRate
 from accel_bench.analysis.schema import Document, StackRow
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.documents.base import Frozen, JsonValue
+from accel_bench.documents.base import Frozen
 
 LossKind: TypeAlias = Literal["validation", "training"]
 """Loss on held-out samples, or where there is none the training loss, smoothed over 5 steps."""
@@ -175,19 +175,14 @@ class RateLearning(Frozen):
     seeds: int
     diverged: int
 
-    confidence: float | None = None
-    """Fraction of bootstrap samples in which it has the lowest loss; null with fewer than three
-    seeds of every rate."""
 
+class BestLearningRate(StackRow):
+    """The learning rate with the lowest loss, of experiments that differ in the rate alone.
 
-class BestLearningRate(Frozen):
-    """The learning rate with the lowest loss, of experiments that differ in the rate alone."""
+    It is not among the swept values.
+    """
 
     scenario: str
-    stack: str
-    sweep: dict[str, JsonValue]
-    """Values of the other swept keys."""
-
     loss_kind: LossKind
     steps: int
     """Steps after which losses are compared."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.wording import count, group_label, label, rate, significant, usd
+from accel_bench.analysis.wording import count, label, rate, significant, usd
 from accel_bench.report.table import (
     EMPTY,
     Column,
@@ -18,6 +18,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
+from accel_bench_report.learning.rates import MINIMUM_SEEDS
 from accel_bench_report.learning.schema import (
     BestLearningRate,
     ConvergenceDocument,
@@ -101,25 +102,24 @@ def answer(document: ConvergenceDocument) -> str:
 
 def rate_title(best: BestLearningRate) -> str:
     """Return what the rates are compared in."""
-    name = group_label(best.stack, best.sweep)
-    return f"learning rates of {name}: {best.loss_kind} loss after {count(best.steps, 'step')}"
+    after = count(best.steps, "step")
+    return f"learning rates of {label(best)}: {best.loss_kind} loss after {after}"
 
 
 def rate_sentence(best: BestLearningRate) -> str:
     """Return the best rate, or that it could not be told."""
-    name = group_label(best.stack, best.sweep)
+    name = label(best)
     if best.best is None:
         return f"no learning rate of {name} trained without diverging"
     found = next(one for one in best.rates if one.learning_rate == best.best)
-    sure = "" if found.confidence is None else f", lowest in {found.confidence:.0%} of resamples"
     seeds = count(found.seeds, "seed")
     end = "; it is at the end of what was tried" if best.at_end else ""
     if best.verdict == "best":
-        return f"the best learning rate of {name} is {best.best:g} ({seeds}{sure}){end}"
-    more = "; it takes three seeds or more (--seeds 5)" if found.confidence is None else ""
+        return f"the best learning rate of {name} is {best.best:g} ({seeds}){end}"
+    more = "; it takes three seeds or more (--seeds 5)" if found.seeds < MINIMUM_SEEDS else ""
     return (
         f"could not tell the best learning rate of {name}: {best.best:g} has the lowest loss "
-        f"({seeds}{sure}){more}{end}"
+        f"({seeds}){more}{end}"
     )
 
 
@@ -239,7 +239,6 @@ RATES = (
     Column("loss", _loss_of, unit="mean [95 %]", form=_interval(loss_text), kind="number"),
     number_column("seeds"),
     number_column("diverged", unit="seeds"),
-    number_column("confidence", "lowest", "of resamples", "{:.0%}".format),
 )
 
 STABILITY = (
@@ -274,7 +273,7 @@ EVALUATION = (
         for name, title, unit in (
             ("first_samples", "before training", "samples/s"),
             ("samples", "after", "samples/s"),
-            ("tokens", "tokens_rate", "tokens/s"),
+            ("tokens", "after", "tokens/s"),
         )
     ),
 )

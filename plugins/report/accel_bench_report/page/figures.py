@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from accel_bench.analysis.statistics.estimators import Interval
-from accel_bench.analysis.statistics.steps import Step
-from accel_bench.analysis.wording import group_label, label, rate, rate_unit, too_wide
+from accel_bench.analysis.wording import group_label, label, rate_unit, too_wide
 from accel_bench.report.views.stack_comparison import speed_unit
 from accel_bench.result import EARLIEST
 from accel_bench.scenario.uses import CALLS
@@ -25,18 +24,12 @@ from accel_bench_report.page.plots import (
     strips,
 )
 from accel_bench_report.page.scenario import ScenarioPage
-from accel_bench_report.page.sweeps import named_for_plots, sweep_plots
+from accel_bench_report.page.sweeps import MOST_SERIES, left_out, named_for_plots, sweep_plots
 from accel_bench_report.sweep import scaling_of
-from accel_bench_report.tables.overview import OverviewRow, level_steps
+from accel_bench_report.tables.overview import OverviewRow
 
 if TYPE_CHECKING:
     from accel_bench_report.page.model import RowView
-
-MOST_SERIES = 16
-"""Stacks of one plot: beyond that nothing can be told apart."""
-
-MOST_STEPS = 4
-"""Series of one plot in which steps are looked for: the first ones."""
 
 MOST_HISTORIES = 6
 """Scenarios with a plot of their history."""
@@ -51,8 +44,7 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
     """Return the plots of a scenario for which there are figures."""
     ranked, end = named_for_plots([row for row in rows if not row.why])
     shown = ranked[:MOST_SERIES]
-    more = len(ranked) - len(shown)
-    end += f" {more} more rows are left out." if more > 0 else ""
+    end += left_out(len(ranked))
     found = [*_speed(one, shown, end), *_ratio(shown, one.summary.baseline, end)]
     trained = [row for row in shown if row.row.summary.counts != CALLS]
     return [
@@ -62,7 +54,7 @@ def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
         *_validation(one, shown),
         *_memory(one, ranked),
         *_scaling(one, shown),
-        *sweep_plots(one, ranked, MOST_SERIES),
+        *sweep_plots(one, ranked),
     ]
 
 
@@ -75,27 +67,19 @@ def history_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> list[
     )
     for scenario in list(scenarios)[:MOST_HISTORIES]:
         own = [row for row in several if row.scenario == scenario]
-        steps = {id(row): level_steps(row) for row in own[:MOST_STEPS]}
         series = [
             Series(
                 _series_name(row, own),
                 numbers.get(row.stack, 0),
                 [(_seconds(one.started_at), one.tokens_per_second) for one in row.speeds],
-                steps=[
-                    _seconds(row.speeds[step.place].started_at) for step in steps.get(id(row), ())
-                ],
             )
             for row in own[:MOST_SERIES]
         ]
-        changes = "".join(_change(row, step) for row in own for step in steps.get(id(row), ()))
         longest = max(len(row.speeds) for row in own)
         thin = f" Of {longest} commands {MOST_POINTS} are drawn." if longest > MOST_POINTS else ""
-        more = (
-            f" {len(own) - MOST_SERIES} more rows are left out." if len(own) > MOST_SERIES else ""
-        )
         caption = (
             "Each dot is the median of a command's processes. Versions may have "
-            f"changed between them: no verdict rests on this.{changes}{thin}{more}"
+            f"changed between them: no verdict rests on this.{thin}{left_out(len(own))}"
         )
         plots.append(dated(f"{scenario} over time", caption, series, rate_unit([own[0].counts])))
     return plots
@@ -105,13 +89,6 @@ def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
     """Return the name of a row's series; its device stands there where they differ."""
     devices = {one.device for one in rows}
     return " ".join(filter(None, (row.stack, row.point, row.device if len(devices) > 1 else "")))
-
-
-def _change(row: OverviewRow, step: Step) -> str:
-    unit = rate_unit([row.counts])
-    levels = f"{rate(math.exp(step.before))} to {rate(math.exp(step.after))} {unit}"
-    when = row.speeds[step.place].started_at[:10]
-    return f" The level of {row.stack} changes from {levels} on {when} (dashed)."
 
 
 def _seconds(time: str) -> float:
@@ -199,11 +176,9 @@ def _validation(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
             name = label(learned)
             series.append(Series(name, numbers[learned.stack], known))
     if series:
-        left = len(series) - MOST_SERIES
-        more = f" {left} more rows are left out." if left > 0 else ""
         caption = (
             "On samples that are not trained on, the mean over runs; seconds are those of training "
-            f"steps.{more}"
+            f"steps.{left_out(len(series))}"
         )
         axes = ("seconds of training", "validation loss")
         yield curves("Validation loss", caption, series[:MOST_SERIES], axes)

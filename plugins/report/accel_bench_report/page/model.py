@@ -158,7 +158,6 @@ class Page:
     runs: str
     overview: Table | None
     history: Sequence[Plot]
-    environments: Table | None
     both_modes: Sequence[Table]
     """Of each model that is trained and answers requests on this page."""
 

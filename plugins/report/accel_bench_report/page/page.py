@@ -50,7 +50,6 @@ from accel_bench_report.page.scenario import PageRow, ScenarioPage, count_ending
 from accel_bench_report.page.tables import (
     configuration,
     differences_table,
-    environments_table,
     machine_table,
     overview_table,
     row_facts,
@@ -68,13 +67,8 @@ TONES = {
 }
 """Colours of the words of verdicts; all others are bad."""
 
-ENDED = re.compile(r" (ended as \w+|was skipped|were skipped)$")
-
 UNFINISHED = re.compile(r"^no experiment completed$| ended as interrupted$")
 """Clauses that are not true while a session still runs."""
-
-ANSWERS = re.compile(r"no ratio|no verdict|times as fast")
-"""Clauses of an answer that say how rows ended, and what others say."""
 
 SHOWN_COLUMNS = (
     *("speed", "times as fast", "step", "memory", "loss", "update"),
@@ -109,7 +103,6 @@ def page(
         runs=f"{sum(sum(row.endings.values()) for row in rows):,}",
         overview=overview_table(rows) if several else None,
         history=history_of(rows, numbers) if several and draw else (),
-        environments=environments_table(scenarios),
         both_modes=both_modes_tables(scenarios),
         notes=[*notes, *missing],
         made_by=f"Made by: {shlex.join(arguments)}" if arguments else "",
@@ -149,7 +142,7 @@ def _scenario(
         name=one.summary.scenario,
         answer=_sentence(answer),
         doubts=doubts(one.summary),
-        more=list(map(_sentence, _endings_together(more))),
+        more=list(map(_sentence, more)),
         counts=_counts(one),
         measured=_measured(one),
         columns=columns,
@@ -182,13 +175,6 @@ def _with_kind(column: Column, one: ScenarioPage) -> Column:
     if column.header != "memory" or len(kinds) != 1:
         return column
     return replace(column, unit=memory_unit(kinds.pop()))
-
-
-def _endings_together(clauses: Sequence[str]) -> list[str]:
-    """Return the clauses with those that say alone how rows ended joined at the end."""
-    ended = [one for one in clauses if ENDED.search(one) and not ANSWERS.search(one)]
-    others = [one for one in clauses if one not in ended]
-    return [*others, *([", ".join(ended)] if ended else [])]
 
 
 def _sentence(clause: str) -> str:

@@ -66,9 +66,6 @@ class Series(NamedTuple):
     band: tuple[float, float, float] | None = None
     """An estimate with both ends of its interval."""
 
-    steps: Sequence[float] = ()
-    """Values of x at which its level changes."""
-
     shape: int = 0
     """Number that gives its points another shape, where a stack has several series."""
 
@@ -206,8 +203,6 @@ def dated(title: str, caption: str, series: Sequence[Series], axis: str) -> Plot
                 color=one.colour, markersize=4, label=_label(one),
             )  # fmt: skip
             show_on_hover(drawn, _shortened(one.name), [_on_a_day(one, *at, axis) for at in points])
-            for second in one.steps:
-                axes.axvline(second / 86400, color=one.colour, linewidth=1.2, linestyle="--")
         _name_axes(axes, ("", axis), WIDTHS[width])
         locator = AutoDateLocator(maxticks=5)
         axes.xaxis.set_major_locator(locator)

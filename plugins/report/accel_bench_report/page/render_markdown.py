@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from accel_bench.documents.shown import plain
 from accel_bench.report.render_markdown import escape
 from accel_bench.report.table import EMPTY, Column, Table, listed
-from accel_bench_report.page.model import Page, RowView, ScenarioView
+from accel_bench_report.page.model import Page, RowView, ScenarioView, clipped
 
 MOST_CHARACTERS = 64_000
 """Length of the text; GitHub takes 65,536 characters."""
@@ -198,5 +198,4 @@ def _list(lines: Sequence[str]) -> str:
 
 
 def _clip(text: str, most: int) -> str:
-    shown = plain(text)
-    return shown if len(shown) <= most else f"{shown[: most - 4]} ..."
+    return clipped(plain(text), most)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, collect_runs
 from accel_bench.analysis.checks.comparability import (
@@ -12,7 +13,12 @@ from accel_bench.analysis.checks.comparability import (
     Difference,
     comparability_of_rounds,
 )
-from accel_bench.analysis.reproduction import row_key
+from accel_bench.analysis.reproduction import (
+    ReproductionVerdict,
+    reproduce_stacks,
+    row_key,
+    summarize_results,
+)
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.summary import collect_raced, summarize_runs
 from accel_bench.machine.info import Machine
@@ -20,12 +26,9 @@ from accel_bench.result import Result, Status
 from accel_bench_report.learning.convergence import converge
 from accel_bench_report.learning.schema import ConvergenceDocument
 from accel_bench_report.page.memory_parts import MemoryAtPeak, memory_at_peak
-from accel_bench_report.page.repetitions import Repetition, StackRepetition, judge_repetitions
+from accel_bench_report.page.repetitions import Repetition
 from accel_bench_report.page.stored_plan import StoredPlan
 from accel_bench_report.page.waterfall import Waterfall, waterfall
-
-Elsewhere = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
-"""Tokens per second by experiment and stack, then by command."""
 
 WORDS = {
     Status.OOM: "out of memory",
@@ -34,6 +37,17 @@ WORDS = {
     Status.TIMEOUT: "over the time limit",
 }
 """Endings whose names are no words."""
+
+
+class StackRepetition(NamedTuple):
+    """What one repetition found of a stack at a sweep point."""
+
+    verdict: ReproductionVerdict
+    same_machine: bool
+
+
+Repeated = dict[tuple[str, str], list[StackRepetition]]
+"""What repetitions found, by `row_key`."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +71,6 @@ class PageRow:
 
     memory: MemoryAtPeak | None = None
 
-    elsewhere: tuple[tuple[float, ...], ...] = ()
-    """Tokens per second of each other command that measured the same experiment."""
-
     repetitions: tuple[StackRepetition, ...] = ()
     """What those found who have repeated the session's bundle."""
 
@@ -80,9 +91,6 @@ class ScenarioPage:
     started_at: str
     """UTC time of the first run, ISO 8601."""
 
-    arguments: tuple[str, ...]
-    """What the command was started with."""
-
     summary: Summary
     points: tuple[tuple[PageRow, ...], ...]
     """Rows by sweep point: ranked ones by speed, the fastest first, then the others."""
@@ -92,6 +100,9 @@ class ScenarioPage:
 
     learning: ConvergenceDocument | None = None
     """How its stacks learned; null where nothing was evaluated and no learning curve was made."""
+
+    arguments: tuple[str, ...] = ()
+    """What the command was started with."""
 
     running: tuple[int, int] | None = None
     """Runs that have ended and runs that are planned, while the session goes on; else None."""
@@ -104,12 +115,11 @@ class ScenarioPage:
 
 def scenario_page(
     command: str,
-    arguments: tuple[str, ...],
     plan: StoredPlan,
     results: Sequence[Result],
-    elsewhere: Elsewhere,
+    repetitions: Sequence[Repetition] = (),
 ) -> ScenarioPage:
-    """Return the page of the runs of one scenario; at least one run."""
+    """Return the page of the runs of one scenario, and of who repeated them; at least one run."""
     if plan.race:
         runs, raced = collect_raced(plan.planned, results, plan.baseline, plan.rounds)
     else:
@@ -121,32 +131,32 @@ def scenario_page(
     points: dict[str, list[tuple[ExperimentSummary, ExperimentRuns]]] = {}
     for row, own in zip(summary.experiments, runs, strict=True):
         points.setdefault(own.planned.experiment.point, []).append((row, own))
+    repeated = _judged(results, repetitions, plan.baseline)
     return ScenarioPage(
         command=command,
         started_at=min(result.started_at for result in results),
-        arguments=arguments,
         summary=summary,
-        points=tuple(_point(rows, plan.baseline, command, elsewhere) for rows in points.values()),
+        points=tuple(_point(rows, plan.baseline, repeated) for rows in points.values()),
         machines=_machines(results),
         learning=_learning(runs, plan.baseline),
     )
 
 
-def with_repetitions(
-    one: ScenarioPage, results: Sequence[Result], repetitions: Sequence[Repetition]
-) -> ScenarioPage:
-    """Return the page of these runs with what their repetitions found of each row."""
-    found = judge_repetitions(results, repetitions, one.summary.baseline)
-    points = [
-        [
-            replace(
-                row, repetitions=tuple(found.get(row_key(row.summary.stack, row.summary.sweep), ()))
-            )
-            for row in rows
-        ]
-        for rows in one.points
-    ]
-    return replace(one, points=tuple(map(tuple, points)))
+def _judged(
+    results: Sequence[Result], repetitions: Sequence[Repetition], baseline: str
+) -> Repeated:
+    """Compare a session's runs with each repetition; return verdicts by `row_key`.
+
+    The baseline has none: it is what ratios are to.
+    """
+    found: Repeated = {}
+    for one in repetitions:
+        here = summarize_results(one.results, baseline)
+        for row in reproduce_stacks(results, here, one.results):
+            if row.verdict is not None:
+                judged = StackRepetition(row.verdict, one.same_machine)
+                found.setdefault(row_key(row.stack, row.sweep), []).append(judged)
+    return found
 
 
 def _learning(rows: Sequence[ExperimentRuns], baseline: str) -> ConvergenceDocument | None:
@@ -178,12 +188,11 @@ def _ending(row: PageRow) -> str:
 def _point(
     rows: Sequence[tuple[ExperimentSummary, ExperimentRuns]],
     baseline: str,
-    command: str,
-    elsewhere: Elsewhere,
+    repeated: Repeated,
 ) -> tuple[PageRow, ...]:
     """Return the rows of one sweep point in their order."""
     base = next((pair for pair in rows if pair[0].stack == baseline), None)
-    built = [_row(row, own, base, command, elsewhere) for row, own in rows]
+    built = [_row(row, own, base, repeated) for row, own in rows]
     return tuple(sorted(built, key=_place))
 
 
@@ -199,15 +208,12 @@ def _row(
     row: ExperimentSummary,
     own: ExperimentRuns,
     base: tuple[ExperimentSummary, ExperimentRuns] | None,
-    command: str,
-    elsewhere: Elsewhere,
+    repeated: Repeated,
 ) -> PageRow:
     other = base if base and base[1] is not own else None
     both = comparability_of_rounds(other[1].completed, own.completed) if other else None
     why = why_not_ranked(row, own)
     sound = other is not None and not why and not other[0].disowned
-    speeds = elsewhere.get((row.experiment_id, row.stack), {})
-    counted = {session.partition(".")[0] for session, _ in own.counted}
     return PageRow(
         summary=row,
         runs=own,
@@ -216,9 +222,7 @@ def _row(
         differing=both.differing if both else (),
         waterfall=waterfall(other[0], row) if other and sound else None,
         memory=memory_at_peak(row.memory, own.last),
-        elsewhere=tuple(
-            tuple(found) for name, found in speeds.items() if name not in {command, *counted}
-        ),
+        repetitions=tuple(repeated.get(row_key(row.stack, row.sweep), ())),
     )
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DEVICES = "resources.devices"
 """Key with a plot of its own, of scaling."""
 
+MOST_SERIES = 16
+"""Series of one plot: beyond that nothing can be told apart."""
+
 Sweep = Mapping[str, JsonValue]
 
 
@@ -49,8 +52,14 @@ def _legend(keys: Sequence[str]) -> str:
     return f"Behind each stack stands its {join_names(keys)}."
 
 
-def sweep_plots(one: ScenarioPage, rows: Sequence[RowView], most: int) -> Iterator[Plot]:
-    """Yield a plot for each swept key whose values are numbers; of at most so many lines."""
+def left_out(series: int) -> str:
+    """Return what a caption says where a plot has fewer series than there are."""
+    more = series - MOST_SERIES
+    return f" {more} more series are left out." if more > 0 else ""
+
+
+def sweep_plots(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
+    """Yield a plot for each swept key whose values are numbers."""
     sweeps = [row.row.summary.sweep for row in rows]
     done: set[str] = {DEVICES}
     for key in _numeric_keys(sweeps):
@@ -60,12 +69,12 @@ def sweep_plots(one: ScenarioPage, rows: Sequence[RowView], most: int) -> Iterat
         done |= tied
         lines = list(_lines(rows, key, tied))
         if lines:
-            more = f" {len(lines) - most} more lines are left out." if len(lines) > most else ""
+            more = left_out(len(lines))
             if others := [name for one in sweeps for name in one if name not in tied]:
                 more = f" {_legend(list(dict.fromkeys(others)))}{more}"
             caption = f"A dot is the estimate at a sweep point; lines only join them.{more}"
             axes = (key, speed_unit(one.summary))
-            yield curves(f"Speed over {key}", caption, lines[:most], axes, dots=True)
+            yield curves(f"Speed over {key}", caption, lines[:MOST_SERIES], axes, dots=True)
 
 
 def _numeric_keys(sweeps: Sequence[Sweep]) -> list[str]:

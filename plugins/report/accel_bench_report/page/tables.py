@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from accel_bench.analysis.reproduction import ReproductionVerdict
 from accel_bench.analysis.wording import (
     count,
     mebibytes,
@@ -19,9 +20,11 @@ from accel_bench.report.table import EMPTY, Column, Table, listed
 from accel_bench.report.views.compare import setting_text
 from accel_bench.scenario.uses import CALLS
 from accel_bench_report.page.model import clipped
-from accel_bench_report.page.repetitions import repetition_badge, repetition_text
-from accel_bench_report.page.scenario import PageRow, ScenarioPage
+from accel_bench_report.page.scenario import PageRow, StackRepetition
 from accel_bench_report.tables.overview import OverviewRow
+
+VERDICTS: tuple[ReproductionVerdict, ...] = ("reproduced", "cannot tell", "not reproduced")
+"""Verdicts on repetitions in the order in which they are shown."""
 
 MOST_ROWS = 500
 """Rows of the overview that are shown."""
@@ -45,21 +48,23 @@ def row_origin(row: PageRow) -> tuple[str, str]:
         if exported
         else f"measured by this program{f', to repeat the bundle {file}' if file else ''}"
     )
-    short, full = zip((where, title), *_again(row), strict=True)
-    return ", ".join(short), "; ".join(full)
+    if not row.repetitions:
+        return where, title
+    badge, text = _repeated(row.repetitions)
+    return f"{where}, {badge}", f"{title}; {text}"
 
 
-def _again(row: PageRow) -> Iterator[tuple[str, str]]:
-    """Yield how often a row was measured again, and was repeated by its bundle."""
-    if row.repetitions:
-        yield repetition_badge(row.repetitions), repetition_text(row.repetitions)
-    if not row.elsewhere:
-        return
-    speeds = [math.exp(sum(map(math.log, one)) / len(one)) for one in row.elsewhere]
-    others = f"{rate(min(speeds))} to {rate(max(speeds))}" if len(speeds) > 1 else rate(speeds[0])
-    times = count(len(speeds), "other session")
-    unit = rate_unit([row.summary.counts])
-    yield f"again in {times}", f"the same experiment in {times}: {others} {unit}"
+def _repeated(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
+    """Return how many machines reproduced a row, and what the newest of each found."""
+    machines = count(len(repetitions), "machine")
+    counts = Counter(one.verdict for one in repetitions)
+    verdicts = ", ".join(f"{counts[one]} {one}" for one in VERDICTS if counts[one])
+    where = ", the session's own among them" if any(one.same_machine for one in repetitions) else ""
+    good = counts["reproduced"]
+    return (
+        f"reproduced on {'' if good == len(repetitions) else f'{good} of '}{machines}",
+        f"its bundle was repeated on {machines}{where}; the newest of each: {verdicts}",
+    )
 
 
 def row_facts(row: PageRow) -> Iterator[tuple[str, str]]:
@@ -191,20 +196,6 @@ def machine_table(machines: Sequence[Machine]) -> Table:
     notes = ["what differs between the environments stands first"] if len(machines) > 1 else []
     table = listed(titles, rows)
     return Table(table.columns, table.rows, notes=notes)
-
-
-def environments_table(scenarios: Sequence[ScenarioPage]) -> Table | None:
-    """Return the environments of several scenarios side by side, where they differ."""
-    found: list[Machine] = []
-    for machine in (machine for one in scenarios for machine in one.machines):
-        if machine not in found:
-            found.append(machine)
-    if len(found) < 2 or len(scenarios) < 2:
-        return None
-    table = machine_table(found)
-    differing = [row for row in table.rows if len(set(row[1:])) > 1]
-    title = "Environments of the selected runs, where they differ"
-    return Table(table.columns, differing, title) if differing else None
 
 
 def _described(machine: Machine) -> dict[str, str]:

@@ -113,11 +113,7 @@ class BarView(NamedTuple):
     value: str
     kind: str = ""
     colour: int | None = None
-
-    @property
-    def total(self) -> bool:
-        """True if it is a whole step, not a part of one."""
-        return self.colour is not None
+    """Colour of a whole step; parts of one have none."""
 
 
 class WaterfallView(NamedTuple):

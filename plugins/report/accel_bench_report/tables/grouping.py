@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
 from accel_bench.analysis.metrics.memory import peak_memory
+from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.seeds import loss_at_end
 from accel_bench.analysis.tables.experiment_keys import Keys, changes_task, keys_of, place
 from accel_bench.analysis.tables.points import against
+from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
-from accel_bench_report.tables.best_rates import best_rates
 from accel_bench_report.tables.chosen_keys import (
     VERSIONS,
     common_baseline,
@@ -26,22 +27,7 @@ from accel_bench_report.tables.chosen_keys import (
     rest_of,
     same_versions,
 )
-from accel_bench_report.tables.group_schema import Group, GroupedSummary, KeySummary
-from accel_bench_report.tables.pivot import MEASURED, NO_BASELINES, STACK, cell_word
-
-SUMMARY_KEYS = (
-    "model.id",
-    "device",
-    "world_size",
-    "data.sequence_length",
-    "train.micro_batch_size",
-    "train.gradient_accumulation",
-    "train.learning_rate",
-    "optimizer.use",
-    "compute_dtype",
-    "stack",
-)
-"""Keys of a summary that names none, where experiments differ in them."""
+from accel_bench_report.tables.pivot import MAIN_KEYS, MEASURED, NO_BASELINES, STACK, cell_word
 
 Rows = Sequence[tuple[Keys, ExperimentRuns]]
 """Experiments with their keys."""
@@ -53,6 +39,68 @@ IMPORTED = "imported"
 """Word of experiments that were not measured here: they are counted and never compared."""
 
 
+class Group(Frozen):
+    """Experiments that have one value of a key."""
+
+    value: JsonValue
+    """The value; null where it is not known."""
+
+    experiments: int
+    """How many there are."""
+
+    counts: dict[str, int]
+    """Experiments that were measured, and the others by their word, such as `OOM`."""
+
+    slowest: float | None
+    """Least tokens per second of a measured one."""
+
+    fastest: float | None
+    """Most tokens per second of a measured one."""
+
+    smallest_peak_bytes: int | None
+    """Least peak of memory of a measured one, per device."""
+
+    largest_peak_bytes: int | None
+    """Largest peak of memory."""
+
+    times_as_fast: Interval | None
+    """Speed over that of experiments with the first value and all else equal: the geometric mean,
+    with a 95 % t interval over those pairs; of one pair its own interval."""
+
+    pairs: int
+    """Pairs of experiments that differ in this key alone, with equal versions of plugins."""
+
+    ambiguous: int = 0
+    """Experiments without a pair, since several that ran in no common session would fit."""
+
+    lowest_loss: int
+    """Comparisons, all else being equal, in which this value has the lowest loss at the end."""
+
+    of_losses: int
+    """Comparisons in which it has one, and another value too; none where the key changes the model
+    or the data, whose losses do not compare."""
+
+
+class KeySummary(Frozen):
+    """All experiments by the values of one key: each is in exactly one group."""
+
+    key: str
+    """Dotted key."""
+
+    groups: tuple[Group, ...]
+    """One for each value, in order; of stacks the sessions' baseline comes first."""
+
+
+class GroupedSummary(Document):
+    """Stored experiments summarized by setting."""
+
+    experiments: int
+    """How many there are."""
+
+    by: tuple[KeySummary, ...]
+    """A summary for each key."""
+
+
 def summarize_by(
     experiments: Sequence[ExperimentRuns],
     keys: Sequence[str] = (),
@@ -60,19 +108,18 @@ def summarize_by(
 ) -> GroupedSummary:
     """Summarize experiments by each of these keys. Raises StoreError.
 
-    Without any, by those of SUMMARY_KEYS in which they differ. `baselines` are names of stacks by
+    Without any, by those of MAIN_KEYS in which they differ. `baselines` are names of stacks by
     session.
     """
     rows = [(keys_of(row), row) for row in experiments]
     rows.sort(key=lambda one: (str(one[0]["experiment"]), str(one[0]["stack"])))
     known = {name for one, _ in rows for name in one}
     chosen = list(dict.fromkeys(find_key(name, known) for name in keys))
-    chosen = chosen or [key for key in SUMMARY_KEYS if _several(rows, key)]
+    chosen = chosen or [key for key in MAIN_KEYS if _several(rows, key)]
     baseline = common_baseline((row for _, row in rows), baselines)
     return GroupedSummary(
         experiments=len(rows),
         by=tuple(_by_key(rows, key, baseline if key == STACK else None) for key in chosen),
-        best_rates=best_rates(rows),
     )
 
 

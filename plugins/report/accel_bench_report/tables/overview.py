@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from accel_bench.analysis.statistics.steps import SHORTEST_SERIES, Step, find_steps
 from accel_bench.scenario.uses import TOKENS
 from accel_bench_report.commands import RunLine
 
@@ -21,8 +19,6 @@ class SessionSpeed(NamedTuple):
 
     tokens_per_second: float
     """Median over runs."""
-
-    runs: int
 
 
 class OverviewRow(NamedTuple):
@@ -42,9 +38,6 @@ class OverviewRow(NamedTuple):
     endings: dict[str, int]
     """Runs by status, last attempts alone."""
 
-    hosts: int
-    """Machines on which they ran."""
-
     speeds: tuple[SessionSpeed, ...]
     """Median tokens per second of each command with completed runs, the oldest first."""
 
@@ -56,9 +49,6 @@ class OverviewRow(NamedTuple):
 
     counts: str = TOKENS
     """What is counted as tokens."""
-
-    at_a_rate: bool = False
-    """True if requests arrive at a rate, so that the speed is that of busy time."""
 
 
 def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
@@ -72,14 +62,6 @@ def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
         key = (line.scenario, line.sweep, line.stack, line.series, line.device, line.origin)
         groups.setdefault(key, []).append(line)
     return [_row(found) for found in groups.values()]
-
-
-def level_steps(row: OverviewRow) -> list[Step]:
-    """Return where the level of the log-speed changes, by commands of one machine alone; nowhere
-    where it is that of busy time."""
-    if row.at_a_rate or row.hosts > 1 or len(row.speeds) < SHORTEST_SERIES:
-        return []
-    return find_steps([math.log(one.tokens_per_second) for one in row.speeds])
 
 
 def _last_attempts(lines: Sequence[RunLine]) -> list[RunLine]:
@@ -101,7 +83,6 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         SessionSpeed(
             min(line.started_at for line in runs),
             median(line.tokens_per_second or 0.0 for line in runs),
-            len(runs),
         )
         for runs in commands.values()
     ]
@@ -113,10 +94,8 @@ def _row(lines: Sequence[RunLine]) -> OverviewRow:
         device=first.device or "",
         origin=first.origin,
         endings=dict(Counter(line.status for line in lines)),
-        hosts=len({line.host for line in lines}),
         speeds=tuple(sorted(speeds)),
         peak_memory_bytes=round(median(peaks)) if peaks else None,
         newest=max(line.started_at for line in lines),
         counts=first.counts,
-        at_a_rate=first.at_a_rate,
     )

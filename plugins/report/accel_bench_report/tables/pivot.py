@@ -51,7 +51,7 @@ MAIN_KEYS = (
     "optimizer.use",
     "compute_dtype",
 )
-"""Settings that are named where all experiments share them."""
+"""Settings that a pivot names where all experiments share them, and a summary tables where not."""
 
 STACK = "stack"
 """Key whose first value is the baseline."""

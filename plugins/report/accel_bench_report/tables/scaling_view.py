@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.analysis.wording import (
+    count,
     group_label,
+    grouped_by_reason,
     interval_text,
     label,
     milliseconds,
@@ -29,8 +32,7 @@ from accel_bench.report.table import (
     paths,
     reader,
 )
-from accel_bench_report.tables.points_view import pairing
-from accel_bench_report.tables.scaling_schema import Projection, Scaling, ScalingPoint
+from accel_bench_report.tables.scaling import Projection, Scaling, ScalingPoint
 
 WIDTH = 80
 """Columns of the page where the output is no terminal."""
@@ -70,6 +72,17 @@ def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report
 def scaling_tables(scalings: Sequence[Scaling]) -> list[Table]:
     """Return a table of what was measured for each stack, and one of its estimates below."""
     return [table for scaling in scalings for table in _tables(scaling)]
+
+
+def pairing(rows: Sequence[PointFigure]) -> list[str]:
+    """Return which ratios are of pairs, and why others are missing."""
+    notes = [(label(row), row.reason) for row in rows if row.reason and row.sweep != row.reference]
+    for row in rows:
+        if row.ratio is not None:
+            pairs = f"paired within {count(row.rounds, 'round')}"
+            alone = "unpaired: its runs and the reference's are of different times or nodes"
+            notes.append((label(row), pairs if row.paired else alone))
+    return grouped_by_reason(notes)
 
 
 def _section(summary: Summary, scalings: Sequence[Scaling]) -> Section:

@@ -7,7 +7,7 @@ from random import Random
 from statistics import fmean, median
 
 import pytest
-from accel_bench_report.learning.bootstrap import bootstrap_ends, expanded_tail, resamples
+from accel_bench_report.learning.bootstrap import bootstrap_ends, expanded_tail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,10 +35,6 @@ def test_seeds_are_drawn_whole_so_that_their_rounds_are_no_further_evidence() ->
     once = bootstrap_ends([[seed] for seed in seeds], fmean)
     five = bootstrap_ends([[seed] * 5 for seed in seeds], fmean)
     assert once == five
-
-
-def test_the_same_values_give_the_same_interval() -> None:
-    assert resamples([[1], [2], [3]], 5) == resamples([[1], [2], [3]], 5)
 
 
 def test_an_end_can_be_infinite() -> None:

@@ -21,7 +21,7 @@ def shown(*stacks: Sequence[Result]) -> ScenarioPage:
     results = [run for runs in stacks for run in runs]
     names = [runs[0].experiment.stack.name for runs in stacks]
     document = {"scenario": {"baseline": names[0], "stacks": {name: {} for name in names}}}
-    return scenario_page("monday", (), stored_plan(document, results), results, {})
+    return scenario_page("monday", stored_plan(document, results), results)
 
 
 def trained(model: str = "tiny-llama-cpu") -> ScenarioPage:

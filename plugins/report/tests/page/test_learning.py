@@ -18,7 +18,7 @@ LORA, FAST = make_experiment("lora"), make_experiment("fast")
 
 def scenario(runs: list[Result]) -> ScenarioPage:
     plan = StoredPlan("lora", tuple(PlannedSummary(experiment=one) for one in (LORA, FAST)), 2)
-    return scenario_page("monday", (), plan, runs, {})
+    return scenario_page("monday", plan, runs)
 
 
 def evaluated() -> ScenarioPage:

@@ -16,7 +16,7 @@ def test_the_report_of_a_race_misses_no_round_that_a_dropped_stack_was_spared() 
     results = [*results[:12], *results[15:27], *make_rounds(NF4, scaled(2.0))]
     for race, status in ((True, Status.OK), (False, Status.INTERRUPTED)):
         plan = stored_plan({**document, "race": race}, results)
-        page = scenario_page("monday", (), plan, results, {})
+        page = scenario_page("monday", plan, results)
         assert [row.status for row in page.summary.experiments] == [Status.OK, Status.OK, status]
         assert (page.summary.race is not None) is race
 
@@ -30,7 +30,7 @@ def test_a_page_ranks_by_latency_and_gives_a_saturated_server_no_rank() -> None:
     results = [run for runs in stacks for run in runs]
     names = [runs[0].experiment.stack.name for runs in stacks]
     document = {"scenario": {"baseline": "base", "stacks": {name: {} for name in names}}}
-    page = scenario_page("monday", (), stored_plan(document, results), results, {})
+    page = scenario_page("monday", stored_plan(document, results), results)
     (rows,) = page.points
     assert [row.summary.stack for row in rows] == ["soon", "base", "full"]
     assert rows[-1].why_not_ranked == "saturated at 4.0 requests/s"

@@ -50,22 +50,10 @@ def test_a_speed_that_is_bought_with_another_training_is_not_ranked() -> None:
     base, fast = make_experiment("lora"), make_experiment("fast")
     runs = [*make_rounds(base, STEADY), *map(other_losses, make_rounds(fast, scaled(0.5)))]
     planned = tuple(PlannedSummary(experiment=one) for one in (base, fast))
-    rows = scenario_page("monday", (), StoredPlan("lora", planned, 5), runs, {}).rows
+    rows = scenario_page("monday", StoredPlan("lora", planned, 5), runs).rows
     assert [row.summary.stack for row in rows] == ["lora", "fast"]
     assert rows[1].why_not_ranked == "it did not train the same"
     assert rows[1].waterfall is None
-
-
-def test_sessions_whose_runs_are_counted_are_no_reproduction() -> None:
-    one = scenario_of_endings()
-    assert next(row for row in one.rows if row.summary.stack == "fast").elsewhere == (
-        (190.0,),
-        (210.0,),
-    )
-    plan = StoredPlan("lora", (PlannedSummary(experiment=(base := make_experiment("lora"))),), 5)
-    runs = make_rounds(base, STEADY)
-    (row,) = scenario_page("monday", (), plan, runs, {(base.id, "lora"): {"monday": [1.0]}}).rows
-    assert row.elsewhere == ()
 
 
 def test_a_waterfall_adds_up_to_the_speeds_of_the_table() -> None:
@@ -113,7 +101,7 @@ def test_a_stored_plan_names_what_was_skipped_and_what_was_never_run() -> None:
     assert [one.experiment.stack.name for one in plan.planned] == ["lora", "fast", "nf4"]
     assert plan.planned[2].skipped == ("no such plugin",)
     assert plan.planned[1].experiment.stack.settings == {"train.seed": 1}
-    rows = {row.summary.stack: row.summary for row in scenario_page("m", (), plan, runs, {}).rows}
+    rows = {row.summary.stack: row.summary for row in scenario_page("m", plan, runs).rows}
     assert rows["fast"].reasons == BY_THE_USER.reasons
     assert (plan.baseline, plan.rounds) == ("lora", 5)
     part = stored_plan(document, runs, whole=False)
@@ -132,4 +120,4 @@ def test_a_plan_of_another_shape_leaves_what_was_measured(document: dict[str, ob
     runs = make_rounds(make_experiment("lora"), STEADY)
     plan = stored_plan(document, runs)
     assert "lora" in [one.experiment.stack.name for one in plan.planned]
-    assert scenario_page("m", (), plan, runs, {}).rows[0].summary.stack == "lora"
+    assert scenario_page("m", plan, runs).rows[0].summary.stack == "lora"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_report.tables.group_schema import Group, GroupedSummary
-from accel_bench_report.tables.grouping import SUMMARY_KEYS, summarize_by
-from accel_bench_report.tables.groups_view import groups_by_key_report
+from accel_bench_report.summary import groups_by_key_report
+from accel_bench_report.tables.grouping import Group, GroupedSummary, summarize_by
+from accel_bench_report.tables.pivot import MAIN_KEYS
 from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,43 +83,12 @@ def rates(losses: dict[float, Sequence[float]], **work: Any) -> list[Result]:
     return found
 
 
-def test_the_best_rate_is_that_of_the_lowest_loss_and_says_how_sure_it_is() -> None:
-    runs = rates({1e-4: (3.0, 3.1), 1e-3: (2.0, 2.01), 1e-2: (3.5, 3.4)})
-    (best,) = summarized(runs).best_rates
-    assert (best.best.learning_rate, best.best.seeds, best.steps) == (1e-3, 2, 10)
-    assert best.best.loss == pytest.approx(2.005)
-    assert (best.separated, best.at_end) == (True, False)
-    (edge,) = summarized(rates({1e-4: (3.0,), 1e-3: (2.0,)})).best_rates
-    assert (edge.best.learning_rate, edge.separated, edge.at_end) == (1e-3, False, True)
-    text = render_report(groups_by_key_report(summarized(rates({1e-4: (3,), 1e-3: (2,)}))), "table")
-    assert "0.001 is at the end of the rates that were tried" in text
-    assert "each rate has one seed" in text
-
-
-def test_a_rate_that_failed_with_any_seed_is_never_the_best() -> None:
-    runs = rates({1e-4: (3.0,), 1e-3: (2.5,)})
-    lost = point(train={"learning_rate": 1e-2})
-    runs += [make_result(lost, status=Status.INVALID, ranks=[make_rank()])]
-    (best,) = summarized(runs).best_rates
-    assert best.best.learning_rate == 1e-3
-    assert [one.word for one in best.rates] == ["", "", "invalid"]
-
-
-def test_rates_of_other_models_and_batches_are_not_compared() -> None:
-    runs = rates({1e-4: (3.0,), 1e-3: (2.5,)})
-    runs += rates({1e-4: (1.0,), 1e-3: (1.5,)}, model={"id": "other"})
-    found = {one.model: one.best.learning_rate for one in summarized(runs).best_rates}
-    assert found == {"tiny-llama-cpu": 1e-3, "other": 1e-4}
-    apart = [*rates({1e-4: (3.0,)}), *rates({1e-3: (2.0,)}, batch=4)]
-    assert summarized(apart).best_rates == ()
-
-
 @given(campaigns(), st.randoms())
 @settings(max_examples=25, deadline=None)
 def test_each_experiment_is_in_one_group_of_each_key_in_any_order(
     runs: list[Result], random: Any
 ) -> None:
-    made = summarized(runs, SUMMARY_KEYS)
+    made = summarized(runs, MAIN_KEYS)
     total = len({(run.experiment.id, run.experiment.stack.name) for run in runs})
     assert made.experiments == total
     for one in made.by:
@@ -131,7 +100,7 @@ def test_each_experiment_is_in_one_group_of_each_key_in_any_order(
         ) * len(one.groups)
     shuffled = list(runs)
     random.shuffle(shuffled)
-    assert summarized(shuffled, SUMMARY_KEYS) == made
+    assert summarized(shuffled, MAIN_KEYS) == made
 
 
 def in_environment(

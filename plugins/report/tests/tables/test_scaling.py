@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from accel_bench_report.sweep import scaling_of
-from accel_bench_report.tables.scaling import project
-from accel_bench_report.tables.scaling_schema import Scaling
+from accel_bench_report.tables.scaling import Scaling, project
 from analysis_factory import make_experiment, make_ranks, make_result, make_rounds, make_summary
 
 from accel_bench.result import Result, Status

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from accel_bench_report.sweep import NAME
-from accel_bench_report.tables.points_view import point_tables
+from accel_bench_report.sweep import NAME, point_tables
 from analysis_factory import STEADY, make_experiment, make_ranks, make_result, make_rounds, scaled
 
 from accel_bench.analysis.aggregate import PlannedSummary
