@@ -8,6 +8,9 @@ from typing import Any
 
 from accel_bench import Metric, Options, Plugin, Run, Stage, Window, hookimpl
 
+MOST_EVENTS = 200_000
+"""Allocations in the history of the allocator, the newest."""
+
 
 class MemoryOptions(Options):
     """Options of `memory`."""
@@ -31,17 +34,13 @@ class Memory(Plugin[MemoryOptions]):
     def prepare_process(self, run: Run) -> None:
         """Begin to keep the history of the allocator, where a snapshot is requested."""
         if self.options.oom_snapshot and run.device.type == "cuda":
-            from accel_bench.builtin.metrics.memory_impl import keep_history
-
-            keep_history(run)
+            _keep_history(run)
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
         """Leave the window alone."""
         if self.options.oom_snapshot and run.device.type == "cuda":
-            from accel_bench.builtin.metrics.memory_impl import stop_history
-
-            stop_history()
+            _stop_history()
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:
@@ -55,23 +54,67 @@ class Memory(Plugin[MemoryOptions]):
             yield from () if run.device_type.on_host else _device_peaks(stages, last)
             yield from _resident_peaks(run, stages, last)
         if self.options.saved_for_backward and "torch" in sys.modules:
-            from accel_bench.builtin.metrics.memory_impl import saved_for_backward
+            yield from _saved_for_backward(run)
 
-            yield from saved_for_backward(run)
+
+def _keep_history(run: Run) -> None:
+    """Keep the history from here on, and write it at an out-of-memory error."""
+    import torch
+
+    path = run.folder / f"rank{run.rank}.oom_snapshot.pickle"
+
+    def write(*_: Any) -> None:
+        torch.cuda.memory._dump_snapshot(str(path))
+        run.logger.warning("out of memory: %s, for https://pytorch.org/memory_viz", path)
+
+    torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS, stacks="python")
+    torch._C._cuda_attach_out_of_memory_observer(write)
+    run.on_close(_stop_history)
+
+
+def _stop_history() -> None:
+    """Keep no more history; what was kept can still be written."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def _saved_for_backward(run: Run) -> Iterable[Metric]:
+    """Take one forward pass of the next micro-batch and add up what it keeps on the rank's device.
+
+    The pass comes after the measured window, and no backward pass follows it. It goes round the
+    wrapper of a data-parallel model, whose gradients it would otherwise expect. A model that is no
+    torch module has no such figure; one that cannot take the pass gets a null with the reason.
+    """
+    import torch
+
+    from accel_bench.modeling.saved_tensors import one_forward, saved_bytes
+
+    model = run.unwrapped_model
+    if not isinstance(model, torch.nn.Module):
+        return
+    size, reason = None, ""
+    try:
+        size = one_forward(run, model, saved_bytes)
+    except Exception as error:
+        # Whatever a model does not take about one more pass, what was measured is measured.
+        text = (str(error).splitlines() or [""])[0]
+        reason = f"the forward pass for it failed: {type(error).__name__}: {text}"
+    yield _bytes_metric("saved_for_backward", size, "one_forward_of_a_micro_batch", reason)
 
 
 def _device_peaks(stages: list[Stage], window: Stage) -> Iterable[Metric]:
     allocated, reserved = window.device_peak_allocated_bytes, window.device_peak_reserved_bytes
-    yield bytes_metric("peak_memory", allocated, "allocated")
-    yield bytes_metric("peak_reserved", reserved, "reserved")
+    yield _bytes_metric("peak_memory", allocated, "allocated")
+    yield _bytes_metric("peak_reserved", reserved, "reserved")
     of_run = _largest(stage.device_peak_allocated_bytes for stage in stages)
-    yield bytes_metric("run_peak_memory", of_run, "allocated")
+    yield _bytes_metric("run_peak_memory", of_run, "allocated")
     of_run = _largest(stage.device_peak_reserved_bytes for stage in stages)
-    yield bytes_metric("run_peak_reserved", of_run, "reserved")
+    yield _bytes_metric("run_peak_reserved", of_run, "reserved")
     unused = None if allocated is None or reserved is None else reserved - allocated
-    yield bytes_metric("fragmentation", unused, "peak_reserved_minus_peak_allocated")
+    yield _bytes_metric("fragmentation", unused, "peak_reserved_minus_peak_allocated")
     split = window.device_peak_inactive_split_bytes
-    yield bytes_metric("fragmentation", split, "peak_inactive_split")
+    yield _bytes_metric("fragmentation", split, "peak_inactive_split")
 
 
 def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Metric]:
@@ -83,19 +126,19 @@ def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Me
         imports = run.trace.find("imports")
         before = imports.host_bytes if imports else None
         above = None if peak is None or before is None else max(0, peak - before)
-        yield bytes_metric("peak_memory", above, "rss_above_imports", reason)
-    yield bytes_metric("peak_rss", peak, "rss", reason)
+        yield _bytes_metric("peak_memory", above, "rss_above_imports", reason)
+    yield _bytes_metric("peak_rss", peak, "rss", reason)
     # Where peaks cannot be forgotten, the process still has that of its whole life.
     peaks = (stage.host_peak_bytes for stage in stages)
     of_run = run.trace.peak_resident_bytes() if peak is None else _largest(peaks)
-    yield bytes_metric("run_peak_rss", of_run, "rss")
+    yield _bytes_metric("run_peak_rss", of_run, "rss")
 
 
 def _largest(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def bytes_metric(figure: str, value: int | None, kind: str, reason: str = "") -> Metric:
+def _bytes_metric(figure: str, value: int | None, kind: str, reason: str = "") -> Metric:
     """Return a figure of this rank in bytes, or a null with the reason."""
     more: Any = {"figure": figure, "scope": "rank", "better": "lower"}
     return Metric(
