@@ -22,62 +22,38 @@ from accel_bench.scenario.uses import slot_defaults
 MODEL = "tiny-llama-cpu"
 """The model of the catalog that is trained where the author names no other."""
 
-SMALL: dict[str, Any] = {
-    "activation_dropout": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "d_ff": 256,
-    "d_kv": 32,
-    "d_model": 128,
-    "decoder_attention_heads": 4,
-    "decoder_ffn_dim": 256,
-    "decoder_layers": 2,
-    "decoder_start_token_id": 1,
-    "dim": 128,
-    "dropout_rate": 0.0,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 256,
-    "encoder_layers": 2,
-    "feat_proj_dropout": 0.0,
-    "final_dropout": 0.0,
-    "hidden_dim": 256,
-    "hidden_dropout": 0.0,
-    "hidden_dropout_prob": 0.0,
-    "n_heads": 4,
-    "n_layers": 2,
-    "num_decoder_layers": 2,
-    "num_heads": 4,
-    "num_layers": 2,
-    "attention_dropout": 0.0,
-    "attn_pdrop": 0.0,
-    "bos_token_id": 1,
-    "dropout": 0.0,
-    "embd_pdrop": 0.0,
-    "eos_token_id": 2,
-    "ffn_dim": 256,
-    "hidden_size": 128,
-    "image_token_id": 3,
-    "intermediate_size": 256,
-    "max_window_layers": 2,
-    "n_embd": 128,
-    "n_head": 4,
-    "n_inner": 256,
-    "n_layer": 2,
-    "num_attention_heads": 4,
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "num_local_experts": 4,
-    "pad_token_id": 0,
-    "resid_pdrop": 0.0,
-    "vocab_size": 2048,
-    "word_embed_proj_dim": 128,
-}
-"""Values that make an architecture of the catalog small, by the keys of its configuration.
+KINDS: tuple[tuple[float, str], ...] = (
+    (
+        0.0,
+        "activation_dropout attention_dropout attention_probs_dropout_prob attn_pdrop dropout "
+        "dropout_rate embd_pdrop feat_proj_dropout final_dropout hidden_dropout "
+        "hidden_dropout_prob resid_pdrop",
+    ),
+    (0, "pad_token_id"),
+    (1, "bos_token_id decoder_start_token_id"),
+    (2, "eos_token_id"),
+    (3, "image_token_id"),
+    (
+        2,
+        "decoder_layers encoder_layers max_window_layers n_layer n_layers num_decoder_layers "
+        "num_hidden_layers num_layers",
+    ),
+    (4, "decoder_attention_heads encoder_attention_heads n_head n_heads num_attention_heads"),
+    (4, "num_heads num_local_experts"),
+    (2, "num_experts_per_tok num_key_value_heads"),
+    (32, "d_kv"),
+    (128, "d_model dim hidden_size n_embd word_embed_proj_dim"),
+    (256, "d_ff decoder_ffn_dim encoder_ffn_dim ffn_dim hidden_dim intermediate_size n_inner"),
+    (2048, "vocab_size"),
+)
+"""Values that make an architecture of the catalog small, with the keys of its configuration.
 
 Sizes are multiples of 128, as quantized kernels need them. Dropout is off, since two ways to
 compute the same draw their random numbers differently.
 """
 
+SMALL: dict[str, Any] = {key: value for value, keys in KINDS for key in keys.split()}
+"""The same by key."""
 
 FEWER_TOKENS = 1024
 """Vocabulary of the data where a task is tried."""
