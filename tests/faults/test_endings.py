@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 CASES = {
     "oom": Case({"fault": "oom"}, "oom", "out of memory in window: "),
-    "oom-alias": Case({"fault": "oom_alias"}, "oom", "in window: asked 2.5 GiB, 1.2 GiB free"),
+    "oom-alias": Case({"fault": "oom_alias"}, "oom", "in window: asked 2.50 GiB, 1.25 GiB free"),
     "oom-cause": Case({"fault": "oom_cause"}, "oom", "the kernel could not be built"),
     "oom-warm-up": Case({"fault": "oom", "at_step": 0}, "oom", "memory in warm-up", "warm-up"),
     "oom-load": Case({"fault": "oom", "hook": "load_model"}, "oom", "", "load_model"),

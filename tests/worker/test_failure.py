@@ -104,7 +104,7 @@ def test_reasons_are_one_line_each() -> None:
 
 
 def test_out_of_memory_is_told_in_a_sentence() -> None:
-    said = "out of memory in warm-up: asked 20.0 MiB, 1.5 GiB free of 79.1 GiB"
+    said = "out of memory in warm-up: asked 20.0 MiB, 1.50 GiB free of 79.1 GiB"
     assert reasons_of(OutOfMemoryError(GPU_TEXT), "warm-up") == (said,)
 
 

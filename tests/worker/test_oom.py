@@ -26,11 +26,6 @@ CUDA = (
     "memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
     "fragmentation.  See documentation for Memory Management"
 )
-OLD_CUDA = (
-    "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 10.75 GiB total capacity; 9.50 GiB "
-    "already allocated; 17.50 MiB free; 9.75 GiB reserved in total by PyTorch) If reserved memory "
-    "is >> allocated memory try setting max_split_size_mb to avoid fragmentation."
-)
 CONTAINER = (
     "CUDA out of memory. Tried to allocate 512 bytes. GPU 0 has a total capacity of 15.50 GiB of "
     "which 8.50 KiB is free. Including non-PyTorch memory, this process has 17179869184.00 GiB "
@@ -73,13 +68,12 @@ def raised_by(action: Callable[[], Any]) -> BaseException:
         (CUDA, (2 * GIB, 1.25 * GIB, 79.25 * GIB, 74.5 * GIB, 70 * GIB, 1.5 * GIB)),
         (CUDA.replace("CUDA", "HIP", 1), (2 * GIB, 1.25 * GIB, 79.25 * GIB, 74.5 * GIB, 70 * GIB,
                                           1.5 * GIB)),
-        (OLD_CUDA, (20 * MIB, 17.5 * MIB, 10.75 * GIB, None, 9.5 * GIB, 0.25 * GIB)),
         (CONTAINER, (512, 8.5 * KIB, 15.5 * GIB, None, 11.5 * GIB, 0)),
         (XPU, (3 * GIB, None, 48 * GIB, None, 46 * GIB, GIB)),
         (MPS, (256 * MIB, None, 9 * GIB, None, 8 * GIB, None)),
         ("CUDA error: out of memory", (None,) * 6),
     ],
-    ids=["cuda", "rocm", "before-2.1", "container", "xpu", "mps", "no-figures"],
+    ids=["cuda", "rocm", "container", "xpu", "mps", "no-figures"],
 )  # fmt: skip
 def test_every_wording_gives_its_figures(text: str, expected: tuple[float | None, ...]) -> None:
     assert figures(text) == expected
@@ -128,10 +122,12 @@ def test_a_device_that_answers_no_more_leaves_null(monkeypatch: pytest.MonkeyPat
 def test_the_sentence_says_what_is_known() -> None:
     found = memory_figures(RuntimeError(CUDA))
     assert sentence(found, "backward") == (
-        "out of memory in backward: asked 2.0 GiB, 1.2 GiB free of 79.2 GiB, "
-        "1.5 GiB reserved but not allocated"
+        "out of memory in backward: asked 2.00 GiB, 1.25 GiB free of 79.2 GiB, "
+        "1.50 GiB reserved but not allocated"
     )
-    assert sentence({"bytes_asked": 512, "bytes_free": None}, "") == "out of memory: asked 512 B"
+    assert (
+        sentence({"bytes_asked": 512, "bytes_free": None}, "") == "out of memory: asked 512 bytes"
+    )
     assert sentence({}, "load_model") == "out of memory in load_model"
 
 

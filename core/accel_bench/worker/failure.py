@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Literal, TypeAlias
 
+from accel_bench.analysis.wording import size
 from accel_bench.documents.canonical import whole_text
 from accel_bench.errors import AccelBenchError, HookError, InvalidRunError, PluginError
 from accel_bench.job import STEP_PHASES
@@ -38,24 +39,13 @@ _UNITS = {
 
 _WORDINGS: Mapping[str, tuple[str, ...]] = {
     "bytes_asked": (rf"[Tt]ried to allocate {_SIZE}", rf"Unable to allocate {_SIZE}"),
-    "bytes_free": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
-    "bytes_total": (
-        rf"has a total capacity of {_SIZE}",
-        rf"{_SIZE} total capacity",
-        rf"max allowed: {_SIZE}",
-    ),
+    "bytes_free": (rf"of which {_SIZE} is free",),
+    "bytes_total": (rf"has a total capacity of {_SIZE}", rf"max allowed: {_SIZE}"),
     "bytes_in_use": (rf"this process has {_SIZE} memory in use",),
-    "bytes_allocated": (
-        rf"{_SIZE} is allocated by PyTorch",
-        rf"{_SIZE} already allocated",
-        rf"MPS allocated: {_SIZE}",
-    ),
+    "bytes_allocated": (rf"{_SIZE} is allocated by PyTorch", rf"MPS allocated: {_SIZE}"),
     "bytes_reserved_unallocated": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
 }
-"""Figures by name, and how torch's allocators (CUDA and ROCm of today and of before 2.1, MPS, CPU)
-and numpy's word them."""
-
-_RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
+"""Figures by name, and how torch's allocators (CUDA, ROCm, MPS, CPU) and numpy's word them."""
 
 _BACKWARD = ("torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py")
 _OPTIMIZER = ("torch/nn/utils/clip_grad.py",)
@@ -134,9 +124,6 @@ def memory_figures(error: BaseException) -> dict[str, int | None]:
     """
     text = str(error)
     found = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}
-    reserved, allocated = _bytes(_RESERVED.search(text)), found["bytes_allocated"]
-    if reserved is not None and allocated is not None:
-        found["bytes_reserved_unallocated"] = reserved - allocated
     in_use, total = found["bytes_in_use"], found["bytes_total"]
     if in_use is not None and total is not None and in_use > total:
         # In a container that hides processes torch prints 2**64, the sum of what it could not read.
@@ -167,25 +154,22 @@ def step_part(error: BaseException) -> StepPart | None:
 
 
 def sentence(figures: Mapping[str, int | None], where: str) -> str:
-    """Return the figures as `out of memory in forward: asked 2.0 GiB, 1.1 GiB free of 79.1 GiB`."""
+    """Return `out of memory in forward: asked 2.00 GiB, 1.10 GiB free of 79.1 GiB`."""
     parts = []
     if (asked := figures.get("bytes_asked")) is not None:
-        parts.append(f"asked {_size(asked)}")
+        parts.append(f"asked {size(asked)}")
     if (free := figures.get("bytes_free")) is not None:
         total = figures.get("bytes_total")
-        parts.append(f"{_size(free)} free" + (f" of {_size(total)}" if total is not None else ""))
+        parts.append(f"{size(free)} free" + (f" of {size(total)}" if total is not None else ""))
     if (unused := figures.get("bytes_reserved_unallocated")) is not None:
-        parts.append(f"{_size(unused)} reserved but not allocated")
+        parts.append(f"{size(unused)} reserved but not allocated")
     place = f" in {where}" if where else ""
     return f"out of memory{place}" + (f": {', '.join(parts)}" if parts else "")
 
 
 def _first(wordings: tuple[str, ...], text: str) -> int | None:
     found = (re.search(wording, text) for wording in wordings)
-    return _bytes(next(filter(None, found), None))
-
-
-def _bytes(match: re.Match[str] | None) -> int | None:
+    match = next(filter(None, found), None)
     return int(float(match[1]) * _UNITS[match[2]]) if match else None
 
 
@@ -217,12 +201,3 @@ def _host_memory() -> dict[str, int]:
     if limit != resource.RLIM_INFINITY:
         free, total = min(free, max(0, limit - own.vms)), min(total, limit)
     return {"bytes_free": free, "bytes_total": total, "bytes_in_use": own.rss}
-
-
-def _size(size: int) -> str:
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

@@ -153,7 +153,7 @@ def test_a_step_of_the_profile_that_fails_costs_no_measured_window(tmp_path: Pat
     (found,) = json.loads(done.out)["profiles"]
     assert found["status"] == "degraded"
     (reason,) = found["reasons"]
-    assert reason.startswith("out of memory in forward: asked 2.0 GiB (")
+    assert reason.startswith("out of memory in forward: asked 2.00 GiB (")
     assert reason.endswith("(while steps were observed; the measured window is complete)")
     (left,) = found["ranks"]
     assert reason in left["warnings"]

@@ -68,14 +68,14 @@ def test_what_fails_otherwise_ends_the_search_and_is_no_limit() -> None:
 
 def test_the_answer_names_the_largest_its_speed_and_why_the_next_does_not_fit() -> None:
     def make(value: int) -> FitPoint:
-        oom = make_result(status=Status.OOM, reasons=["out of memory in forward: asked 2.0 GiB"])
+        oom = make_result(status=Status.OOM, reasons=["out of memory in forward: asked 2.00 GiB"])
         runs = [make_result(seconds=0.1 if value == 3 else 0.05)]
         return fit_point(value, runs if value <= 3 else [oom])
 
     report = search(SearchRange(start=1), make)
     assert report.answer == (
         "lora: the largest train.micro_batch_size that fits is 3 (1,000 tokens/s, peak 1,000 "
-        "bytes); 4 does not: out of memory in forward: asked 2.0 GiB."
+        "bytes); 4 does not: out of memory in forward: asked 2.00 GiB."
     )
 
 
