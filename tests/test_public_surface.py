@@ -112,6 +112,27 @@ def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
         _ = accel_bench.Nothing
 
 
+@pytest.mark.parametrize(
+    ("owner", "old", "new"),
+    [
+        (accel_bench, "forget_compilation", "did you mean 'reset_compiler'"),
+        (
+            accel_bench.RankResult(rank=0, status=accel_bench.Status.OK),
+            "realised",
+            "RankResult.realised is called 'effective' now",
+        ),
+        (
+            accel_bench.Window(started=0, ended=1),
+            "disturbances",
+            "Window.disturbances is called 'instabilities' now",
+        ),
+    ],
+)
+def test_a_former_name_is_answered_with_the_one_of_today(owner: object, old: str, new: str) -> None:
+    with pytest.raises(AttributeError, match=new):
+        getattr(owner, old)
+
+
 def test_importing_the_package_costs_nothing() -> None:
     program = "import sys; before = set(sys.modules); import accel_bench; " + (
         "print(sorted(name.partition('.')[0] for name in set(sys.modules) - before))"

@@ -129,13 +129,25 @@ FEW = 8
 """Names that are all listed where none is near."""
 
 
+FORMER_NAMES = {
+    "disturbances": "instabilities",
+    "forget_compilation": "reset_compiler",
+    "realised": "effective",
+    "repeats": "rounds",
+    "samples": "sequences",
+    "sitting": "session",
+}
+"""Names that were called otherwise, keys, fields and functions, with the names of today."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?`, or which names are known if none is near, or nothing at all.
 
     Of more than FEW names, the nearest three are listed: `; known: 71 names, the nearest a, b, c`.
     """
     names = sorted(set(known))
-    same = [name for name in names if name.lower() == word.lower()]
+    former = FORMER_NAMES.get(word)
+    same = [name for name in names if name.lower() == word.lower() or name == former]
     inside = [name for name in names if len(word) > 2 and word in name]
     near = same or difflib.get_close_matches(word, names, n=1, cutoff=0.6) or inside[:1]
     if near:

@@ -33,6 +33,11 @@ def read(model: Any, data: Any) -> Any:
 # Uses.
 
 
+def test_a_key_with_a_former_name_is_told_its_new_one() -> None:
+    with pytest.raises(ScenarioError, match=r"'measure\.repeats'; did you mean 'rounds'"):
+        read(Scenario, {"measure": {"repeats": 3}})
+
+
 def test_a_bare_name_is_a_use_without_options() -> None:
     assert read(Use, "lora") == Use(use="lora", options={})
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from accel_bench.errors import FORMER_NAMES
 
 __all__ = ["Described", "Frozen", "JsonValue", "PositiveInt"]
 
@@ -23,6 +25,14 @@ class Frozen(BaseModel):
         # A validator is built at its first use: a worker needs few of them.
         defer_build=True,
     )
+
+    if not TYPE_CHECKING:  # For a type checker every attribute would exist.
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the field that has taken the place of a former one."""
+            if (new := FORMER_NAMES.get(name)) in type(self).model_fields:
+                raise AttributeError(f"{type(self).__name__}.{name} is called {new!r} now")
+            return super().__getattr__(name)
 
 
 class Described(Frozen):
