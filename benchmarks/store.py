@@ -125,17 +125,24 @@ def _command(
         yield _over_scan(processors, folder, machine)
 
 
+USED = """
+import json, resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6]))
+sys.exit(code)
+"""
+"""A small program that runs another one: the peak of a process includes the one that started it."""
+
+
 def _used(command: list[str], folder: Path) -> tuple[float, float, float]:
     """Return wall-clock and processor seconds of a command, and the megabytes of its peak."""
     environment = {**os.environ, "ACCEL_BENCH_RESULTS": str(folder)}
     started = time.perf_counter()
-    program = [sys.executable, "-m", "accel_bench", *command]
-    child = subprocess.Popen(program, env=environment, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    assert child.returncode == 0, command
-    seconds = used.ru_utime + used.ru_stime
-    return time.perf_counter() - started, seconds, used.ru_maxrss * 1024 / 1e6
+    program = [sys.executable, "-c", USED, sys.executable, "-m", "accel_bench", *command]
+    done = subprocess.run(program, env=environment, check=True, stdout=subprocess.PIPE)
+    seconds, megabytes = json.loads(done.stdout)
+    return time.perf_counter() - started, seconds, megabytes
 
 
 def _over_scan(processors: tuple[float, ...], folder: Path, machine: dict[str, JsonValue]) -> Entry:
