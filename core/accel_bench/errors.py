@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -145,6 +144,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     Of more than FEW names, the nearest three are listed: `; known: 71 names, the nearest a, b, c`.
     """
+    import difflib
+
     names = sorted(set(known))
     former = FORMER_NAMES.get(word)
     same = [name for name in names if name.lower() == word.lower() or name == former]

@@ -6,6 +6,7 @@ imported for a list; what is broken is named with its distribution and the reaso
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -116,8 +117,9 @@ def _is_ours(point: metadata.EntryPoint) -> bool:
 
 @cache
 def _name_of_distribution(distribution: metadata.Distribution) -> str:
-    """Return its name, for which its whole metadata are parsed."""
-    return distribution.name
+    """Return its name as its metadata begin; `name` would import a parser of mail for them."""
+    found = re.search(r"^Name: *(\S+)", distribution.read_text("METADATA") or "", re.MULTILINE)
+    return found[1] if found else distribution.name
 
 
 def _name_of(point: metadata.EntryPoint, shared: bool) -> str:
