@@ -139,7 +139,7 @@ def test_an_unknown_instance_gets_the_nearest_one() -> None:
         ({"devices": 0}, "greater than 0"),
         ({"date": "last year"}, "YYYY-MM-DD"),
         ({"date": "2026-02-30"}, "YYYY-MM-DD"),
-        ({"date": (date.today() + timedelta(days=2)).isoformat()}, "in the future"),
+        ({"date": (date.today() + timedelta(days=3)).isoformat()}, "in the future"),
         ({"usd": 3}, "unknown key"),
     ],
 )
