@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import gc
 import io
 import os
 import signal
@@ -51,14 +50,8 @@ def _options(
     """Options of the program itself."""
 
 
-OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""How many objects are made before garbage is looked for: imports, half of the time of a short
-command, leave none."""
-
-
 def main() -> None:
     """Run the program; an error of ours is a message and an exit code, not a traceback."""
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     prepare_streams()
     _raised.clear()
     for number in INTERRUPTIONS:
