@@ -50,7 +50,7 @@ def measure_overhead(counts: Counts) -> Entry:
         name="harness",
         value=median(measured - bare for measured, bare in both),
         unit="microseconds per step",
-        goal=10.0,
+        goal=1.5,
         goal_is="at most",
         samples=samples,
         machine=machine,
