@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from collections.abc import Mapping
+from typing import ClassVar, Generic, TypeVar, get_args
 
 import pluggy
 
@@ -25,13 +25,6 @@ The second number grows when something is added, the first when something is tak
 
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a method of a plugin as the implementation of the hook of that name."""
-
-_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
-
-
-def hookspec(function: _FunctionT) -> _FunctionT:
-    """Mark a function as the specification of the hook of its name."""
-    return pluggy.HookspecMarker(PROJECT)(function)
 
 
 class Options(Described):
