@@ -147,6 +147,7 @@ def test_a_model_with_another_name_is_the_same_row_by_its_alias(here: Path) -> N
     assert regressions("before", "--alias", "llama").code == 2
 
 
+@pytest.mark.box  # files are read by interop
 def test_an_export_an_earlier_session_and_an_imported_file_are_references(here: Path) -> None:
     call("results", "export", "--results", "before", "--output", "before.json")
     folder = here / "accel_bench_results"
