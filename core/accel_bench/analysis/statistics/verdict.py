@@ -97,8 +97,8 @@ def compare(
 
     Only runs with the same key are compared. `noise_floor` is the relative difference that
     identical code showed on this machine; effects up to `floor` are not worth a verdict, however
-    sure they are. Holm's method adjusts for all stacks given, and all are judged at the level of
-    the stack that was looked at most often.
+    sure they are. Holm's method adjusts for all stacks given, each with the part of the error that
+    its last look may spend: what was settled stays so while others are looked at again.
     """
     logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
     looks = {name: count_looks(baseline, runs) for name, runs in stacks.items()}
@@ -113,12 +113,13 @@ def compare_logs(
 ) -> dict[str, Comparison]:
     """Judge the paired log-ratios of stacks, positive where one took less, as `compare` does."""
     tested = [name for name in logs if len(logs[name]) >= MINIMUM_ROUNDS]
-    p_values = holm([one_sided_p(logs[name]) for name in tested])
-    chances = dict(zip(tested, p_values, strict=True))
+    spent = [one_sided_p(logs[name]) / fraction_of_look(looks[name]) for name in tested]
+    chances = dict(zip(tested, holm(spent), strict=True))
     margin = math.log1p(max(SAME_WITHIN, 2 * (noise_floor or 0.0)))
-    rule = _Rule(len(tested), margin, floor, max((looks[name] for name in tested), default=1))
     found = {
-        name: _judge(own, chances[name], rule) if name in chances else _too_few(own)
+        name: _judge(own, chances[name], _Rule(len(tested), margin, floor, looks[name]))
+        if name in chances
+        else _too_few(own)
         for name, own in logs.items()
     }
     return {name: one.model_copy(update={"looks": looks[name]}) for name, one in found.items()}
@@ -162,14 +163,9 @@ class _Rule(NamedTuple):
     """Number of the look, from 1."""
 
     @property
-    def alpha(self) -> float:
-        """Chance on each side below which a difference is sure."""
-        return ONE_SIDED_ALPHA * fraction_of_look(self.look)
-
-    @property
     def probability(self) -> float:
         """Probability of the bound at Holm's strictest level."""
-        return 1 - self.alpha / self.compared
+        return 1 - ONE_SIDED_ALPHA * fraction_of_look(self.look) / self.compared
 
     @property
     def same(self) -> float:
@@ -178,7 +174,7 @@ class _Rule(NamedTuple):
 
 
 def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
-    """Apply the rule; `chance` is the adjusted p-value."""
+    """Apply the rule; `chance` is the p-value, adjusted for looks and stacks."""
     verdict = _verdict(logs, chance, rule)
     return Comparison(
         rounds=len(logs),
@@ -194,7 +190,7 @@ def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
 def _verdict(logs: Sequence[float], chance: float, rule: _Rule) -> Verdict:
     """Return whether it is surely and clearly different, surely the same, or open."""
     mean = fmean(logs)
-    if chance < rule.alpha and abs(mean) > math.log1p(rule.floor):
+    if chance < ONE_SIDED_ALPHA and abs(mean) > math.log1p(rule.floor):
         return "faster" if mean > 0 else "slower"
     return "same" if abs(mean) + t_bound(logs, rule.same) <= rule.margin else "inconclusive"
 
