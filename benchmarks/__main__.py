@@ -15,6 +15,7 @@ from pathlib import Path
 from accel_bench.documents.files import write_atomically
 from accel_bench.machine.provenance import git_state
 from benchmarks import (
+    auto_rounds,
     command_line,
     engine,
     harness,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Request], Entry | Iterable[Entry]]] = {
     "recommend": recommend.measure_recommend,
     "recommend-bound": recommend_bound.measure_bound,
     "store": lambda asked: store.measure_store(asked.counts),
+    "auto-rounds": lambda asked: auto_rounds.measure_auto_rounds(asked.counts),
     "unchanged-commits": lambda asked: unchanged_commits.measure_unchanged_commits(asked.counts),
 }
 """Benchmarks by name."""

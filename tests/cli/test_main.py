@@ -110,6 +110,8 @@ def test_an_error_is_one_message_that_names_the_culprit_and_no_traceback(
     "arguments",
     [
         ["run", "--rounds", "0"],
+        ["run", "--rounds", "many"],
+        ["run", "--within", "3"],
         ["run", "--device", "tpu"],
         ["run", "--format", "xml"],
         ["run", "--timeout", "-1"],
@@ -157,7 +159,7 @@ def test_run_and_gate_share_their_options() -> None:
     assert shared >= {"--plugin", "--set", "--timeout", "--resume", "--format", "--rounds"}
     own = {"--only", "--seeds", "--repeat-round", "--no-baseline", "--verbose", "--race"}
     own |= {"--tag", "--reference-point", "--interleave", "--family", "--section"}
-    own |= {"--fail-if-slower"}
+    own |= {"--fail-if-slower", "--within"}
     assert options("run") - shared == own
 
 

@@ -151,6 +151,11 @@ def slow(options: FaultyOptions) -> None:
     time.sleep(0.6)
 
 
+def jitter(options: FaultyOptions) -> None:
+    """Take longer by chance, another one in each process."""
+    time.sleep(0.1 * random.SystemRandom().random())
+
+
 def stop(options: FaultyOptions) -> None:
     """Stopped, as by Ctrl-Z."""
     os.kill(os.getpid(), signal.SIGSTOP)

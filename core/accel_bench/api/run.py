@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -22,7 +22,7 @@ from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
+from accel_bench.runner.benchmark import WITHIN, Benchmark, Measured, run_plans
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.runner.session import Reporter
 from accel_bench.scenario.find import Source, find_drafts, to_plain
@@ -70,6 +70,9 @@ class RunOptions(TypedDict, total=False):
     max_runs: Annotated[int, Field(ge=1)]
     """Refuse a plan with more runs; 1,000 by default."""
 
+    within: Annotated[float, Field(gt=0)]
+    """Seconds for rounds that are added where their number is `auto`; 180 by default."""
+
     force: bool
     """Run what needs more memory than there is."""
 
@@ -90,7 +93,7 @@ def run(  # noqa: PLR0913 - the options that most calls need
     plugins: Sequence[str] = (),
     overrides: Mapping[str, Any] | None = None,
     results: str | os.PathLike[str] | None = None,
-    rounds: int | None = None,
+    rounds: int | Literal["auto"] | None = None,
     on_progress: Callable[[RunProgress], object] | None = None,
     **options: Unpack[RunOptions],
 ) -> Results:
@@ -136,6 +139,7 @@ def run(  # noqa: PLR0913 - the options that most calls need
             retries=checked.get("retries", 0),
             resume=checked.get("resume", False),
             session={"repeat_round": repeated - 1} if repeated else {},
+            within=checked.get("within", WITHIN),
             progress=lambda: nullcontext(reporter),
         )
         return _measure(plans, benchmark, reporter)
@@ -171,7 +175,7 @@ def run_purpose(
 
 
 def _changes(
-    overrides: Mapping[str, Any] | None, rounds: int | None, options: RunOptions
+    overrides: Mapping[str, Any] | None, rounds: int | str | None, options: RunOptions
 ) -> dict[str, Any]:
     """Return the changed keys, those with an argument of their own last."""
     short = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_hints
@@ -29,6 +30,7 @@ __all__ = [
     "Where",
     "WorkOptions",
     "parse_fraction",
+    "parse_seconds",
     "takes",
 ]
 
@@ -259,6 +261,18 @@ def _signature(model: type[Any]) -> inspect.Signature:
             for parameter in sorted(given, key=lambda parameter: parameter.name not in own)
         ]
     )
+
+
+SECONDS = {"s": 1, "min": 60, "h": 3600}
+"""Units of a time on the command line."""
+
+
+def parse_seconds(text: str, where: str) -> float:
+    """Parse `90s`, `3min` or `1.5 h` as seconds. Raises ScenarioError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
+    if found is None:
+        raise ScenarioError(f"{where} {text!r} is no time; write it as 90s, 3min or 1.5h")
+    return float(found[1]) * SECONDS[found[2]]
 
 
 def parse_fraction(text: str, where: str) -> float:

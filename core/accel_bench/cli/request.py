@@ -13,7 +13,7 @@ import typer
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.options import PlanOptions, WorkOptions
+from accel_bench.cli.options import PlanOptions, WorkOptions, parse_seconds
 from accel_bench.cli.output import print_aside, print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.documents.load import parse_value
@@ -27,7 +27,7 @@ from accel_bench.planning.trackers import split_trackers
 from accel_bench.result import Status
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.artifacts import log_end
-from accel_bench.runner.benchmark import Benchmark, Measured, session_maker
+from accel_bench.runner.benchmark import WITHIN, Benchmark, Measured, session_maker
 from accel_bench.runner.benchmark import run_plans as run_plans_in_sessions
 from accel_bench.runner.session import Reporter, Session
 from accel_bench.scenario.draft import Draft
@@ -75,6 +75,7 @@ class Invocation:
     def benchmark(self) -> Benchmark:
         """Return what plans are run with; stdout is stderr while they run."""
         options = self.options
+        within: str | None = getattr(options, "within", None)
 
         @contextmanager
         def progress() -> Iterator[Reporter]:
@@ -88,6 +89,7 @@ class Invocation:
             command=tuple(sys.argv),
             retries=options.retries,
             resume=getattr(options, "resume", False),
+            within=WITHIN if within is None else parse_seconds(within, "--within"),
             progress=progress,
         )
 

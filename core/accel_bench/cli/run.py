@@ -46,7 +46,13 @@ class RunOptions(MeasureOptions):
         str | None,
         typer.Option(metavar="TAG", help="Compare sweep points with this one; else the first."),
     ] = None
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None
+    rounds: Annotated[
+        str | None,
+        typer.Option(metavar="N|auto", help="Rounds; auto adds some while a verdict is open."),
+    ] = None
+    within: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time for rounds that auto adds; else 3min.")
+    ] = None
     seeds: Annotated[
         int | None,
         typer.Option(min=2, help="Train with this many seeds and compare the losses at the end."),
@@ -118,7 +124,7 @@ def run_request(options: RunOptions) -> PlanRequest:
     added, _ = split_trackers(options.plugin or ())
     return plan_request(
         options,
-        {"measure.rounds": options.rounds},
+        {"measure.rounds": _rounds(options.rounds)},
         # Who names a plugin and no file wants that one beside the baseline of the quickstart.
         only=(*(options.only or ()), *(() if options.files else added)),
         seeds=options.seeds or 0,
@@ -130,6 +136,15 @@ def run_request(options: RunOptions) -> PlanRequest:
         race=options.race,
         sections=tuple(options.section or ()),
     )
+
+
+def _rounds(text: str | None) -> int | str | None:
+    """Return the number of rounds, or `auto`. Raises ScenarioError for anything else."""
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise ScenarioError(f"--rounds {text!r} is neither a number from 1 nor auto")
+    return int(text)
 
 
 def _plan_and_run(
@@ -181,7 +196,7 @@ def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
 def _refuse_idle_race(plans: Sequence[Plan]) -> None:
     """Raise ScenarioError for a race that could not drop a stack."""
     for plan in plans:
-        rounds = plan.file.measure.rounds
+        rounds = plan.rounds
         if plan.request.no_baseline:
             raise ScenarioError(
                 "--race needs the baseline: what trains otherwise than it may drop no stack; leave "

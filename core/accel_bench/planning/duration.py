@@ -23,4 +23,4 @@ def plan_seconds(plan: Plan, store: Store | None) -> float | None:
     if not all(found.values()):
         return None
     medians = {name: median(seconds) for name, seconds in found.items()}
-    return sum(medians[one.experiment.id] for one in plan.runnable) * plan.file.measure.rounds
+    return sum(medians[one.experiment.id] for one in plan.runnable) * plan.rounds

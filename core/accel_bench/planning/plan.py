@@ -9,7 +9,9 @@ from typing import Any
 from accel_bench.analysis.aggregate import BY_THE_USER, PlannedSummary, StopReason
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.sections import GROUP, KIND
+from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import summarize
+from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.hub import hub_notices
 from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import Redactor
@@ -122,13 +124,12 @@ class Plan:
 
     def summarize(self, results: Sequence[Result], stopped: StopReason = BY_THE_USER) -> Summary:
         """Return the comparison of the stacks; `stopped` is why later runs are missing."""
-        rounds = self.file.measure.rounds
         return summarize(
             self.file.name,
             self.baseline,
             self.summaries,
             results,
-            rounds,
+            self.rounds,
             stopped=stopped,
             reference=self.request.reference_point,
             race=self.request.race,
@@ -154,9 +155,37 @@ class Plan:
         return self.planned[0]
 
     @property
+    def rounds(self) -> int:
+        """Return the number of rounds; of `auto` those of all stacks, which more may follow."""
+        rounds = self.file.measure.rounds
+        return MINIMUM_ROUNDS if rounds == "auto" else rounds
+
+    @property
     def runs(self) -> int:
         """Return the number of runs in all rounds."""
-        return len(self.runnable) * self.file.measure.rounds
+        return len(self.runnable) * self.rounds
+
+    def of_open(self, summary: Summary, rounds: int) -> Plan:
+        """Return so many rounds of the stacks whose verdict is open, each beside its baseline.
+
+        Stacks that have as many rounds are left out.
+        """
+        rows = list(zip(self.planned, summary.experiments, strict=True))
+        left = [one for one, row in rows if row.verdict == "inconclusive" and row.rounds < rounds]
+        if not left:
+            return replace(self, planned=())
+        points = {one.experiment.point for one in left}
+        beside = [
+            one
+            for one in self.runnable
+            if one.experiment.stack.name == self.baseline and one.experiment.point in points
+        ]
+        chosen = tuple(one for one in self.planned if one in left or one in beside)
+        measure = self.file.measure.model_copy(update={"rounds": rounds})
+        file = self.file.model_copy(update={"measure": measure})
+        names = join_names([one.experiment.stack.name for one in left], most=5)
+        notice = f"the verdict is open for {names}: {count(rounds, 'round')} in all"
+        return replace(self, file=file, planned=chosen, notices=(notice,))
 
     @property
     def nothing(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.planning.defaults import add_stack, sweep_family, sweep_seeds
 from accel_bench.planning.environments import with_swept_environments
@@ -98,7 +99,8 @@ def with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile
     """
     stacks = {name: file.stacks[name] for name in choose(file.scenario, request)}
     file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
-    runs = count_points(file.scenario) * file.scenario.measure.rounds
+    rounds = file.scenario.measure.rounds
+    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
     _refuse_too_many(file.scenario.name, runs, request.max_runs)
     return file
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
 from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.statistics.sequential import look_sizes
+from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
 from accel_bench.errors import StoreError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine
@@ -22,6 +25,9 @@ from accel_bench.store.database import Store
 
 JOB = "ACCEL_BENCH_JOB"
 """Variable with the name of a job that may be run again, and then continues its own sessions."""
+
+WITHIN = 180.0
+"""Seconds in which rounds are added to a plan whose rounds are `auto`, unless others are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +52,9 @@ class Benchmark:
     session: Mapping[str, Any] = field(default_factory=dict)
     """More settings of the sessions."""
 
+    within: float = WITHIN
+    """Seconds in which rounds of a plan are added, where their number is `auto`."""
+
     progress: Callable[[], AbstractContextManager[Reporter]]
     """Opens what is called while the sessions run."""
 
@@ -69,28 +78,55 @@ def run_plans(
 
     Raises StoreError, and KeyboardInterrupt once what was interrupted is stored.
     """
-    sessions: list[Session] = []
+    by_plan: list[list[Session]] = []
     stopped = BY_THE_USER
     with open_results(benchmark.results, write=True) as store:
         try:
             with benchmark.progress() as reporter:
                 new_session = session_maker(benchmark, store, reporter)
-                sessions += [new_session(**benchmark.session) for _ in plans]
-                for session, plan in zip(sessions, plans, strict=True):
-                    session.run_plan(plan)
+                by_plan += [[new_session(**benchmark.session)] for _ in plans]
+                for plan, own in zip(plans, by_plan, strict=True):
+                    _run_looks(plan, own, new_session, benchmark)
         except StoreError as error:
             stopped = StopReason(Status.INFRA_ERROR, (str(error),))
             raise
         finally:
-            both = list(zip(sessions, plans, strict=False))  # none, where none could be opened
-            results = [session.results(plan) for session, plan in both]
+            both = list(zip(by_plan, plans, strict=False))  # none, where none could be opened
+            results = [own[-1].results(plan) for own, plan in both]
             summaries = [
                 plan.summarize(found, stopped)
                 for (_, plan), found in zip(both, results, strict=True)
             ]
+            sessions = [session for own in by_plan for session in own]
             on_end(
                 Measured(summaries, sessions, [one for found in results for one in found], store)
             )
+
+
+def _run_looks(
+    plan: Plan, sessions: list[Session], new_session: Callable[..., Session], benchmark: Benchmark
+) -> None:
+    """Run a plan in its session and, where the rounds are `auto`, the open stacks in further ones.
+
+    Each further session is a look at the verdicts, after as many rounds as `look_sizes` says. It is
+    left out where it would take longer than `within` allows, by the pace of the rounds before it.
+    """
+    started, done = time.monotonic(), plan.runs
+    sessions[0].run_plan(plan)
+    if plan.file.measure.rounds != "auto":
+        return
+    for before, rounds in pairwise(look_sizes(plan.rounds, MOST_ROUNDS)):
+        more = plan.of_open(plan.summarize(sessions[-1].results(plan)), rounds)
+        runs = (rounds - before) * len(more.runnable)
+        took = time.monotonic() - started
+        if took * (1 + runs / done) > benchmark.within:
+            return
+        if not runs:
+            continue
+        ids = [one.id for one in sessions]
+        sessions.append(new_session(continues=ids, **benchmark.session))
+        sessions[-1].run_plan(more)
+        done += runs
 
 
 def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:

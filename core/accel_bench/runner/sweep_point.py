@@ -59,9 +59,9 @@ class SweepPoint:
         self._failed: Counter[str] = Counter()
         self._nodes: tuple[str, ...] = ()
         needed = [one.experiment for name, one in self._stacks.items() if name not in self._raced]
-        missing = missing_rounds(self._stored, needed, measure.rounds)
+        missing = missing_rounds(self._stored, needed, plan.rounds)
         numbers = sorted({*missing, *self._replaces})
-        most = max(measure.rounds, *(number + 1 for number in numbers), 1)
+        most = max(plan.rounds, *(number + 1 for number in numbers), 1)
         order = williams_rounds(list(self._stacks), most, measure.seed)
         self.rounds: dict[int, list[str]] = {number: order[number] for number in numbers}
         compared = len(self._stacks) > 1 and plan.baseline in self._stacks
@@ -110,7 +110,7 @@ class SweepPoint:
             collect_runs(PlannedSummary(experiment=planned.experiment), results, 0)
             for planned in self._stacks.values()
         ]
-        drops = race_point(rows, self._plan.baseline, self._plan.file.measure.rounds)
+        drops = race_point(rows, self._plan.baseline, self._plan.rounds)
         return {drop.stack: drop.reason for drop in drops}
 
     def _run_stacks(self, number: int) -> bool:
@@ -138,7 +138,7 @@ class SweepPoint:
 
     def _run(self, planned: Planned, number: int, position: int) -> None:
         """Run one stack once, and again while a retry may help."""
-        rounds = self._plan.file.measure.rounds
+        rounds = self._plan.rounds
         order = _order(planned, "measure", number)
         # What failed before the nodes were replaced counts too: a stack may be what kills them.
         while self._failed[order] <= self._session.retries:

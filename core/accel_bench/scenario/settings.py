@@ -238,8 +238,9 @@ class Measure(Described):
     """Steps after the window that are split into data, forward, backward and optimizer; 0: none. Of
     a training two whole steps are taken in any case."""
 
-    rounds: int = Field(5, ge=1, le=10_000)
-    """Rounds: each runs every stack once, in fresh processes."""
+    rounds: Annotated[int, Field(ge=1, le=10_000)] | Literal["auto"] = 5
+    """Rounds: each runs every stack once, in fresh processes. `auto`: 5, then up to 12 of the
+    stacks whose verdict is still open, while there is time."""
 
     exact_update_bytes: int = Field(2**28, ge=0, le=2**40)
     """Largest file in which a run keeps the change of its trained weights, 4 bytes each, until it

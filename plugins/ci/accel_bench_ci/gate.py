@@ -102,7 +102,7 @@ def _plans(draft: Draft, invoked: Invocation, options: GateOptions) -> list[Plan
             f"stack {written.baseline!r} cannot be compared with itself; name another one with "
             "--against"
         )
-    first = options.rounds or max(written.file.measure.rounds, MINIMUM_ROUNDS)
+    first = options.rounds or max(written.rounds, MINIMUM_ROUNDS)
     most = options.max_rounds or first
     if most < first:
         raise ScenarioError(

@@ -302,6 +302,9 @@ measure: {warmup: 1, steps: 3, rounds: 1, phase_steps: 0}
 """
 
 
+of_the_box = pytest.mark.box  # the scenario names activation checkpointing
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     path = tmp_path_factory.mktemp("inference") / "inference.yaml"
@@ -309,6 +312,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     return testing.run_scenario(Path(path))
 
 
+@of_the_box
 def test_a_run_keeps_what_was_effective_and_what_was_answered(results: dict[str, Result]) -> None:
     for name in ("baseline", "static"):
         (rank,) = results[name].ranks
@@ -321,6 +325,7 @@ def test_a_run_keeps_what_was_effective_and_what_was_answered(results: dict[str,
     assert results["baseline"].ranks[0].answers == results["static"].ranks[0].answers
 
 
+@of_the_box
 def test_what_only_trains_is_refused_with_its_reason(results: dict[str, Result]) -> None:
     assert results["checkpointing"].status.value == "skipped"
     (reason,) = results["checkpointing"].reasons
@@ -343,6 +348,7 @@ def test_compiled_blocks_answer_the_same_and_compile_nothing_in_the_window(
     assert rank.window is not None and not rank.window.instabilities
 
 
+@of_the_box
 def test_latencies_and_the_cache_are_figures_of_tables(results: dict[str, Result]) -> None:
     names = ("time_to_first_token_p50", "inter_token_latency_p99", "kv_cache_bytes")
     figures = [FIGURES[name] for name in names]

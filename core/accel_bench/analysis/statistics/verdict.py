@@ -40,6 +40,9 @@ that of one that would be `faster`."""
 MINIMUM_ROUNDS = 5
 """Fewer rounds get no verdict."""
 
+MOST_ROUNDS = 12
+"""Rounds in all of a stack whose verdict stays open, where their number is `auto`."""
+
 MAXIMUM_ROUNDS = 200
 """More rounds than this are no advice."""
 

@@ -94,7 +94,7 @@ def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, fl
     points: dict[str, list[Experiment]] = {}
     for one in plan.runnable:
         points.setdefault(one.experiment.point, []).append(one.experiment)
-    rounds = plan.file.measure.rounds
+    rounds = plan.rounds
     ids = [one.experiment.id for one in plan.runnable]
     stored = store.results(experiment_ids=ids) if store else []
     missing = [len(missing_rounds(stored, needed, rounds)) for needed in points.values()]

@@ -1,0 +1,93 @@
+"""Rounds that are `auto`: more of them for stacks whose verdict is open, while there is time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_plugins.active import faulty_installed
+from faults.program import null_scenario, write_scenario
+from several_ranks.scenarios import forking
+
+from accel_bench.analysis.schema import Summary
+from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import Plan, PlanRequest, make_plan
+from accel_bench.result import Status
+from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
+from accel_bench.runner.session import Reporter
+from accel_bench.scenario.draft import read_draft
+from accel_bench.store.database import open_store
+
+MACHINE = read_machine()
+
+STACKS = {
+    "baseline": [],
+    "slower": {"set": {"engine.step_seconds": 0.03}},
+    "noisy": [{"use": "faulty", "fault": "jitter"}],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
+    """The faulty plugins are installed, here and in workers, and a launcher that forks."""
+    site = tmp_path_factory.mktemp("site")
+    with faulty_installed(site) as patch, forking(site, trains=False):
+        yield patch
+
+
+def plan_of(folder: Path, stacks: dict[str, Any], **measure: Any) -> Plan:
+    """A plan with rounds that are `auto`."""
+    chosen = {"warmup": 1, "steps": 4, "rounds": "auto", **measure}
+    engine = {"use": "null", "step_seconds": 0.01}
+    scenario = null_scenario(stacks, measure=chosen, engine=engine, launcher="forking")
+    return make_plan(
+        read_draft(write_scenario(folder / "s.yaml", scenario)), MACHINE, PlanRequest()
+    )
+
+
+def measured(folder: Path, plan: Plan, **benchmark: Any) -> tuple[Summary, dict[str, int], int]:
+    """The comparison, how many runs each stack has, and the number of sessions."""
+    ended: list[Measured] = []
+    given = Benchmark(
+        results=str(folder / "results"),
+        machine=MACHINE,
+        progress=lambda: nullcontext(Reporter()),
+        **benchmark,
+    )
+    run_plans([plan], given, ended.append)
+    with open_store(folder / "results", write=False) as store:
+        runs = Counter(run.experiment.stack.name for run in store.results())
+        return ended[0].summaries[0], dict(runs), len(store.sessions())
+
+
+def test_open_stacks_alone_run_more_rounds_beside_the_baseline(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, STACKS)
+    assert (plan.rounds, plan.runs) == (5, 15)
+    summary, runs, sessions = measured(tmp_path, plan)
+    _, slower, noisy = summary.experiments
+    assert runs == {"baseline": 12, "slower": 5, "noisy": 12}
+    assert sessions == 3
+    assert (slower.verdict, slower.rounds, slower.looks) == ("slower", 5, 1)
+    assert (noisy.verdict, noisy.rounds, noisy.looks) == ("inconclusive", 12, 3)
+    assert {row.status for row in summary.experiments} == {Status.OK}
+
+    # Resumed, nothing is left to run but the answer stays.
+    again, runs, sessions = measured(tmp_path, plan, resume=True)
+    assert runs == {"baseline": 12, "slower": 5, "noisy": 12}
+    assert sessions == 4
+    assert [row.verdict for row in again.experiments] == ["not tested", "slower", "inconclusive"]
+
+
+def test_rounds_are_added_while_there_is_time(tmp_path: Path) -> None:
+    _, runs, sessions = measured(tmp_path, plan_of(tmp_path, STACKS), within=0.1)
+    assert runs == dict.fromkeys(STACKS, 5)
+    assert sessions == 1
+
+
+def test_a_number_of_rounds_is_that_number(tmp_path: Path) -> None:
+    _, runs, _ = measured(tmp_path, plan_of(tmp_path, {"baseline": [], **STACKS}, rounds=6))
+    assert runs == dict.fromkeys(STACKS, 6)
