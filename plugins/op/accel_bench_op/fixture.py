@@ -47,15 +47,14 @@ def benchmark_for_compute_type(
     """Time a callable in one way with the fixture `benchmark`.
 
     The backward pass is timed alone: before each round its graph is built anew and the gradients
-    are cleared, outside the clock. What `fn()` of a `Benchmark` returned, or an executor made of
-    it, is first compared with itself in float64: the test fails where it computes something else.
-    A callable that keeps nothing of it is known by its batch, which `make_batch()` returned; what
-    is not known at all is timed, with the outcome `not compared`. The test is skipped where nothing
-    requires a gradient, and where memory runs out.
+    are cleared, outside the clock. On a batch that `make_batch()` of a `Benchmark` returned it is
+    first compared with what `fn()` returned, in float64: the test fails where it computes something
+    else. On any other batch it is timed, with the outcome `not compared`. The test is skipped where
+    nothing requires a gradient, and where memory runs out.
     """
     from accel_bench_op.cell_impl import Cell
 
-    owner = benchmark_of(fn, (args, kwargs))
+    owner = benchmark_of((args, kwargs))
     cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
     with _skipping_without_memory():
         _time(benchmark, cell, read_settings(), checked=owner is not None)
