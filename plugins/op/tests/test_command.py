@@ -146,9 +146,9 @@ def test_a_broken_distribution_is_named_and_hides_nothing(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "stranger_micro", raising=False)
     done = call("op", "list", "--format", "json")
-    brought = "entry point 'gone' (stranger_gone) in accel_bench.micro of stranger-micro 1.0"
-    assert f"warning: {brought} cannot be imported: ModuleNotFoundError" in done.err
-    assert "warning: entry point 'eager' (stranger_micro:Broken) in accel_bench.exec" in done.err
+    brought = "the benchmark 'gone' of stranger-micro 1.0 is broken: ModuleNotFoundError"
+    assert f"warning: {brought}" in done.err
+    assert "warning: the executor 'stranger-micro:eager' of stranger-micro 1.0 is b" in done.err
     entries = {one["benchmark"]: one for one in json.loads(done.out)}
     assert entries["gone"]["problem"].startswith(brought)
     assert entries["gone"]["distribution"] == "stranger-micro 1.0"
@@ -159,7 +159,7 @@ def test_a_broken_distribution_is_named_and_hides_nothing(
     assert brought in call("op", "list").out
     refused = call("op", "run", "gone")
     assert refused.code == 2
-    assert f"benchmark 'gone' cannot be used: {brought}" in refused.err
+    assert brought in refused.err
     text = call("op", "show", "rms_norm", "--executor", "eager").out
     assert yaml.safe_load(text)["engine"]["benchmark"] == "rms_norm"
 
