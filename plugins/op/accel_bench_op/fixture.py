@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.devices import of_torch_type
@@ -117,16 +117,6 @@ def _skipping_without_memory() -> Iterator[None]:
         pytest.skip(reason)
 
 
-class Clock(NamedTuple):
-    """Clock that times the rounds of a cell."""
-
-    name: str
-    """Such as `wall`, the host's clock, or `cuda events`."""
-
-    read: Callable[[], Any]
-    """Returns a moment; two of them can be subtracted."""
-
-
 class EventMark:
     """A point in the work of a device; the difference of two is the seconds between them."""
 
@@ -147,17 +137,17 @@ def synchronized_perf_counter(device: DeviceType) -> float:
     return time.perf_counter()
 
 
-def clock_for(device: DeviceType, wanted: str) -> Clock:
-    """Return the clock that times a type of device; `wanted` is `events` or `wall`.
+def clock_for(device: DeviceType) -> tuple[str, Callable[[], Any]]:
+    """Return the name of the clock that times a type of device, and what reads a moment of it.
 
     Where such devices have no events that time, the host's clock waits for them.
     """
     if device.on_host:
-        return Clock("wall", time.perf_counter)
+        return "wall", time.perf_counter
     kind = device.torch_type
-    if wanted == "events" and device.make_event() is not None:
-        return Clock(f"{kind} events", partial(EventMark, device))
-    return Clock(f"{kind} wall", partial(synchronized_perf_counter, device))
+    if device.make_event() is not None:
+        return f"{kind} events", partial(EventMark, device)
+    return f"{kind} wall", partial(synchronized_perf_counter, device)
 
 
 def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[], None]:
@@ -233,7 +223,7 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
     if not known.on_host:
         if index:
             known.use(int(index))  # events are marked on the current device
-        benchmark._timer = clock_for(known, settings.clock).read
+        benchmark._timer = clock_for(known)[1]
         if settings.flush_cache:
             setup = with_flushed_cache(call.prepare, device)
     seconds = _warm_up(call, benchmark._timer)
@@ -264,7 +254,7 @@ def _figures(benchmark: Any, cell: Cell, settings: MicroSettings) -> dict[str, A
     return {
         "device": cell.device,
         "dtype": cell.dtype,
-        "clock": clock_for(device, settings.clock).name,
+        "clock": clock_for(device)[0],
         "cache_flushed": settings.flush_cache and not device.on_host,
         "peak_memory_bytes": cell.peak_memory(),
         **cell.figures(benchmark.stats.stats.median),

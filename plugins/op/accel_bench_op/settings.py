@@ -1,4 +1,4 @@
-"""Device and clock by which cells are timed, from the environment of a pytest run."""
+"""Device and dtype of the cells that are timed, from the environment of a pytest run."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from accel_bench.errors import PluginError, ScenarioError, did_you_mean
+from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.machine.devices import HOST, device_type, device_types
 from accel_bench.machine.info import read_machine
 from accel_bench_op.benchmark import as_dtype
 
 PREFIX = "ACCEL_BENCH_MICRO_"
 
-CLOCKS = ("events", "wall")
-"""Events of the device, or the host's clock with a synchronisation before it is read."""
-
 
 @dataclass(frozen=True)
 class MicroSettings:
-    """Settings by which cells are timed: device, dtype, clock."""
+    """Settings by which cells are timed."""
 
     device: str = ""
     """As `resources.device`, such as `cuda`, or one of several: `cuda:1`. Empty is `auto`."""
@@ -29,16 +26,8 @@ class MicroSettings:
     dtype: str = ""
     """Empty is the benchmark's own."""
 
-    clock: str = "events"
-    """What times a device with events; a CPU is always timed by the host's clock."""
-
     flush_cache: bool = False
     """True if a device's cache is emptied before each round."""
-
-    def __post_init__(self) -> None:
-        if self.clock not in CLOCKS:
-            hint = did_you_mean(self.clock, CLOCKS)
-            raise PluginError(f"there is no clock {self.clock!r}{hint}")
 
     def arguments(self) -> dict[str, Any]:
         """Return `device` and `dtype`, as `__init__` of a benchmark may take them.
@@ -52,7 +41,7 @@ class MicroSettings:
 
 
 def read_settings(variables: Mapping[str, str] = os.environ) -> MicroSettings:
-    """Return the settings in `ACCEL_BENCH_MICRO_DEVICE`, `_DTYPE`, `_CLOCK` and `_FLUSH_CACHE`.
+    """Return the settings in `ACCEL_BENCH_MICRO_DEVICE`, `_DTYPE` and `_FLUSH_CACHE`.
 
     Raises PluginError for a value that means nothing.
     """
@@ -62,7 +51,6 @@ def read_settings(variables: Mapping[str, str] = os.environ) -> MicroSettings:
     return MicroSettings(
         device=variables.get(f"{PREFIX}DEVICE", ""),
         dtype=variables.get(f"{PREFIX}DTYPE", ""),
-        clock=variables.get(f"{PREFIX}CLOCK", "events"),
         flush_cache=flush == "1",
     )
 
