@@ -1,4 +1,4 @@
-"""Blocks and whole models of GPT-2, Llama, Mistral and Mixtral, by transformers' classes."""
+"""Experts, blocks and whole models of GPT-2, Llama, Mistral, Mixtral, by transformers' classes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from accel_bench_op.benchmark import BenchmarkArg
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
-from accel_bench_op.benchmarks.experts import MIXTRAL_SIZES
-from accel_bench_op.benchmarks.parts import PartBenchmark, TransformersBenchmark
+from accel_bench_op.benchmarks.parts import INDEX_BYTES, PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, find_shape, sizes_of
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
 MISTRALS = sizes_of("tiny-mistral", "mistral-7b")
+MIXTRALS = sizes_of("tiny-mixtral", "mixtral-8x7b")
 
 
 def with_few_layers(
@@ -29,6 +29,58 @@ def with_few_layers(
         if name != "tiny":
             found[f"{name}-{layers}-layers"] = {**given, "layers": layers}
     return found
+
+
+class TransformersBenchmark(PartBenchmark):
+    """Benchmark of a module of transformers', which may hold experts."""
+
+    def reference(self, fn: Any) -> Callable[..., Any]:
+        """Return a copy in float64, whose experts multiply one after the other."""
+        return impl.transformers_parts.in_float64(fn)
+
+    def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
+        """Return that copy with the experts that `fn` chooses; None where there are no experts."""
+        return impl.transformers_parts.in_float64_with_experts_of(fn)
+
+
+class GroupedExperts(TransformersBenchmark):
+    """Gated experts of Mixtral, by transformers' grouped product."""
+
+    name = "grouped_experts"
+    description = "Experts of Mixtral by one grouped product, without their router."
+    operation = "grouped_experts"
+    sizes = MIXTRALS
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return hidden states (tokens, hidden), and experts and their weights by token."""
+        import torch
+
+        chosen = self.shape.experts_per_token
+        scores = self.drawn(torch.rand, self.shape.tokens, self.shape.experts)
+        weights, experts = scores.topk(chosen)
+        hidden = self.activations(self.shape.tokens, self.shape.hidden)
+        return (hidden, experts, weights / weights.sum(-1, keepdim=True)), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return transformers' module of experts."""
+        return impl.transformers_parts.experts(self.shape, self.device, self.dtype)
+
+    def flops(self) -> int | None:
+        """Return those of three products for each token and expert of its."""
+        per_expert = 3 * self.shape.hidden * self.shape.intermediate
+        return 2 * self.shape.tokens * self.shape.experts_per_token * per_expert
+
+    def traffic(self) -> Traffic:
+        """Return hidden states, the choice of experts, and the weights of all experts."""
+        hidden = self.shape.tokens * self.shape.hidden
+        chosen = self.shape.tokens * self.shape.experts_per_token
+        return Traffic(
+            inputs=hidden,
+            outputs=hidden,
+            weights=self.shape.experts * 3 * self.shape.hidden * self.shape.intermediate,
+            once=chosen,
+            other_bytes=chosen * INDEX_BYTES,
+        )
 
 
 class _Part(TransformersBenchmark):
@@ -112,7 +164,7 @@ class MixtralBlock(_Part):
 
     name = "mixtral_block"
     description = "Block of Mixtral with its router and experts."
-    sizes = MIXTRAL_SIZES
+    sizes = MIXTRALS
 
 
 class _Model(TransformersBenchmark):
@@ -181,7 +233,7 @@ class Mixtral(_Model):
 
     name = "mixtral"
     description = "Mixtral with its loss."
-    sizes = with_few_layers(MIXTRAL_SIZES)
+    sizes = with_few_layers(MIXTRALS)
 
 
 def attention_part_flops(shape: Shape) -> int:

@@ -148,15 +148,3 @@ class PartBenchmark(Benchmark):
     def moved(self, *elements: int, indices: int = 0) -> int:
         """Return the bytes of elements in the benchmark's dtype, and of whole numbers."""
         return sum(elements) * ITEM_BYTES[self.dtype] + indices * INDEX_BYTES
-
-
-class TransformersBenchmark(PartBenchmark):
-    """Benchmark of a module of transformers', which may hold experts."""
-
-    def reference(self, fn: Any) -> Callable[..., Any]:
-        """Return a copy in float64, whose experts multiply one after the other."""
-        return impl.transformers_parts.in_float64(fn)
-
-    def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
-        """Return that copy with the experts that `fn` chooses; None where there are no experts."""
-        return impl.transformers_parts.in_float64_with_experts_of(fn)

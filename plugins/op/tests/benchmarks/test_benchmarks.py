@@ -140,7 +140,7 @@ def unmasked_half(one: Any) -> int:
     """FLOPs of the half of attention that a causal mask hides, which torch counts too."""
     if one.operation == "attention":
         return int(one.flops())
-    if type(one).__module__.endswith(".models"):
+    if type(one).__module__.endswith(".models") and one.name != "grouped_experts":
         layers = one.shape.layers if "Part" not in type(one).__mro__[1].__name__ else 1
         lengths = [one.shape.length] * one.shape.batch
         return layers * attention_flops(one.shape.heads, one.shape.head, lengths)
