@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accel_bench.errors import install_command
-from accel_bench_op.benchmark import BenchmarkArg
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark, Traffic
 from accel_bench_op.benchmarks.shapes import sizes_of
-
-if TYPE_CHECKING:
-    import torch
 
 SIZES = sizes_of("tiny-llama", "llama-2-7b", "llama-3-8b", "llama-2-70b")
 """Models that are trained with adapters."""
@@ -27,10 +23,6 @@ class LoraLinear(PartBenchmark):
     description = "Linear layer with LoRA over a dense base."
     operation = "lora_linear"
     sizes = SIZES
-    args: tuple[BenchmarkArg, ...] = (
-        *PartBenchmark.args,
-        BenchmarkArg("rank", "Rank of the adapter."),
-    )
 
     base = "dense"
     """Kind of the base."""
@@ -38,17 +30,8 @@ class LoraLinear(PartBenchmark):
     needs: tuple[str, str] = ("", "")
     """Module with the base's layer, and the extra that installs its library."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
-        self,
-        model: str | None = None,
-        batch: int | None = None,
-        length: int | None = None,
-        device: str = "cpu",
-        dtype: str | torch.dtype = "float32",
-        rank: int = 16,
-    ) -> None:
-        super().__init__(model, batch, length, device, dtype)
-        self.rank = rank
+    rank = 16
+    """Rank of the adapter."""
 
     def unavailable(self) -> str:
         """Return that the library is not installed, with the command; empty where it is."""

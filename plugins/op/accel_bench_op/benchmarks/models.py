@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from accel_bench_op.benchmark import BenchmarkArg
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
 from accel_bench_op.benchmarks.parts import INDEX_BYTES, PartBenchmark, Traffic
-from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, find_shape, sizes_of
-
-if TYPE_CHECKING:
-    import torch
+from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, sizes_of, with_few_layers
 
 LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
 MISTRALS = sizes_of("tiny-mistral", "mistral-7b")
 MIXTRALS = sizes_of("tiny-mixtral", "mixtral-8x7b")
-
-
-def with_few_layers(
-    sizes: Mapping[str, Mapping[str, object]], layers: int = 2
-) -> dict[str, dict[str, object]]:
-    """Return sizes and, for each but the tiny one, another with a few blocks of the same shape."""
-    found: dict[str, dict[str, object]] = {}
-    for name, given in sizes.items():
-        found[name] = {**given}
-        if name != "tiny":
-            found[f"{name}-{layers}-layers"] = {**given, "layers": layers}
-    return found
 
 
 class TransformersBenchmark(PartBenchmark):
@@ -171,22 +155,6 @@ class _Model(TransformersBenchmark):
     """Causal language model with its loss; fewer blocks fit in less memory."""
 
     operation = "causal_lm"
-    args: tuple[BenchmarkArg, ...] = (
-        *PartBenchmark.args,
-        BenchmarkArg("layers", "Number of blocks; null for the model's own number."),
-    )
-
-    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
-        self,
-        model: str | None = None,
-        batch: int | None = None,
-        length: int | None = None,
-        device: str = "cpu",
-        dtype: str | torch.dtype = "float32",
-        layers: int | None = None,
-    ) -> None:
-        super().__init__(model, batch, length, device, dtype)
-        self.shape = find_shape(self.model, batch, length, layers)
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return tokens of shape (batch, tokens)."""

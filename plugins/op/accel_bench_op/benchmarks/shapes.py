@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from accel_bench import ModelUse, architecture_of, model_config
@@ -12,8 +12,9 @@ from accel_bench.errors import AccelBenchError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Published:
-    """Model of the catalog with changes, and the batch that it is benchmarked at."""
+class Shape:
+    """Model of the catalog with changes, and the batch that it is benchmarked at; its sizes have
+    one name, whatever its configuration calls them."""
 
     card: str
     """Name of the model in the catalog."""
@@ -27,75 +28,15 @@ class Published:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the configuration with other values."""
 
+    @property
+    def architecture(self) -> str:
+        """Class of the causal language model in transformers."""
+        return architecture_of(ModelUse(id=self.card)) or ""
 
-NANOGPT: Mapping[str, Any] = {
-    "vocab_size": 50304,
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-}
-"""What nanoGPT changes in GPT-2: a vocabulary of a multiple of 64, and no dropout."""
-
-SMALL: Mapping[str, Any] = {
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-"""Sizes that a CPU computes in milliseconds. Rows fill a block of 64, which 4 bits share a scale
-for, and 16 bytes, which torch's grouped product asks for."""
-
-
-def _gpt2(width: int, layers: int, heads: int, batch: int = 12) -> Published:
-    """Return one of nanoGPT's sizes: 1,024 tokens; 12 sequences are its default."""
-    sizes = {"n_embd": width, "n_layer": layers, "n_head": heads}
-    return Published("gpt2", batch, 1024, {**NANOGPT, **sizes})
-
-
-SHAPES: dict[str, Published] = {
-    "tiny-gpt2": Published(
-        "gpt2",
-        2,
-        16,
-        {**NANOGPT, "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32},
-    ),
-    "tiny-llama": Published("llama-2-7b", 2, 16, SMALL),
-    "tiny-mistral": Published("mistral-7b", 2, 16, SMALL),
-    "tiny-mixtral": Published("mixtral-8x7b", 2, 16, {**SMALL, "num_local_experts": 4}),
-    "gpt2": _gpt2(768, 12, 12),
-    "gpt2-medium": _gpt2(1024, 24, 16),
-    "gpt2-large": _gpt2(1280, 36, 20),
-    "gpt2-xl": _gpt2(1600, 48, 25),
-    "llama-2-7b": Published("llama-2-7b"),
-    "llama-2-70b": Published("llama-2-70b"),
-    "llama-3-8b": Published("llama-3-8b", length=8192),
-    "mistral-7b": Published("mistral-7b"),
-    "mixtral-8x7b": Published("mixtral-8x7b"),
-    "qwen2.5-7b": Published("qwen2.5-7b"),
-}
-"""Shapes by name. Thunder publishes Llama 2 7B at one sequence of 4,096 tokens, and times GPT-2's
-sizes as nanoGPT has them."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a model, under one name whatever its configuration calls them."""
-
-    architecture: str
-    """Class of the causal language model in transformers."""
-
-    config: Mapping[str, Any]
-    """Its configuration, in transformers' words."""
-
-    batch: int
-    """Sequences of a batch."""
-
-    length: int
-    """Tokens of a sequence."""
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """Its configuration, in transformers' words."""
+        return model_config(ModelUse(id=self.card, overrides={**self.changes})) or {}
 
     @property
     def tokens(self) -> int:
@@ -155,15 +96,10 @@ class Shape:
     @property
     def block_matrices(self) -> tuple[tuple[int, int], ...]:
         """Rows and columns of the matrices of a block; those of one expert, where there are any."""
-        keys = self.head * self.key_heads
-        attention = [
-            (self.head * self.heads, self.hidden),
-            (keys, self.hidden),
-            (keys, self.hidden),
-        ]
-        gates = [(self.intermediate, self.hidden)] * (self.mlp_matrices - 1)
-        output = (self.hidden, self.head * self.heads)
-        return (*attention, output, *gates, (self.hidden, self.intermediate))
+        queries, keys = self.head * self.heads, self.head * self.key_heads
+        hidden, inner = self.hidden, self.intermediate
+        attention = (queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries)
+        return (*attention, *[(inner, hidden)] * (self.mlp_matrices - 1), (hidden, inner))
 
     @property
     def rotary_base(self) -> float:
@@ -178,32 +114,87 @@ class Shape:
         return int(found[0] if found else default or 0)
 
 
-@cache
-def _read(name: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the architecture and the configuration of a shape."""
-    published = SHAPES[name]
-    use = ModelUse(id=published.card, overrides={**published.changes})
-    return architecture_of(use) or "", model_config(use) or {}
+NANOGPT: Mapping[str, Any] = {
+    "vocab_size": 50304,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
+"""What nanoGPT changes in GPT-2: a vocabulary of a multiple of 64, and no dropout."""
+
+SMALL: Mapping[str, Any] = {
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Sizes that a CPU computes in milliseconds. Rows fill a block of 64, which 4 bits share a scale
+for, and 16 bytes, which torch's grouped product asks for."""
 
 
-def find_shape(
-    name: str, batch: int | None = None, length: int | None = None, layers: int | None = None
-) -> Shape:
-    """Return a shape by name, with another batch, length or number of blocks where they are given.
+def _gpt2(width: int, layers: int, heads: int, batch: int = 12) -> Shape:
+    """Return one of nanoGPT's sizes: 1,024 tokens; 12 sequences are its default."""
+    sizes = {"n_embd": width, "n_layer": layers, "n_head": heads}
+    return Shape("gpt2", batch, 1024, {**NANOGPT, **sizes})
+
+
+SHAPES: dict[str, Shape] = {
+    "tiny-gpt2": Shape(
+        "gpt2",
+        2,
+        16,
+        {**NANOGPT, "vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32},
+    ),
+    "tiny-llama": Shape("llama-2-7b", 2, 16, SMALL),
+    "tiny-mistral": Shape("mistral-7b", 2, 16, SMALL),
+    "tiny-mixtral": Shape("mixtral-8x7b", 2, 16, {**SMALL, "num_local_experts": 4}),
+    "gpt2": _gpt2(768, 12, 12),
+    "gpt2-medium": _gpt2(1024, 24, 16),
+    "gpt2-large": _gpt2(1280, 36, 20),
+    "gpt2-xl": _gpt2(1600, 48, 25),
+    "llama-2-7b": Shape("llama-2-7b"),
+    "llama-2-70b": Shape("llama-2-70b"),
+    "llama-3-8b": Shape("llama-3-8b", length=8192),
+    "mistral-7b": Shape("mistral-7b"),
+    "mixtral-8x7b": Shape("mixtral-8x7b"),
+    "qwen2.5-7b": Shape("qwen2.5-7b"),
+}
+"""Shapes by name. Thunder publishes Llama 2 7B at one sequence of 4,096 tokens, and times GPT-2's
+sizes as nanoGPT has them."""
+
+FEW_LAYERS = "-2-layers"
+"""End of the names of shapes with two blocks, which fit into less memory."""
+
+SHAPES |= {
+    name + FEW_LAYERS: replace(SHAPES[name], changes={"num_hidden_layers": 2})
+    for name in ("llama-2-7b", "llama-2-70b", "llama-3-8b", "mistral-7b", "mixtral-8x7b")
+}
+
+
+def find_shape(name: str, batch: int | None = None, length: int | None = None) -> Shape:
+    """Return a shape by name, with another batch or length where they are given.
 
     Raises AccelBenchError for an unknown name, with the nearest one.
     """
     if name not in SHAPES:
         raise AccelBenchError(f"no shape is called {name!r}{did_you_mean(name, SHAPES)}")
-    architecture, config = _read(name)
-    if layers is not None:
-        config = {**config, ("n_layer" if "n_layer" in config else "num_hidden_layers"): layers}
-    return Shape(architecture, config, batch or SHAPES[name].batch, length or SHAPES[name].length)
+    found = SHAPES[name]
+    return replace(found, batch=batch or found.batch, length=length or found.length)
 
 
 def sizes_of(tiny: str, *names: str) -> dict[str, dict[str, object]]:
     """Return sizes of a benchmark by id: the tiny shape of a family, and shapes by their names."""
     return {"tiny": {"model": tiny}, **{name: {"model": name} for name in names}}
+
+
+def with_few_layers(sizes: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
+    """Return sizes, and behind each but the tiny one that of two blocks of the same shape."""
+    names = [one for name in sizes if name != "tiny" for one in (name, name + FEW_LAYERS)]
+    return {"tiny": {**sizes["tiny"]}, **{name: {"model": name} for name in names}}
 
 
 GPT2_SIZES = sizes_of("tiny-gpt2", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")

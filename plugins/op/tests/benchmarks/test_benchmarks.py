@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -17,7 +18,7 @@ import torch.nn.attention.varlen as varlen_module
 from accel_bench_op import Benchmark, ComputeType, find_benchmarks, find_executors
 from accel_bench_op.benchmarks.attention import attention_flops
 from accel_bench_op.benchmarks.impl.attention import one_by_one, varlen
-from accel_bench_op.benchmarks.shapes import SHAPES, Shape, find_shape
+from accel_bench_op.benchmarks.shapes import SHAPES, find_shape
 from accel_bench_op.cell_impl import build_cell
 from packaging.version import Version
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
@@ -113,7 +114,7 @@ def test_chosen_experts_have_the_weights_that_their_router_gives_them(normalizes
     config = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     config |= {"num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2}
     config |= {"num_hidden_layers": 1, "vocab_size": 64, "norm_topk_prob": normalizes}
-    shape = Shape("OlmoeForCausalLM", config, 1, 8)
+    shape: Any = SimpleNamespace(architecture="OlmoeForCausalLM", config=config)
     module = parts.Loss(parts.model(shape, "cpu", "float32"))
     tokens = torch.arange(8).unsqueeze(0)
     same = parts.in_float64_with_experts_of(module)
