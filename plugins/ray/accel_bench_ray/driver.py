@@ -20,8 +20,8 @@ from accel_bench_cluster import SECRET
 
 from accel_bench.errors import AccelBenchError
 
+from . import NOTICE, Request
 from .host import Host
-from .request import NOTICE, Request
 
 WAIT_SECONDS = 0.2
 """How often the program looks whether all is reserved."""
