@@ -139,7 +139,7 @@ class VLLM(Plugin[VLLMOptions]):
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
         """Write the weights that vLLM loads, once for all rounds."""
-        from .impl.checkpoint import checkpoint_of
+        from .impl import checkpoint_of
 
         checkpoint_of(run)
 
@@ -155,14 +155,14 @@ class VLLM(Plugin[VLLMOptions]):
     @hookimpl
     def load_model(self, run: Run) -> Any:
         """Return where the weights are."""
-        from .impl.checkpoint import checkpoint_of
+        from .impl import checkpoint_of
 
         return checkpoint_of(run)
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
         """Return the engine with the loaded model and its cache."""
-        from .impl.engine import VLLMEngine
+        from .impl import VLLMEngine
 
         engine = VLLMEngine(run, self.options)
         run.on_close(engine.close)
