@@ -73,6 +73,13 @@ class Benchmark(ABC):
     requires_grad: bool = True
     """True if there is a backward pass."""
 
+    counts_bytes: bool = False
+    """True if a call must read its inputs and weights and write its outputs, each once: their bytes
+    are counted, and those of all gradients, where `bytes_moved` does not say them."""
+
+    unread: tuple[str, ...] = ()
+    """What a backward pass need not read, such as a bias: weights by their names, and `input 0`."""
+
     keeps_inputs: bool = True
     """True if a callable that writes over the tensors of the batch is wrong. False where a model
     does not read them again, such as the logits of a loss."""

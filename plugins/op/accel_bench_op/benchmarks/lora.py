@@ -9,7 +9,7 @@ from typing import Any
 
 from accel_bench.errors import install_command
 from accel_bench_op.benchmarks import impl
-from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark, Traffic
+from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark
 from accel_bench_op.benchmarks.shapes import sizes_of
 
 SIZES = sizes_of("tiny-llama", "llama-2-7b", "llama-3-8b", "llama-2-70b")
@@ -58,18 +58,6 @@ class LoraLinear(PartBenchmark):
         """Return those of the gradients of input and adapter; the base gets none."""
         return self._base_flops + 2 * self._adapter_flops
 
-    def traffic(self) -> Traffic | None:
-        """Return input, output, adapter, and the frozen base; None for a quantized one."""
-        if self.base != "dense":
-            return None
-        hidden, intermediate = self.shape.hidden, self.shape.intermediate
-        return Traffic(
-            inputs=self.shape.tokens * hidden,
-            outputs=self.shape.tokens * intermediate,
-            weights=self.rank * (hidden + intermediate),
-            once=hidden * intermediate,
-        )
-
     @property
     def _base_flops(self) -> int:
         return 2 * self.shape.tokens * self.shape.hidden * self.shape.intermediate
@@ -87,6 +75,7 @@ class LoraNF4Linear(LoraLinear):
     description = "Linear layer with LoRA over a base in nf4 by bitsandbytes."
     operation = "lora_nf4_linear"
     base = "nf4"
+    counts_bytes = False
     needs = ("bitsandbytes.nn", "bnb")
 
 
@@ -101,6 +90,7 @@ class LoraInt8Linear(LoraLinear):
     description = "Linear layer with LoRA over a base in int8 by bitsandbytes."
     operation = "lora_int8_linear"
     base = "int8"
+    counts_bytes = False
     needs = ("bitsandbytes.nn", "bnb")
     tolerance = dict.fromkeys(TOLERANCE, 3e-2)
 
@@ -112,5 +102,6 @@ class LoraGPTQLinear(LoraLinear):
     description = "Linear layer with LoRA over a base in GPTQ's 4 bits by GPTQModel."
     operation = "lora_gptq_linear"
     base = "gptq"
+    counts_bytes = False
     needs = ("gptqmodel.nn_modules", "gptq")
     tolerance = MappingProxyType({**TOLERANCE, "float64": 4e-3, "float32": 4e-3})

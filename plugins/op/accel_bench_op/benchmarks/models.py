@@ -7,7 +7,7 @@ from typing import Any
 
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
-from accel_bench_op.benchmarks.parts import INDEX_BYTES, PartBenchmark, Traffic
+from accel_bench_op.benchmarks.parts import PartBenchmark
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, sizes_of, with_few_layers
 
 LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
@@ -17,6 +17,8 @@ MIXTRALS = sizes_of("tiny-mixtral", "mixtral-8x7b")
 
 class TransformersBenchmark(PartBenchmark):
     """Benchmark of a module of transformers', which may hold experts."""
+
+    counts_bytes = False
 
     def reference(self, fn: Any) -> Callable[..., Any]:
         """Return a copy in float64, whose experts multiply one after the other."""
@@ -34,6 +36,7 @@ class GroupedExperts(TransformersBenchmark):
     description = "Experts of Mixtral by one grouped product, without their router."
     operation = "grouped_experts"
     sizes = MIXTRALS
+    counts_bytes = True
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return hidden states (tokens, hidden), and experts and their weights by token."""
@@ -53,18 +56,6 @@ class GroupedExperts(TransformersBenchmark):
         """Return those of three products for each token and expert of its."""
         per_expert = 3 * self.shape.hidden * self.shape.intermediate
         return 2 * self.shape.tokens * self.shape.experts_per_token * per_expert
-
-    def traffic(self) -> Traffic:
-        """Return hidden states, the choice of experts, and the weights of all experts."""
-        hidden = self.shape.tokens * self.shape.hidden
-        chosen = self.shape.tokens * self.shape.experts_per_token
-        return Traffic(
-            inputs=hidden,
-            outputs=hidden,
-            weights=self.shape.experts * 3 * self.shape.hidden * self.shape.intermediate,
-            once=chosen,
-            other_bytes=chosen * INDEX_BYTES,
-        )
 
 
 class _Part(TransformersBenchmark):

@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from accel_bench_op.benchmark import as_dtype
 from accel_bench_op.benchmarks import impl
-from accel_bench_op.benchmarks.parts import INDEX_BYTES, PartBenchmark, Traffic
+from accel_bench_op.benchmarks.parts import PartBenchmark
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES, MIXED_SIZES
 
-
-class _Norm(PartBenchmark):
-    """Norm of hidden states of shape (batch, tokens, hidden)."""
-
-    vectors = 1
-    """Weights, and biases, of the norm."""
-
-    def traffic(self) -> Traffic:
-        """Return hidden states, the weight, and a bias that no gradient depends on."""
-        hidden = self.shape.tokens * self.shape.hidden
-        bias = (self.vectors - 1) * self.shape.hidden
-        return Traffic(inputs=hidden, outputs=hidden, weights=self.shape.hidden, once=bias)
+TOKEN_BYTES = 8
+"""Bytes of a token's number."""
 
 
-class RMSNorm(_Norm):
+class RMSNorm(PartBenchmark):
     """RMS norm in operations of torch, as Llama computes it."""
 
     name = "rms_norm"
@@ -36,14 +27,14 @@ class RMSNorm(_Norm):
         return self.module(impl.layers.RMSNorm, self.shape.hidden)
 
 
-class LayerNorm(_Norm):
+class LayerNorm(PartBenchmark):
     """Torch's layer norm."""
 
     name = "layer_norm"
     description = "Layer norm with a weight and a bias, as GPT-2 has it."
     operation = "layer_norm"
     sizes = GPT2_SIZES
-    vectors = 2
+    unread = ("bias",)
 
     def fn(self) -> Callable[..., Any]:
         """Return torch's module."""
@@ -61,9 +52,6 @@ class _MLP(PartBenchmark):
     activation = "silu"
     """What gates, of `impl.layers.ACTIVATIONS`."""
 
-    has_biases = False
-    """True if both projections add a bias."""
-
     def fn(self) -> Callable[..., Any]:
         """Return a module with `gate_proj`, `up_proj`, `down_proj` and `act_fn`."""
         widths = self.shape.hidden, self.shape.intermediate
@@ -72,13 +60,6 @@ class _MLP(PartBenchmark):
     def flops(self) -> int | None:
         """Return those of the products."""
         return 2 * self.shape.tokens * self.matrices * self.shape.hidden * self.shape.intermediate
-
-    def traffic(self) -> Traffic:
-        """Return hidden states and weights; the bias at the output is no part of a gradient."""
-        hidden = self.shape.tokens * self.shape.hidden
-        inner, outer = (self.shape.intermediate, self.shape.hidden) if self.has_biases else (0, 0)
-        weights = self.matrices * self.shape.hidden * self.shape.intermediate + inner
-        return Traffic(inputs=hidden, outputs=hidden, weights=weights, once=outer)
 
 
 class LlamaMLP(_MLP):
@@ -108,7 +89,7 @@ class GPT2MLP(_MLP):
     operation = "gelu_mlp"
     sizes = GPT2_SIZES
     matrices = 2
-    has_biases = True
+    unread = ("c_proj.bias",)
 
     def fn(self) -> Callable[..., Any]:
         """Return a module with `c_fc` and `c_proj`."""
@@ -122,6 +103,7 @@ class Embedding(PartBenchmark):
     description = "Embedding of tokens; the backward makes the gradient of the whole table."
     operation = "embedding"
     sizes = MIXED_SIZES
+    unread = ("weight",)
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return tokens of shape (batch, tokens)."""
@@ -135,14 +117,8 @@ class Embedding(PartBenchmark):
 
     def bytes_moved(self) -> int | None:
         """Return those of the tokens, and of their vectors, read and written."""
-        elements = 2 * self.shape.tokens * self.shape.hidden
-        return self.moved(elements, indices=self.shape.tokens)
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return those of the tokens, of their gradients, and of the table's, which is dense."""
-        table = self.shape.vocabulary * self.shape.hidden
-        gradients = self.shape.tokens * self.shape.hidden
-        return self.moved(gradients, table, indices=self.shape.tokens)
+        vectors = self.shape.hidden * as_dtype(self.dtype).itemsize
+        return self.shape.tokens * (TOKEN_BYTES + 2 * vectors)
 
 
 class RotaryEmbedding(PartBenchmark):
@@ -152,6 +128,7 @@ class RotaryEmbedding(PartBenchmark):
     description = "Rotary embedding of queries and keys."
     operation = "rotary"
     keeps_inputs = False
+    unread = ("input 0", "input 1")
     sizes = LLAMA_SIZES
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -177,12 +154,6 @@ class RotaryEmbedding(PartBenchmark):
 
         return torch.cat([one.flatten() for one in out])
 
-    def traffic(self) -> Traffic:
-        """Return queries and keys, or their gradients, read and written, and the angles."""
-        heads = self.shape.heads + self.shape.key_heads
-        rotated = 2 * self.shape.tokens * heads * self.shape.head
-        return Traffic(once=rotated + 2 * self.shape.length * self.shape.head)
-
 
 class CrossEntropy(PartBenchmark):
     """Mean loss of logits."""
@@ -201,11 +172,6 @@ class CrossEntropy(PartBenchmark):
     def fn(self) -> Callable[..., Any]:
         """Return a function of logits and labels."""
         return impl.layers.cross_entropy
-
-    def traffic(self) -> Traffic:
-        """Return logits and labels; the loss is one number."""
-        logits = self.shape.tokens * self.shape.vocabulary
-        return Traffic(inputs=logits, other_bytes=self.shape.tokens * INDEX_BYTES)
 
 
 class LinearCrossEntropy(PartBenchmark):
@@ -229,14 +195,6 @@ class LinearCrossEntropy(PartBenchmark):
     def flops(self) -> int | None:
         """Return those of the projection."""
         return 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
-
-    def traffic(self) -> Traffic:
-        """Return hidden states, labels and weights; logits need not be stored."""
-        return Traffic(
-            inputs=self.shape.tokens * self.shape.hidden,
-            weights=self.shape.hidden * self.shape.vocabulary,
-            other_bytes=self.shape.tokens * INDEX_BYTES,
-        )
 
 
 class AdamWStep(PartBenchmark):
@@ -263,4 +221,5 @@ class AdamWStep(PartBenchmark):
 
     def bytes_moved(self) -> int | None:
         """Return those of weights and two moments, read and written, and of gradients."""
-        return self.moved(7 * sum(rows * columns for rows, columns in self.shape.block_matrices))
+        elements = sum(rows * columns for rows, columns in self.shape.block_matrices)
+        return 7 * elements * as_dtype(self.dtype).itemsize

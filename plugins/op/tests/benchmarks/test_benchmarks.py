@@ -15,7 +15,7 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 import torch.nn.attention.varlen as varlen_module
-from accel_bench_op import Benchmark, ComputeType, find_benchmarks, find_executors
+from accel_bench_op import ComputeType, find_benchmarks, find_executors
 from accel_bench_op.benchmarks.attention import attention_flops
 from accel_bench_op.benchmarks.impl.attention import one_by_one, varlen
 from accel_bench_op.benchmarks.shapes import SHAPES, find_shape
@@ -189,7 +189,14 @@ def nbytes(value: Any) -> int:
     return sum(map(nbytes, value)) if isinstance(value, list | tuple) else 0
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if tiny(name).bytes_moved() is not None])
+COUNTED = [name for name in HERE if tiny(name).counts_bytes]
+
+
+def bytes_of(one: Any, compute_type: ComputeType) -> int | None:
+    return build_cell(one, EAGER, compute_type).bytes_moved()
+
+
+@pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bytes_are_those_of_inputs_weights_and_outputs(name: str, dtype: str) -> None:
     one = tiny(name, dtype=dtype)
@@ -202,17 +209,10 @@ def test_bytes_are_those_of_inputs_weights_and_outputs(name: str, dtype: str) ->
         expected += nbytes(out) - nbytes(weights)  # the rows that are read, not the whole table
     if name == "adamw_step":
         expected += 4 * nbytes(weights)  # two moments, read and written
-    assert one.bytes_moved() == expected
+    assert bytes_of(one, ComputeType.INFERENCE) == expected
 
 
-TRAINED = [
-    name
-    for name in HERE
-    if tiny(name).requires_grad and tiny(name).backward_bytes_moved() is not None
-]
-
-
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", [name for name in COUNTED if tiny(name).requires_grad])
 def test_backward_bytes_are_those_of_all_that_must_be_read_and_written(name: str) -> None:
     """Inputs, weights, and the gradients of outputs, inputs and weights; each of them once."""
     one = tiny(name)
@@ -229,17 +229,15 @@ def test_backward_bytes_are_those_of_all_that_must_be_read_and_written(name: str
         "embedding": lambda: fn.weight,
     }.get(name, tuple)()
     gradients = nbytes([tensor for tensor in tensors if tensor.requires_grad])
-    assert one.backward_bytes_moved() == nbytes(tensors) - nbytes(unread) + gradients + nbytes(
-        outputs
-    )
+    read = nbytes(tensors) - nbytes(unread) + nbytes(outputs)
+    assert bytes_of(one, ComputeType.TRAINING_BACKWARD) == read + gradients
 
 
-def test_backward_bytes_at_the_size_of_a_llama() -> None:
-    expected = {"rms_norm": 201e6, "rotary_embedding": 273e6, "lora_linear": 0.5e9}
-    for name, least in expected.items():
-        one = BENCHMARKS[name].at_size("llama-2-7b")
-        assert one.backward_bytes_moved() == pytest.approx(least, rel=0.02)
-    assert Benchmark.backward_bytes_moved(tiny("rms_norm")) is None
+def test_bytes_at_the_size_of_a_llama() -> None:
+    one = BENCHMARKS["rms_norm"](model="llama-2-7b", batch=2, length=3)
+    assert bytes_of(one, ComputeType.INFERENCE) == 4 * (2 * 6 * 4096 + 4096)
+    assert bytes_of(one, ComputeType.TRAINING_BACKWARD) == 4 * (3 * 6 * 4096 + 2 * 4096)
+    assert bytes_of(tiny("llama_block"), ComputeType.INFERENCE) is None
 
 
 def test_the_sizes_are_those_of_published_models() -> None:
@@ -257,8 +255,8 @@ def test_the_sizes_are_those_of_published_models() -> None:
 
 
 def test_other_batches_and_lengths_are_arguments() -> None:
-    one = BENCHMARKS["rms_norm"](model="llama-2-7b", batch=2, length=3)
-    assert one.bytes_moved() == 4 * (2 * 6 * 4096 + 4096)
+    shape = BENCHMARKS["rms_norm"](model="llama-2-7b", batch=2, length=3).shape
+    assert (shape.batch, shape.length, shape.hidden) == (2, 3, 4096)
     with pytest.raises(AccelBenchError, match=r"no shape is called 'lama-2-7b'.*'llama-2-7b'"):
         find_shape("lama-2-7b")
 
