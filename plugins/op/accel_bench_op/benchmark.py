@@ -147,7 +147,8 @@ class Benchmark(ABC):
 
         The output itself, or the first element of a sequence.
         """
-        return first_of(out)
+        is_sequence = isinstance(out, Sequence) and not isinstance(out, str | bytes)
+        return out[0] if is_sequence and len(out) else out
 
     def unavailable(self) -> str:
         """Return why it cannot be built here: a missing library, say. Empty where it can."""
@@ -174,12 +175,6 @@ class Benchmark(ABC):
     def returned_fn(self) -> Callable[..., Any] | None:
         """What `fn()` returned last, which holds the weights; None before the first call."""
         return self.__dict__.get("_returned_fn")
-
-
-def first_of(out: Any) -> Any:
-    """Return an output, or the first element of one that is a sequence."""
-    is_sequence = isinstance(out, Sequence) and not isinstance(out, str | bytes)
-    return out[0] if is_sequence and len(out) else out
 
 
 def benchmark_of(batch: Any) -> Benchmark | None:

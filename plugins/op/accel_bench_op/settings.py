@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.machine.devices import HOST, device_type, device_types
+from accel_bench.machine.device_type import DeviceType
+from accel_bench.machine.devices import device_type, device_types
 from accel_bench.machine.info import read_machine
 from accel_bench_op.benchmark import as_dtype
 
@@ -34,7 +35,7 @@ class MicroSettings:
 
         The device may be used from then on.
         """
-        found: dict[str, Any] = {"device": prepare_device(self.device or default_device())}
+        found: dict[str, Any] = {"device": prepare_device(self.device or read_machine().device)}
         if self.dtype:
             found["dtype"] = as_dtype(self.dtype)
         return found
@@ -69,30 +70,19 @@ def prepare_device(name: str) -> str:
     torch cannot use.
     """
     kind, _, index = name.partition(":")
-    if reason := _lacks(kind):
-        raise ScenarioError(f"nothing can run on device {name!r}: {reason}")
+    known = _prepared(kind)
     if index:
-        device_type(kind).use(int(index))
+        known.use(int(index))
     return torch_name(name)
 
 
 @cache
-def _lacks(kind: str) -> str:
-    """Prepare a type of device; return why torch cannot use it, empty where it can."""
+def _prepared(kind: str) -> DeviceType:
+    """Return a type of device that this process may use. Raises ScenarioError as above."""
     import torch
 
     device = device_type(kind)
-    reason = device.lacks(str(torch.__version__))
-    if not reason:
-        device.prepare()
-    return reason
-
-
-@cache
-def default_device() -> str:
-    """Return the device of `resources.device: auto`; the host where torch cannot reach that."""
-    import torch
-
-    name = read_machine().device
-    available = getattr(torch.get_device_module(prepare_device(name)), "is_available", None)
-    return name if available is None or available() else HOST
+    if reason := device.lacks(str(torch.__version__)):
+        raise ScenarioError(f"nothing can run on device {kind!r}: {reason}")
+    device.prepare()
+    return device

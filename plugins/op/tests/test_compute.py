@@ -212,5 +212,5 @@ def test_a_device_is_named_as_in_a_scenario_and_called_as_torch_calls_it() -> No
     assert prepare_device("cpu") == "cpu"
     with pytest.raises(ScenarioError, match="no device type is called 'cudaa'; did you mean 'cuda"):
         MicroSettings("cudaa").arguments()
-    with pytest.raises(ScenarioError, match=r"'rocm:1': the installed torch .* not built for ROCm"):
+    with pytest.raises(ScenarioError, match=r"'rocm': the installed torch .* not built for ROCm"):
         MicroSettings("rocm:1").arguments()

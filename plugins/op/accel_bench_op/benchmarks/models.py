@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
 from accel_bench_op.benchmarks.parts import PartBenchmark
-from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, sizes_of, with_few_layers
+from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, Sizes, sizes_of, with_few_layers
 
 LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
 MISTRALS = sizes_of("tiny-mistral", "mistral-7b")
@@ -92,56 +93,6 @@ class _AttentionPart(_Part):
         return attention_part_flops(self.shape)
 
 
-class NanoGPTAttention(_AttentionPart):
-    """GPT-2's."""
-
-    name = "nanogpt_attention"
-    description = "Causal self-attention of GPT-2 with its projections, at nanoGPT's sizes."
-    sizes = GPT2_SIZES
-    rotates = False
-
-
-class LlamaAttention(_AttentionPart):
-    """Llama's."""
-
-    name = "llama_attention"
-    description = "Causal self-attention of Llama with its projections and rotary embedding."
-    sizes = LLAMAS
-
-
-class NanoGPTBlock(_Part):
-    """GPT-2's."""
-
-    name = "nanogpt_block"
-    description = "Block of GPT-2 at nanoGPT's sizes."
-    sizes = GPT2_SIZES
-    rotates = False
-
-
-class LlamaBlock(_Part):
-    """Llama's."""
-
-    name = "llama_block"
-    description = "Block of Llama."
-    sizes = LLAMAS
-
-
-class MistralBlock(_Part):
-    """Mistral's."""
-
-    name = "mistral_block"
-    description = "Block of Mistral."
-    sizes = MISTRALS
-
-
-class MixtralBlock(_Part):
-    """Mixtral's, with the router and the experts."""
-
-    name = "mixtral_block"
-    description = "Block of Mixtral with its router and experts."
-    sizes = MIXTRALS
-
-
 class _Model(TransformersBenchmark):
     """Causal language model with its loss; fewer blocks fit in less memory."""
 
@@ -162,37 +113,45 @@ class _Model(TransformersBenchmark):
         return self.shape.layers * block_flops(self.shape) + head
 
 
-class NanoGPT(_Model):
-    """GPT-2."""
-
-    name = "nanogpt_gpt2"
-    description = "GPT-2 with its loss at nanoGPT's sizes."
-    operation = "gpt2_lm"
-    sizes = GPT2_SIZES
-
-
-class Llama(_Model):
-    """Llama."""
-
-    name = "llama"
-    description = "Llama with its loss."
-    sizes = with_few_layers(LLAMAS)
+def _of(
+    kind: type[Benchmark], name: str, description: str, sizes: Sizes, **more: Any
+) -> type[Benchmark]:
+    """Return a kind of benchmark under a name, at the sizes of one family of models."""
+    own = {"name": name, "description": description, "sizes": sizes, "__module__": __name__}
+    return type(name, (kind,), {"__doc__": description, **own, **more})
 
 
-class Mistral(_Model):
-    """Mistral."""
-
-    name = "mistral"
-    description = "Mistral with its loss."
-    sizes = with_few_layers(MISTRALS)
-
-
-class Mixtral(_Model):
-    """Mixtral."""
-
-    name = "mixtral"
-    description = "Mixtral with its loss."
-    sizes = with_few_layers(MIXTRALS)
+nanogpt_attention = _of(
+    _AttentionPart,
+    "nanogpt_attention",
+    "Causal self-attention of GPT-2 with its projections, at nanoGPT's sizes.",
+    GPT2_SIZES,
+    rotates=False,
+)
+llama_attention = _of(
+    _AttentionPart,
+    "llama_attention",
+    "Causal self-attention of Llama with its projections and rotary embedding.",
+    LLAMAS,
+)
+nanogpt_block = _of(
+    _Part, "nanogpt_block", "Block of GPT-2 at nanoGPT's sizes.", GPT2_SIZES, rotates=False
+)
+llama_block = _of(_Part, "llama_block", "Block of Llama.", LLAMAS)
+mistral_block = _of(_Part, "mistral_block", "Block of Mistral.", MISTRALS)
+mixtral_block = _of(
+    _Part, "mixtral_block", "Block of Mixtral with its router and experts.", MIXTRALS
+)
+nanogpt = _of(
+    _Model,
+    "nanogpt_gpt2",
+    "GPT-2 with its loss at nanoGPT's sizes.",
+    GPT2_SIZES,
+    operation="gpt2_lm",
+)
+llama = _of(_Model, "llama", "Llama with its loss.", with_few_layers(LLAMAS))
+mistral = _of(_Model, "mistral", "Mistral with its loss.", with_few_layers(MISTRALS))
+mixtral = _of(_Model, "mixtral", "Mixtral with its loss.", with_few_layers(MIXTRALS))
 
 
 def attention_part_flops(shape: Shape) -> int:

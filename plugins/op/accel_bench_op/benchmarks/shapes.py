@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from accel_bench import ModelUse, architecture_of, model_config
 from accel_bench.errors import AccelBenchError, did_you_mean
+
+Sizes = Mapping[str, Mapping[str, object]]
+"""Arguments of a benchmark by the name of a size."""
+
+
+def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_property[int]:
+    """Return an attribute: the first of some keys that a configuration sets, or the default."""
+
+    def read(shape: Shape) -> int:
+        for key in keys:
+            if (value := shape.config.get(key)) is not None:
+                return int(value)
+        if default is None:
+            raise KeyError(f"{shape.architecture} has none of {', '.join(keys)}")
+        return default(shape)
+
+    return cached_property(read)
 
 
 @dataclass(frozen=True)
@@ -43,50 +60,32 @@ class Shape:
         """Tokens of a batch."""
         return self.batch * self.length
 
-    @property
-    def hidden(self) -> int:
-        """Width of the residual stream."""
-        return self._first("hidden_size", "n_embd")
+    hidden = _size("hidden_size", "n_embd")
+    """Width of the residual stream."""
 
-    @property
-    def intermediate(self) -> int:
-        """Width inside of an MLP, or of one expert."""
-        return self._first("intermediate_size", "n_inner", default=4 * self.hidden)
+    intermediate = _size("intermediate_size", "n_inner", default=lambda shape: 4 * shape.hidden)
+    """Width inside of an MLP, or of one expert."""
 
-    @property
-    def layers(self) -> int:
-        """Number of blocks."""
-        return self._first("num_hidden_layers", "n_layer")
+    layers = _size("num_hidden_layers", "n_layer")
+    """Number of blocks."""
 
-    @property
-    def heads(self) -> int:
-        """Number of heads of queries."""
-        return self._first("num_attention_heads", "n_head")
+    heads = _size("num_attention_heads", "n_head")
+    """Number of heads of queries."""
 
-    @property
-    def key_heads(self) -> int:
-        """Number of heads of keys, and of values."""
-        return self._first("num_key_value_heads", default=self.heads)
+    key_heads = _size("num_key_value_heads", default=lambda shape: shape.heads)
+    """Number of heads of keys, and of values."""
 
-    @property
-    def head(self) -> int:
-        """Width of a head."""
-        return self._first("head_dim", default=self.hidden // self.heads)
+    head = _size("head_dim", default=lambda shape: shape.hidden // shape.heads)
+    """Width of a head."""
 
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens that can be told apart."""
-        return self._first("vocab_size")
+    vocabulary = _size("vocab_size")
+    """Number of tokens that can be told apart."""
 
-    @property
-    def experts(self) -> int:
-        """Number of experts of a block; 0 for a dense MLP."""
-        return self._first("num_local_experts", default=0)
+    experts = _size("num_local_experts", default=lambda shape: 0)
+    """Number of experts of a block; 0 for a dense MLP."""
 
-    @property
-    def experts_per_token(self) -> int:
-        """Number of experts that compute a token; 1 for a dense MLP."""
-        return self._first("num_experts_per_tok", default=1)
+    experts_per_token = _size("num_experts_per_tok", default=lambda shape: 1)
+    """Number of experts that compute a token; 1 for a dense MLP."""
 
     @property
     def mlp_matrices(self) -> int:
@@ -105,13 +104,6 @@ class Shape:
     def rotary_base(self) -> float:
         """Base of the angles of rotary embedding."""
         return float(self.config.get("rope_parameters", {}).get("rope_theta", 10000.0))
-
-    def _first(self, *keys: str, default: int | None = None) -> int:
-        """Return the first of some keys that is set; raises KeyError where none is."""
-        found = [value for key in keys if (value := self.config.get(key)) is not None]
-        if not found and default is None:
-            raise KeyError(f"{self.architecture} has none of {', '.join(keys)}")
-        return int(found[0] if found else default or 0)
 
 
 NANOGPT: Mapping[str, Any] = {
@@ -186,15 +178,15 @@ def find_shape(name: str, batch: int | None = None, length: int | None = None) -
     return replace(found, batch=batch or found.batch, length=length or found.length)
 
 
-def sizes_of(tiny: str, *names: str) -> dict[str, dict[str, object]]:
+def sizes_of(tiny: str, *names: str) -> Sizes:
     """Return sizes of a benchmark by id: the tiny shape of a family, and shapes by their names."""
     return {"tiny": {"model": tiny}, **{name: {"model": name} for name in names}}
 
 
-def with_few_layers(sizes: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
+def with_few_layers(sizes: Sizes) -> Sizes:
     """Return sizes, and behind each but the tiny one that of two blocks of the same shape."""
     names = [one for name in sizes if name != "tiny" for one in (name, name + FEW_LAYERS)]
-    return {"tiny": {**sizes["tiny"]}, **{name: {"model": name} for name in names}}
+    return sizes_of(str(sizes["tiny"]["model"]), *names)
 
 
 GPT2_SIZES = sizes_of("tiny-gpt2", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
