@@ -51,15 +51,13 @@ def _tests(
 ) -> dict[str, Callable[..., None]]:
     """Return the tests of benchmarks by name. Raises PluginError for a name that two would have."""
     found: dict[str, Callable[..., None]] = {}
-    names: dict[str, str] = {}
     for name, kind in kinds.items():
         function = "test_" + re.sub(r"\W", "_", name)
-        if other := names.get(function):
+        if function in found:
             raise PluginError(
-                f"benchmarks {other!r} of {kinds[other].__module__} and {name!r} of "
-                f"{kind.__module__} would both be {function} in pytest; rename one of them"
+                f"benchmark {name!r} of {kind.__module__} and another one would both be "
+                f"{function} in pytest; rename one of them"
             )
-        names[function] = name
         test = _test_of(kind, executors)
         test.__name__ = test.__qualname__ = function
         found[function] = test
