@@ -32,9 +32,6 @@ from accel_bench import (
 )
 from accel_bench.errors import AccelBenchError, ScenarioError
 
-NOTICE = "notice: "
-"""What a line begins with that the program prints for the user."""
-
 SLACK_SECONDS = 30.0
 """How much longer than Ray's placement the parent waits: actors start after it."""
 
@@ -196,12 +193,6 @@ class RayAgents(StartedAgents):
         """Wait for no agents any more."""
         self._interrupted = True
 
-    def notices(self) -> list[str]:
-        """Return what the program has printed for the user."""
-        if self._output.closed:
-            return []
-        return [line for line in self.tail().splitlines() if line.startswith(NOTICE)]
-
 
 class RayGroups:
     """The groups of nodes of a session: an allocation whose places share no node."""
@@ -238,10 +229,7 @@ class RayGroups:
             place.interrupt()
 
     def close(self) -> None:
-        """End the agents, then the program; print its notices."""
-        notices = self._first.notices()
+        """End the agents, then the program."""
         with contextlib.ExitStack() as closing:
             for place in self.places:
                 closing.callback(place.close)
-        for line in notices:
-            print(line, file=sys.stderr)
