@@ -14,7 +14,7 @@ from accel_bench.machine.devices import of_torch_type
 from accel_bench_op.benchmark import Benchmark, benchmark_of
 from accel_bench_op.compute import ComputeType, NoBackwardError, TimedCall
 from accel_bench_op.executors import Executor, no_backward
-from accel_bench_op.settings import MicroSettings, read_settings
+from accel_bench_op.settings import read_arguments, reads_flush
 
 if TYPE_CHECKING:
     from accel_bench_op.cell_impl import Cell
@@ -57,7 +57,7 @@ def benchmark_for_compute_type(
     owner = benchmark_of((args, kwargs))
     cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
     with _skipping_without_memory():
-        _time(benchmark, cell, read_settings(), checked=owner is not None)
+        _time(benchmark, cell, checked=owner is not None)
 
 
 def run_cell(
@@ -71,13 +71,12 @@ def run_cell(
 
     from accel_bench_op.cell_impl import build_cell
 
-    settings = read_settings()
-    one = kind.at_size(size, **settings.arguments())
+    one = kind.at_size(size, **read_arguments())
     if reason := executor.supports(one) or no_backward(one, compute_type):
         pytest.skip(reason)
     with _skipping_without_memory():
         cell = build_cell(one, executor, compute_type)
-        _time(benchmark, cell, settings, checked=True)
+        _time(benchmark, cell, checked=True)
 
 
 class _Unknown(Benchmark):
@@ -167,22 +166,22 @@ def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[],
     return prepare_and_flush
 
 
-def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) -> None:
+def _time(benchmark: Any, cell: Cell, checked: bool) -> None:
     """Check a cell, time it, and add what is known of it to `extra_info`."""
     import pytest
 
-    call, info = cell.timed_call(), benchmark.extra_info
+    call, info, flush = cell.timed_call(), benchmark.extra_info, reads_flush()
     try:
         call.prepare()  # fails where there is no backward pass
         call.close()
         check = cell.check() if checked else None
         if check and check.reason:
             pytest.fail(check.reason, pytrace=False)
-        _pedantic(benchmark, call, cell.device, settings)
+        _pedantic(benchmark, call, cell.device, flush)
         call.close()
         info |= _compared(check)
         if benchmark.enabled:
-            info |= _figures(benchmark, cell, settings)
+            info |= _figures(benchmark, cell, flush)
     except NoBackwardError as error:
         pytest.skip(str(error))
     finally:
@@ -207,7 +206,7 @@ def _compared(check: Check | None) -> dict[str, Any]:
     return {"outcome": "ok", "distance": check.distance, "tolerance": check.tolerance, **at}
 
 
-def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSettings) -> None:
+def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None:
     """Time rounds: on a device of many calls, where nothing has to happen between two of them."""
     kind, _, index = device.partition(":")
     known = of_torch_type(kind)
@@ -224,7 +223,7 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
         if index:
             known.use(int(index))  # events are marked on the current device
         benchmark._timer = clock_for(known)[1]
-        if settings.flush_cache:
+        if flush:
             setup = with_flushed_cache(call.prepare, device)
     seconds = _warm_up(call, benchmark._timer)
     calls = 1
@@ -248,14 +247,14 @@ def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
     return max(fastest, 1e-9)
 
 
-def _figures(benchmark: Any, cell: Cell, settings: MicroSettings) -> dict[str, Any]:
+def _figures(benchmark: Any, cell: Cell, flush: bool) -> dict[str, Any]:
     """Return what stands beside the times in the saved file."""
     device = of_torch_type(cell.device.partition(":")[0])
     return {
         "device": cell.device,
         "dtype": cell.dtype,
         "clock": clock_for(device)[0],
-        "cache_flushed": settings.flush_cache and not device.on_host,
+        "cache_flushed": flush and not device.on_host,
         "peak_memory_bytes": cell.peak_memory(),
         **cell.figures(benchmark.stats.stats.median),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,43 +16,26 @@ from accel_bench_op.benchmark import as_dtype
 PREFIX = "ACCEL_BENCH_MICRO_"
 
 
-@dataclass(frozen=True)
-class MicroSettings:
-    """Settings by which cells are timed."""
+def read_arguments(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the arguments of benchmarks in `ACCEL_BENCH_MICRO_DEVICE`, a name as in
+    `resources.device` or `cuda:1`, and in `_DTYPE`.
 
-    device: str = ""
-    """As `resources.device`, such as `cuda`, or one of several: `cuda:1`. Empty is `auto`."""
-
-    dtype: str = ""
-    """Empty is the benchmark's own."""
-
-    flush_cache: bool = False
-    """True if a device's cache is emptied before each round."""
-
-    def arguments(self) -> dict[str, Any]:
-        """Return `device` and `dtype`, as `__init__` of a benchmark may take them.
-
-        The device may be used from then on.
-        """
-        found: dict[str, Any] = {"device": prepare_device(self.device or read_machine().device)}
-        if self.dtype:
-            found["dtype"] = as_dtype(self.dtype)
-        return found
-
-
-def read_settings(variables: Mapping[str, str] = os.environ) -> MicroSettings:
-    """Return the settings in `ACCEL_BENCH_MICRO_DEVICE`, `_DTYPE` and `_FLUSH_CACHE`.
-
-    Raises PluginError for a value that means nothing.
+    The device is that of `auto` unless it is set, and may be used from then on.
     """
+    device = variables.get(f"{PREFIX}DEVICE") or read_machine().device
+    found: dict[str, Any] = {"device": prepare_device(device)}
+    if dtype := variables.get(f"{PREFIX}DTYPE"):
+        found["dtype"] = as_dtype(dtype)
+    return found
+
+
+def reads_flush(variables: Mapping[str, str] = os.environ) -> bool:
+    """Return whether `ACCEL_BENCH_MICRO_FLUSH_CACHE` is set, by which a device's cache is emptied
+    before each round. Raises PluginError for a value that means nothing."""
     flush = variables.get(f"{PREFIX}FLUSH_CACHE", "0")
     if flush not in ("0", "1"):
         raise PluginError(f"{PREFIX}FLUSH_CACHE is {flush!r}; write 1, or 0")
-    return MicroSettings(
-        device=variables.get(f"{PREFIX}DEVICE", ""),
-        dtype=variables.get(f"{PREFIX}DTYPE", ""),
-        flush_cache=flush == "1",
-    )
+    return flush == "1"
 
 
 def torch_name(name: str) -> str:

@@ -14,7 +14,6 @@ from accel_bench_op.cell_impl import Cell, build_cell
 from accel_bench_op.check_impl import Check
 from accel_bench_op.compute import TimedCall
 from accel_bench_op.fixture import _pedantic
-from accel_bench_op.settings import MicroSettings
 
 from accel_bench.errors import PluginError
 
@@ -512,7 +511,7 @@ def test_a_round_keeps_neither_a_result_nor_gradients_of_another(
     assert held == [None]
     call = TimedCall(FORWARD, fn, ((torch.ones(3),), {}), lambda out: out)
     benchmark._mode = None
-    _pedantic(benchmark, call, "cpu", MicroSettings())
+    _pedantic(benchmark, call, "cpu", False)
     assert len(alive) > 3 and set(alive) == {0}
 
 
