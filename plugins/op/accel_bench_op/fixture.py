@@ -37,8 +37,7 @@ def parametrize_compute_type(test: FunctionT) -> FunctionT:
     """Let a test run for inference, training forward and training backward as `compute_type`."""
     import pytest
 
-    ids = [one.value for one in ComputeType]
-    return pytest.mark.parametrize("compute_type", tuple(ComputeType), ids=ids)(test)
+    return pytest.mark.parametrize("compute_type", tuple(ComputeType), ids=str)(test)
 
 
 def benchmark_for_compute_type(
@@ -190,17 +189,13 @@ def _time(benchmark: Any, cell: Cell, checked: bool) -> None:
         benchmark._mode = benchmark._mode or "check"
 
 
-SAME_CHOICES = "those of eager"
-"""What float64 chooses, such as experts, where by itself it would choose otherwise."""
-
-
 def _compared(check: Check | None) -> dict[str, Any]:
     """Return what a comparison adds to `extra_info`."""
     if check is None:
         return {"outcome": "not compared"}
     at: dict[str, Any] = {"compared_at": check.size} if check.size else {}
     if check.same_choices:
-        at["choices"] = SAME_CHOICES
+        at["choices"] = "those of eager"
     if check.undecided:
         return {"outcome": check.undecided, **at}
     return {"outcome": "ok", "distance": check.distance, "tolerance": check.tolerance, **at}

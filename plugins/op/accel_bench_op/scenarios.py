@@ -9,12 +9,7 @@ from typing import Any, NamedTuple
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench_op import Benchmark, ComputeType, Executor
 from accel_bench_op.compute import compute_types_of
-from accel_bench_op.discovery import (
-    Discovered,
-    Unusable,
-    discover_benchmarks,
-    discover_executors,
-)
+from accel_bench_op.discovery import Discovered, discover_benchmarks, discover_executors
 from accel_bench_op.document import ExecutorSupport, OperationEntry
 from accel_bench_op.executors import cell_obstacle
 
@@ -67,7 +62,11 @@ def list_operations(
     for name in names:
         _named(name, benchmarks)
     listed = [_entry(name, installed, device) for name in names or benchmarks.usable]
-    return listed if names else [*listed, *map(_broken_entry, benchmarks.unusable)]
+    broken = [
+        OperationEntry(benchmark=one.name, distribution=one.distribution, problem=one.problem)
+        for one in benchmarks.unusable
+    ]
+    return listed if names else [*listed, *broken]
 
 
 def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
@@ -88,10 +87,6 @@ def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
         distribution=installed.benchmarks.distributions[name],
         executors=tuple(_support(one, kind, executors, device) for one in executors.usable),
     )
-
-
-def _broken_entry(one: Unusable) -> OperationEntry:
-    return OperationEntry(benchmark=one.name, distribution=one.distribution, problem=one.problem)
 
 
 def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> list[dict[str, Any]]:

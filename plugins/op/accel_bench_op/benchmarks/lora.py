@@ -10,10 +10,7 @@ from typing import Any
 from accel_bench.errors import install_command
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark
-from accel_bench_op.benchmarks.shapes import sizes_of
-
-SIZES = sizes_of("tiny-llama", "llama-2-7b", "llama-3-8b", "llama-2-70b")
-"""Models that are trained with adapters."""
+from accel_bench_op.benchmarks.shapes import LLAMAS
 
 
 class LoraLinear(PartBenchmark):
@@ -22,21 +19,20 @@ class LoraLinear(PartBenchmark):
     name = "lora_linear"
     description = "Linear layer with LoRA over a dense base."
     operation = "lora_linear"
-    sizes = SIZES
+    sizes = LLAMAS
 
     base = "dense"
     """Kind of the base."""
 
     needs: tuple[str, str] = ("", "")
-    """Module with the base's layer, and the extra that installs its library."""
+    """Library of the base's layer, and the extra that installs it."""
 
     rank = 16
     """Rank of the adapter."""
 
     def unavailable(self) -> str:
         """Return that the library is not installed, with the command; empty where it is."""
-        module, extra = self.needs
-        library = module.partition(".")[0]
+        library, extra = self.needs
         if not library or find_spec(library):
             return ""
         return f"benchmark {self.name} needs {library}: {install_command(extra)}"
@@ -76,7 +72,7 @@ class LoraNF4Linear(LoraLinear):
     operation = "lora_nf4_linear"
     base = "nf4"
     counts_bytes = False
-    needs = ("bitsandbytes.nn", "bnb")
+    needs = ("bitsandbytes", "bnb")
 
 
 class LoraInt8Linear(LoraLinear):
@@ -91,7 +87,7 @@ class LoraInt8Linear(LoraLinear):
     operation = "lora_int8_linear"
     base = "int8"
     counts_bytes = False
-    needs = ("bitsandbytes.nn", "bnb")
+    needs = ("bitsandbytes", "bnb")
     tolerance = dict.fromkeys(TOLERANCE, 3e-2)
 
 
@@ -103,5 +99,5 @@ class LoraGPTQLinear(LoraLinear):
     operation = "lora_gptq_linear"
     base = "gptq"
     counts_bytes = False
-    needs = ("gptqmodel.nn_modules", "gptq")
+    needs = ("gptqmodel", "gptq")
     tolerance = MappingProxyType({**TOLERANCE, "float64": 4e-3, "float32": 4e-3})

@@ -9,9 +9,15 @@ from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
 from accel_bench_op.benchmarks.parts import PartBenchmark
-from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, Sizes, sizes_of, with_few_layers
+from accel_bench_op.benchmarks.shapes import (
+    GPT2_SIZES,
+    LLAMAS,
+    Shape,
+    Sizes,
+    sizes_of,
+    with_few_layers,
+)
 
-LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
 MISTRALS = sizes_of("tiny-mistral", "mistral-7b")
 MIXTRALS = sizes_of("tiny-mixtral", "mixtral-8x7b")
 

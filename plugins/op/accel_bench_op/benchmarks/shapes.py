@@ -192,6 +192,9 @@ def with_few_layers(sizes: Sizes) -> Sizes:
 GPT2_SIZES = sizes_of("tiny-gpt2", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 """nanoGPT's sizes."""
 
+LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
+"""Sizes of blocks, of whole models, and of layers with adapters."""
+
 LLAMA_SIZES = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b", "qwen2.5-7b")
 """Sizes of operations that all models like Llama have."""
 
