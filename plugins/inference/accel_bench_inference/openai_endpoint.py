@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -130,8 +131,8 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return what stands in the place of the model."""
-        return ServedElsewhere(self.options.url)
+        """Return what stands in the place of the model, which has no parameters here."""
+        return SimpleNamespace(url=self.options.url)
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
@@ -143,10 +144,3 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
         run.on_evidence(engine.evidence)
         run.on_metrics(engine.metrics)
         return engine
-
-
-class ServedElsewhere:
-    """A model without parameters here."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url

@@ -7,6 +7,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from accel_bench import Batch, Metric, Run, Stopwatch, TokenCounts, Window
@@ -126,14 +127,9 @@ class EndpointEngine:
         options = self._options.model_copy(update={"answer_seconds": seconds})
         at_once = self._asked.batch_size if self._asked.rate is None else 1
         for _ in range(NEW_LAPS):
-            prompts = [_shuffled(self._last_prompt) for _ in range(at_once)]
-            asking = [
-                threading.Thread(target=self._ask_new, args=(options, one)) for one in prompts
-            ]
-            for thread in asking:
-                thread.start()
-            for thread in asking:
-                thread.join()
+            with ThreadPoolExecutor(at_once) as pool:
+                for _ in range(at_once):
+                    pool.submit(self._ask_new, options, _shuffled(self._last_prompt))
 
     def _ask_new(self, options: OpenAIEndpointOptions, prompt: Sequence[int]) -> None:
         try:
@@ -224,17 +220,17 @@ class EndpointEngine:
         return load_of_streams([one.served for one in self._window], self._asked.rate)
 
     def _send_at_rate(self, rate: float) -> None:
-        """Send requests at their times; an error is the answer to the next one."""
-        try:
-            self._send_when_due(rate)
-        except Exception as error:
-            self._answer(self._sent, error)
+        """Send requests at their times, whether earlier ones are answered or not.
 
-    def _send_when_due(self, rate: float) -> None:
-        """Send requests at their times, whether earlier ones are answered or not."""
+        An error of the data is the answer to the next one.
+        """
         arrivals, began = Arrivals(rate, self._asked.seed + self._run.rank), now()
         while not self._stopped.is_set():
-            (prompt,) = self._prompts.take(1)
+            try:
+                (prompt,) = self._prompts.take(1)
+            except Exception as error:
+                self._answer(self._sent, error)
+                return
             while not (due := arrivals.take(now() - began, 1)):
                 if self._stopped.wait(arrivals.until_next(now() - began)):
                     return

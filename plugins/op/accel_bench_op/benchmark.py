@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import re
 import sys
-import types
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from accel_bench.errors import PluginError, did_you_mean
-from accel_bench_op.declaration import declare, parameters_of
 
-ORIGIN = "_accel_bench_benchmark"
-"""Attribute of a module or a function that `fn()` returned: its benchmark. Wrappers pass it on."""
+VALID_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,98}[A-Za-z0-9_-])?")
+"""Names that are file names on every system, and one word on a command line."""
+
+DECLARED = ("name", "description", "args")
+"""Attributes of a class that may be properties of it, too."""
 
 TOLERANCE: Mapping[str, float] = {
     "float64": 1e-9,
@@ -70,15 +73,26 @@ class Benchmark(ABC):
     requires_grad: bool = True
     """True if there is a backward pass."""
 
+    counts_bytes: bool = False
+    """True if a call must read its inputs and weights and write its outputs, each once: their bytes
+    are counted, and those of all gradients, where `bytes_moved` does not say them."""
+
+    unread: tuple[str, ...] = ()
+    """What a backward pass need not read, such as a bias: weights by their names, and `input 0`."""
+
     keeps_inputs: bool = True
     """True if a callable that writes over the tensors of the batch is wrong. False where a model
     does not read them again, such as the logits of a loss."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        declare(cls)
+        for key in DECLARED:
+            if key in vars(cls):
+                setattr(cls, key, _class_value(cls, key))
+        if problem := next(_problems(cls), ""):
+            raise PluginError(f"benchmark {cls.__module__}.{cls.__qualname__}: {problem}")
         if "fn" in vars(cls):
-            setattr(cls, "fn", _with_origin(cls.fn))  # noqa: B010 - mypy takes a method for fixed
+            setattr(cls, "fn", _remembered(cls.fn))  # noqa: B010 - mypy takes a method for fixed
         if "make_batch" in vars(cls):
             setattr(cls, "make_batch", _with_owner(cls.make_batch))  # noqa: B010 - as above
 
@@ -97,7 +111,7 @@ class Benchmark(ABC):
             hint = did_you_mean(size, cls.sizes) or "; it has none"
             raise PluginError(f"benchmark {cls.name!r} has no size {size!r}{hint}")
         given = dict(cls.sizes[size]) if size else {}
-        taken = {key: value for key, value in settings.items() if key in parameters_of(cls)}
+        taken = {key: value for key, value in settings.items() if key in _parameters(cls)}
         try:
             return cls(**{**taken, **given})
         except TypeError as error:
@@ -133,7 +147,8 @@ class Benchmark(ABC):
 
         The output itself, or the first element of a sequence.
         """
-        return first_of(out)
+        is_sequence = isinstance(out, Sequence) and not isinstance(out, str | bytes)
+        return out[0] if is_sequence and len(out) else out
 
     def unavailable(self) -> str:
         """Return why it cannot be built here: a missing library, say. Empty where it can."""
@@ -162,39 +177,10 @@ class Benchmark(ABC):
         return self.__dict__.get("_returned_fn")
 
 
-def first_of(out: Any) -> Any:
-    """Return an output, or the first element of one that is a sequence."""
-    is_sequence = isinstance(out, Sequence) and not isinstance(out, str | bytes)
-    return out[0] if is_sequence and len(out) else out
-
-
-class _Origin:
-    """Keeps a benchmark alive for as long as what its `fn()` returned; neither copied nor saved."""
-
-    def __init__(self, benchmark: Benchmark | None = None) -> None:
-        self.benchmark = benchmark
-
-    def __deepcopy__(self, _: Any) -> _Origin:
-        return self
-
-    def __reduce__(self) -> Any:
-        return _Origin, ()
-
-
-def benchmark_of(fn: Any, batch: Any = ()) -> Benchmark | None:
-    """Return the benchmark whose `fn()` returned a callable, also one that wraps it.
-
-    A callable that does not say so is that of the benchmark which made the batch, if its `fn()`
-    has been called.
-    """
-    origin = getattr(fn, ORIGIN, None)
-    if isinstance(origin, _Origin) and origin.benchmark is not None:
-        return origin.benchmark
-    for tensor in _tensors(batch):
-        owner = reference() if (reference := _owners().get(tensor)) else None
-        if isinstance(owner, Benchmark) and owner.returned_fn is not None:
-            return owner
-    return None
+def benchmark_of(batch: Any) -> Benchmark | None:
+    """Return the benchmark whose `make_batch()` returned a batch, if its `fn()` was called too."""
+    owners = (reference() for tensor in _tensors(batch) if (reference := _owners().get(tensor)))
+    return next((one for one in owners if one is not None and one.returned_fn is not None), None)
 
 
 def as_dtype(dtype: Any) -> Any:
@@ -207,31 +193,68 @@ def as_dtype(dtype: Any) -> Any:
     return found
 
 
-def _with_origin(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Callable[..., Any]]:
-    """Return a method `fn` whose result knows its benchmark."""
+def _class_value(cls: type, key: str) -> Any:
+    """Return the value of a class attribute, of a property, or of a class property.
+
+    A property under a classmethod is read by hand: Python 3.13 no longer does.
+    """
+    found = vars(cls)[key]
+    if isinstance(found, classmethod):
+        found = found.__func__
+    if isinstance(found, property):
+        found = found.fget
+    return found(cls) if inspect.isfunction(found) else found
+
+
+def _problems(cls: type[Benchmark]) -> Iterator[str]:
+    """Yield what is wrong with a declaration; a class without a name is a base of others."""
+    if cls.name == "":
+        return
+    if not isinstance(cls.name, str) or not VALID_NAME.fullmatch(cls.name):
+        yield (
+            f"name {cls.name!r} is no valid file name; use letters, digits, '_', '-' and '.', "
+            "such as llama_mlp"
+        )
+    names, parameters = [one.name for one in cls.args], _parameters(cls)
+    for name in names:
+        if name not in parameters:
+            near = did_you_mean(name, parameters) or "; it takes none"
+            yield f"argument {name!r} is not taken by __init__{near}"
+    first, others = list(parameters)[: len(names)], list(parameters.values())[len(names) :]
+    if first != names:
+        yield (
+            f"__init__ must take the arguments first, in the order of args: {', '.join(names)}; "
+            f"it begins with {', '.join(first)}"
+        )
+    for one in others:
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            yield (
+                f"__init__ needs {one.name!r}, which is not in args; give it a default, or declare "
+                f"BenchmarkArg({one.name!r}, ...)"
+            )
+    if any(one.kind is one.VAR_KEYWORD for one in others):
+        return
+    for size, given in cls.sizes.items():
+        for name in given:
+            if name not in parameters:
+                near = did_you_mean(name, parameters)
+                yield f"size {size!r} sets {name!r}, which __init__ does not take{near}"
+
+
+def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a class's `__init__` by name, without `self`."""
+    return inspect.signature(cls).parameters
+
+
+def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Callable[..., Any]]:
+    """Return a method `fn` whose benchmark keeps what it returned last."""
 
     @functools.wraps(fn)
     def method(self: Benchmark) -> Callable[..., Any]:
-        returned = _own(fn(self))
-        self.__dict__["_returned_fn"] = returned
-        if _is_module(returned) or isinstance(returned, types.FunctionType):
-            setattr(returned, ORIGIN, _Origin(self))
+        self.__dict__["_returned_fn"] = returned = fn(self)
         return returned
 
     return method
-
-
-def _own(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the same code, which others do not hold; anything else as it is."""
-    if not isinstance(fn, types.FunctionType):
-        return fn
-    parts = fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
-    found = types.FunctionType(*parts)
-    functools.update_wrapper(found, fn)
-    del found.__dict__["__wrapped__"]
-    found.__dict__.update(fn.__dict__)
-    found.__kwdefaults__ = fn.__kwdefaults__
-    return found
 
 
 def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -261,8 +284,3 @@ def _tensors(batch: Any) -> list[Any]:
     from torch.utils._pytree import tree_leaves
 
     return [one for one in tree_leaves(batch) if isinstance(one, torch.Tensor)]
-
-
-def _is_module(fn: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(fn, torch.nn.Module)

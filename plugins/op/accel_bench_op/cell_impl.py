@@ -19,7 +19,13 @@ from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.devices import HOST, of_torch_type, started_device
 from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench_op.benchmark import Benchmark, as_dtype
-from accel_bench_op.check_impl import Check, called, check_against_float64, coarsest_dtype
+from accel_bench_op.check_impl import (
+    Check,
+    called,
+    check_against_float64,
+    coarsest_dtype,
+    named_tensors,
+)
 from accel_bench_op.compute import ComputeType, TimedCall
 from accel_bench_op.executors import Executor
 from accel_bench_op.other_values_impl import holding, plain_tensors, scaled, write, write_over
@@ -143,13 +149,27 @@ class Cell:
         finally:
             call.close()
 
+    def bytes_moved(self) -> int | None:
+        """Return the least bytes that a round reads and writes; None where that is not known."""
+        one, goes_back = self.benchmark, self.compute_type is ComputeType.TRAINING_BACKWARD
+        said = one.backward_bytes_moved() if goes_back else one.bytes_moved()
+        if said is not None or not one.counts_bytes:
+            return said
+        original = one.returned_fn
+        tensors = dict(named_tensors([*self.batch[0], self.batch[1]], "input"))
+        if isinstance(original, torch.nn.Module):
+            tensors |= dict(original.named_parameters())
+        moved = [tensors[name] for name in tensors if not (goes_back and name in one.unread)]
+        # Of a backward pass the gradients of the outputs are read, and the others written.
+        moved += tree_leaves(called(self.fn, self.batch, False))
+        moved += [tensor for tensor in tensors.values() if goes_back and tensor.requires_grad]
+        return sum(tensor.nbytes for tensor in moved if tensor.dim())
+
     def figures(self, seconds: float) -> Mapping[str, Any]:
         """Return the rates of a round of that many seconds, and the share of the roofline."""
-        one = self.benchmark
-        if self.compute_type is ComputeType.TRAINING_BACKWARD:
-            flops, moved = one.backward_flops(), one.backward_bytes_moved()
-        else:
-            flops, moved = one.flops(), one.bytes_moved()
+        one, moved = self.benchmark, self.bytes_moved()
+        goes_back = self.compute_type is ComputeType.TRAINING_BACKWARD
+        flops = one.backward_flops() if goes_back else one.flops()
         return roofline_figures(seconds, flops, moved, self.device, self.dtype)
 
 

@@ -88,7 +88,7 @@ def check_against_float64(
     """
     original = benchmark.returned_fn or benchmark.fn()
     out = called(_copy_of(original), _copied(batch), False)
-    dtype = coarsest_dtype(batch, original, list(dict(_tensors(out, "output")).values()))
+    dtype = coarsest_dtype(batch, original, list(dict(named_tensors(out, "output")).values()))
     del out
     # Before a call changes them, as an optimizer's does.
     eager, kept = _copy_of(original), _copied(batch)
@@ -116,12 +116,12 @@ def _compare(
     theirs = _copied(batch, double=True)
     theirs_out = _reference_output(benchmark, reference, theirs, gradients)
     out = called(fn, batch, gradients)
-    found = dict(_tensors(out, "output"))
+    found = dict(named_tensors(out, "output"))
     tolerance = benchmark.tolerance.get(dtype, 0.0)
     distances: dict[str, float] = {}
     try:
         _refuse_coarser(found, dtype)
-        expected = dict(_tensors(theirs_out, "output"))
+        expected = dict(named_tensors(theirs_out, "output"))
         distances |= _distances(found, expected)
         if not distances:
             raise _Mismatch("nothing to compare: eager's output holds no tensor")
@@ -142,7 +142,7 @@ def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
     """Return the distances of inputs that a call has left otherwise than the reference has."""
 
     def plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        named = dict(_tensors([*args, kwargs], "input"))
+        named = dict(named_tensors([*args, kwargs], "input"))
         return {name: one.detach() for name, one in named.items() if not one.is_nested}
 
     found = _distances(plain(*batch), plain(*theirs))
@@ -163,7 +163,8 @@ def _copy_of(original: Any) -> Any:
 
 def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
     """Return why there is no comparison where eager is too far from float64 itself."""
-    first, second = (dict(_tensors(called(eager, _copied(batch), False), "")) for _ in range(2))
+    calls = (called(eager, _copied(batch), False) for _ in range(2))
+    first, second = (dict(named_tensors(out, "")) for out in calls)
     if first.keys() != second.keys() or any(not first[k].equal(second[k]) for k in first):
         return "not deterministic: no comparison, since two calls of eager differ"
     off = f"{own.distance:.3g} in {own.dtype}"
@@ -186,7 +187,7 @@ def coarsest_dtype(batch: Any, fn: Any, outputs: Sequence[Any] = ()) -> str:
     Those of one byte and less are how weights are stored, not how they are computed with.
     """
     weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
-    tensors = [*dict(_tensors([*batch[0], batch[1]], "")).values(), *weights, *outputs]
+    tensors = [*dict(named_tensors([*batch[0], batch[1]], "")).values(), *weights, *outputs]
     kinds = {one.dtype for one in tensors if one.is_floating_point() and one.dtype.itemsize > 1}
     coarsest = max(kinds, key=lambda one: torch.finfo(one).eps, default="")
     return str(coarsest).removeprefix("torch.")
@@ -223,16 +224,16 @@ def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]
     return found[0], found[1]
 
 
-def _tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+def named_tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Yield the tensors in an output, each with its place; of complex ones their two parts."""
     if isinstance(value, torch.Tensor):
         yield place, torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     elif isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _tensors(one, f"{place} {key}")
+            yield from named_tensors(one, f"{place} {key}")
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for number, one in enumerate(value):
-            yield from _tensors(one, f"{place} {number}")
+            yield from named_tensors(one, f"{place} {number}")
 
 
 def _weights(fn: Any) -> dict[str, Any]:
@@ -264,7 +265,7 @@ def _gradient_pairs(
 
 def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
     """Return the tensors at which the backward pass starts: all outputs that require it."""
-    found = [tensor for _, tensor in _tensors(out, "") if tensor.requires_grad]
+    found = [tensor for _, tensor in named_tensors(out, "") if tensor.requires_grad]
     if found:
         return found
     tensor = benchmark.postprocess_for_backward(out)
@@ -281,7 +282,7 @@ def _cotangents(outputs: Sequence[Any]) -> list[Any]:
 
 def _inputs(batch: Any) -> dict[str, Any]:
     args, kwargs = batch
-    named = dict(_tensors([*args, kwargs], "input"))
+    named = dict(named_tensors([*args, kwargs], "input"))
     return {name: one for name, one in named.items() if one.requires_grad}
 
 

@@ -145,6 +145,6 @@ def show(
 def _installed() -> Installed:
     """Return what is installed, with a warning on stderr for each that cannot be used."""
     found = read_installed()
-    for one in found.unusable:
+    for one in (*found.benchmarks.unusable, *found.executors.unusable):
         print(plain(f"warning: {one.problem}"), file=sys.stderr)
     return found

@@ -13,11 +13,7 @@ from accel_bench_op.benchmark import Benchmark
 class ComputeType(str, Enum):
     """What is timed; the value is its name in a test's id, and in pytest-benchmark's files."""
 
-    def __str__(self) -> str:
-        return self.value
-
-    def __format__(self, form: str) -> str:
-        return format(self.value, form)
+    __str__ = str.__str__
 
     INFERENCE = "inference"
     """A call without gradients."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -36,7 +35,7 @@ class Unusable:
     """What brings it, with the version."""
 
     problem: str
-    """The entry point with its distribution, and what is wrong with it."""
+    """What is wrong with it, with the entry point and the distribution."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Discovered(Generic[FoundT]):
         if name in self.usable:
             return ""
         if named := [one.problem for one in self.unusable if one.name == name]:
-            return f"{self.what} {name!r} cannot be used: {'; '.join(named)}"
+            return "; ".join(named)
         hint = did_you_mean(name, self.usable)
         broken = "".join(f"; {one.problem}" for one in self.unusable)
         return f"no {self.what} {name!r}{hint}{broken}"
@@ -91,27 +90,29 @@ def _with_warnings(found: Discovered[FoundT]) -> dict[str, FoundT]:
         # Where warnings are errors, one broken distribution would still hide all others.
         warnings.simplefilter("always")
         for one in found.unusable:
-            warnings.warn(f"{found.what} {one.name!r} is left out: {one.problem}", stacklevel=3)
+            warnings.warn(one.problem, stacklevel=3)
     return found.usable
 
 
 def _discover(
-    what: str, group: str, read: Callable[[metadata.EntryPoint], Mapping[str, FoundT]]
+    what: str, group: str, read: Callable[[Entry], Mapping[str, FoundT]]
 ) -> Discovered[FoundT]:
     """Read all entry points of a group; of two with one name none is used, or the box's own."""
     found: Discovered[FoundT] = Discovered(what)
     bringers: dict[str, Entry] = {}
     for entry in find_entries(group, what).values():
         try:
-            for name, one in read(entry.point).items():
+            for name, one in read(entry).items():
                 if (first := bringers.setdefault(name, entry)) is not entry:
                     _note_duplicate(found, name, one, (first, entry))
                 else:
                     found.usable[name] = one
         except (Exception, SystemExit) as error:
-            found.unusable.append(_unusable(entry.point.name, entry, _problem(error)))
+            ours = isinstance(error, PluginError)
+            reason = str(error) if ours else f"{type(error).__name__}: {error}"
+            found.unusable.append(_unusable(entry.point.name, entry, reason))
     ordered = dict(sorted(found.usable.items()))
-    brought = {name: _distribution(bringers[name].point) for name in ordered}
+    brought = {name: _distribution(bringers[name]) for name in ordered}
     return Discovered(what, ordered, found.unusable, brought)
 
 
@@ -123,68 +124,51 @@ def _note_duplicate(
     held = found.usable.get(name)
     if held is not None and _kind(held) is _kind(one):
         return
-    problem = f"is called {name!r}, as that of {_culprit(first.point)} is; rename one of them"
-    found.unusable.append(_unusable(name, second, problem))
+    other = f"the {first.kind} {first.name!r} of {first.brought_by}"
+    reason = f"its name {name!r} is that of {other}; rename one of them"
+    found.unusable.append(_unusable(name, second, reason))
     if not first.is_ours:
         found.usable.pop(name, None)
 
 
-def _executors_of(entry: metadata.EntryPoint) -> dict[str, Executor]:
-    kind = entry.load()
+def _executors_of(entry: Entry) -> dict[str, Executor]:
+    kind = entry.point.load()
     if not (inspect.isclass(kind) and issubclass(kind, Executor)):
         raise PluginError(f"{kind!r} is no subclass of accel_bench_op.Executor")
     executor = kind()
-    executor.name = executor.name or entry.name
+    executor.name = executor.name or entry.point.name
     return {executor.name: executor}
 
 
-def _benchmarks_of(entry: metadata.EntryPoint) -> dict[str, type[Benchmark]]:
-    kinds = set(_classes_of(entry.load()))
-    if not kinds:
+def _benchmarks_of(entry: Entry) -> dict[str, type[Benchmark]]:
+    """Return a class, or the classes that a module defines itself; bases have no name."""
+    loaded = entry.point.load()
+    named: dict[str, type[Benchmark]] = {}
+    for kind in vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]:
+        if not (inspect.isclass(kind) and issubclass(kind, Benchmark) and kind.name):
+            continue
+        if kind is loaded or kind.__module__ == loaded.__name__:
+            if named.setdefault(kind.name, kind) is not kind:
+                raise PluginError(f"two classes are called {kind.name!r}; rename one of them")
+    if not named:
         raise PluginError(
             "it is neither a subclass of accel_bench_op.Benchmark with a name nor a module that "
             "defines one"
         )
-    named = {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.__qualname__)}
-    if doubled := [kind for kind in kinds if named[kind.name] is not kind]:
-        raise PluginError(f"two classes are called {doubled[0].name!r}; rename one of them")
     return named
-
-
-def _classes_of(loaded: Any) -> Iterator[type[Benchmark]]:
-    """Yield a class, or the classes that a module defines itself; bases have no name."""
-    kinds = vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]
-    for kind in kinds:
-        if not (inspect.isclass(kind) and issubclass(kind, Benchmark) and kind.name):
-            continue
-        if kind is loaded or kind.__module__ == loaded.__name__:
-            yield kind
 
 
 def _kind(one: Any) -> type:
     return one if inspect.isclass(one) else type(one)
 
 
-def _unusable(name: str, entry: Entry, problem: str) -> Unusable:
-    return Unusable(name, _distribution(entry.point), f"{_culprit(entry.point)} {problem}")
+def _unusable(name: str, entry: Entry, reason: str) -> Unusable:
+    return Unusable(name, entry.brought_by, str(entry.broken(reason)))
 
 
-def _problem(error: BaseException) -> str:
-    if isinstance(error, PluginError):
-        return f"cannot be used: {error}"
-    return f"cannot be imported: {type(error).__name__}: {error}"
-
-
-def _culprit(entry: metadata.EntryPoint) -> str:
-    """Return an entry point with its distribution, for messages."""
-    brought = _distribution(entry)
-    where = f"{entry.group} of {brought}" if brought else entry.group
-    return f"entry point {entry.name!r} ({entry.value}) in {where}"
-
-
-def _distribution(entry: metadata.EntryPoint) -> str:
+def _distribution(entry: Entry) -> str:
     """Return what brings an entry point, with the version and the commit of a checkout."""
-    if entry.dist is None:
+    if entry.point.dist is None:
         return ""
-    name = entry.dist.name
-    return f"{name} {distribution_version(name) or entry.dist.version}"
+    name = entry.point.dist.name
+    return f"{name} {distribution_version(name) or entry.point.dist.version}"

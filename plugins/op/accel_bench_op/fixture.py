@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.machine.devices import of_torch_type
 from accel_bench_op.benchmark import Benchmark, benchmark_of
 from accel_bench_op.compute import ComputeType, NoBackwardError, TimedCall
 from accel_bench_op.executors import Executor, no_backward
-from accel_bench_op.settings import MicroSettings, read_settings
+from accel_bench_op.settings import read_arguments, reads_flush
 
 if TYPE_CHECKING:
     from accel_bench_op.cell_impl import Cell
@@ -37,8 +37,7 @@ def parametrize_compute_type(test: FunctionT) -> FunctionT:
     """Let a test run for inference, training forward and training backward as `compute_type`."""
     import pytest
 
-    ids = [one.value for one in ComputeType]
-    return pytest.mark.parametrize("compute_type", tuple(ComputeType), ids=ids)(test)
+    return pytest.mark.parametrize("compute_type", tuple(ComputeType), ids=str)(test)
 
 
 def benchmark_for_compute_type(
@@ -47,18 +46,17 @@ def benchmark_for_compute_type(
     """Time a callable in one way with the fixture `benchmark`.
 
     The backward pass is timed alone: before each round its graph is built anew and the gradients
-    are cleared, outside the clock. What `fn()` of a `Benchmark` returned, or an executor made of
-    it, is first compared with itself in float64: the test fails where it computes something else.
-    A callable that keeps nothing of it is known by its batch, which `make_batch()` returned; what
-    is not known at all is timed, with the outcome `not compared`. The test is skipped where nothing
-    requires a gradient, and where memory runs out.
+    are cleared, outside the clock. On a batch that `make_batch()` of a `Benchmark` returned it is
+    first compared with what `fn()` returned, in float64: the test fails where it computes something
+    else. On any other batch it is timed, with the outcome `not compared`. The test is skipped where
+    nothing requires a gradient, and where memory runs out.
     """
     from accel_bench_op.cell_impl import Cell
 
-    owner = benchmark_of(fn, (args, kwargs))
+    owner = benchmark_of((args, kwargs))
     cell = Cell(owner or _Unknown(fn), fn, (args, kwargs), compute_type)
     with _skipping_without_memory():
-        _time(benchmark, cell, read_settings(), checked=owner is not None)
+        _time(benchmark, cell, checked=owner is not None)
 
 
 def run_cell(
@@ -72,13 +70,12 @@ def run_cell(
 
     from accel_bench_op.cell_impl import build_cell
 
-    settings = read_settings()
-    one = kind.at_size(size, **settings.arguments())
+    one = kind.at_size(size, **read_arguments())
     if reason := executor.supports(one) or no_backward(one, compute_type):
         pytest.skip(reason)
     with _skipping_without_memory():
         cell = build_cell(one, executor, compute_type)
-        _time(benchmark, cell, settings, checked=True)
+        _time(benchmark, cell, checked=True)
 
 
 class _Unknown(Benchmark):
@@ -118,16 +115,6 @@ def _skipping_without_memory() -> Iterator[None]:
         pytest.skip(reason)
 
 
-class Clock(NamedTuple):
-    """Clock that times the rounds of a cell."""
-
-    name: str
-    """Such as `wall`, the host's clock, or `cuda events`."""
-
-    read: Callable[[], Any]
-    """Returns a moment; two of them can be subtracted."""
-
-
 class EventMark:
     """A point in the work of a device; the difference of two is the seconds between them."""
 
@@ -148,17 +135,17 @@ def synchronized_perf_counter(device: DeviceType) -> float:
     return time.perf_counter()
 
 
-def clock_for(device: DeviceType, wanted: str) -> Clock:
-    """Return the clock that times a type of device; `wanted` is `events` or `wall`.
+def clock_for(device: DeviceType) -> tuple[str, Callable[[], Any]]:
+    """Return the name of the clock that times a type of device, and what reads a moment of it.
 
     Where such devices have no events that time, the host's clock waits for them.
     """
     if device.on_host:
-        return Clock("wall", time.perf_counter)
+        return "wall", time.perf_counter
     kind = device.torch_type
-    if wanted == "events" and device.make_event() is not None:
-        return Clock(f"{kind} events", partial(EventMark, device))
-    return Clock(f"{kind} wall", partial(synchronized_perf_counter, device))
+    if device.make_event() is not None:
+        return f"{kind} events", partial(EventMark, device)
+    return f"{kind} wall", partial(synchronized_perf_counter, device)
 
 
 def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[], None]:
@@ -178,22 +165,22 @@ def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[],
     return prepare_and_flush
 
 
-def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) -> None:
+def _time(benchmark: Any, cell: Cell, checked: bool) -> None:
     """Check a cell, time it, and add what is known of it to `extra_info`."""
     import pytest
 
-    call, info = cell.timed_call(), benchmark.extra_info
+    call, info, flush = cell.timed_call(), benchmark.extra_info, reads_flush()
     try:
         call.prepare()  # fails where there is no backward pass
         call.close()
         check = cell.check() if checked else None
         if check and check.reason:
             pytest.fail(check.reason, pytrace=False)
-        _pedantic(benchmark, call, cell.device, settings)
+        _pedantic(benchmark, call, cell.device, flush)
         call.close()
         info |= _compared(check)
         if benchmark.enabled:
-            info |= _figures(benchmark, cell, settings)
+            info |= _figures(benchmark, cell, flush)
     except NoBackwardError as error:
         pytest.skip(str(error))
     finally:
@@ -202,23 +189,19 @@ def _time(benchmark: Any, cell: Cell, settings: MicroSettings, checked: bool) ->
         benchmark._mode = benchmark._mode or "check"
 
 
-SAME_CHOICES = "those of eager"
-"""What float64 chooses, such as experts, where by itself it would choose otherwise."""
-
-
 def _compared(check: Check | None) -> dict[str, Any]:
     """Return what a comparison adds to `extra_info`."""
     if check is None:
         return {"outcome": "not compared"}
     at: dict[str, Any] = {"compared_at": check.size} if check.size else {}
     if check.same_choices:
-        at["choices"] = SAME_CHOICES
+        at["choices"] = "those of eager"
     if check.undecided:
         return {"outcome": check.undecided, **at}
     return {"outcome": "ok", "distance": check.distance, "tolerance": check.tolerance, **at}
 
 
-def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSettings) -> None:
+def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None:
     """Time rounds: on a device of many calls, where nothing has to happen between two of them."""
     kind, _, index = device.partition(":")
     known = of_torch_type(kind)
@@ -234,8 +217,8 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, settings: MicroSetti
     if not known.on_host:
         if index:
             known.use(int(index))  # events are marked on the current device
-        benchmark._timer = clock_for(known, settings.clock).read
-        if settings.flush_cache:
+        benchmark._timer = clock_for(known)[1]
+        if flush:
             setup = with_flushed_cache(call.prepare, device)
     seconds = _warm_up(call, benchmark._timer)
     calls = 1
@@ -259,14 +242,14 @@ def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
     return max(fastest, 1e-9)
 
 
-def _figures(benchmark: Any, cell: Cell, settings: MicroSettings) -> dict[str, Any]:
+def _figures(benchmark: Any, cell: Cell, flush: bool) -> dict[str, Any]:
     """Return what stands beside the times in the saved file."""
     device = of_torch_type(cell.device.partition(":")[0])
     return {
         "device": cell.device,
         "dtype": cell.dtype,
-        "clock": clock_for(device, settings.clock).name,
-        "cache_flushed": settings.flush_cache and not device.on_host,
+        "clock": clock_for(device)[0],
+        "cache_flushed": flush and not device.on_host,
         "peak_memory_bytes": cell.peak_memory(),
         **cell.figures(benchmark.stats.stats.median),
     }

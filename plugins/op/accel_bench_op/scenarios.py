@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench_op import Benchmark, ComputeType, Executor
 from accel_bench_op.compute import compute_types_of
-from accel_bench_op.discovery import (
-    Discovered,
-    Unusable,
-    discover_benchmarks,
-    discover_executors,
-)
+from accel_bench_op.discovery import Discovered, discover_benchmarks, discover_executors
 from accel_bench_op.document import ExecutorSupport, OperationEntry
 from accel_bench_op.executors import cell_obstacle
 
@@ -30,9 +24,6 @@ ALL = "all"
 
 SMALLEST = "tiny"
 """The size that is run unless another one is chosen."""
-
-LONGEST_NAME = 64
-"""Most characters of a scenario's name."""
 
 STEPS = 50
 """Calls of the measured window, unless the command line sets `measure.steps`."""
@@ -51,17 +42,11 @@ class CellChoice:
     device: str = "cpu"
 
 
-@dataclass(frozen=True)
-class Installed:
+class Installed(NamedTuple):
     """The benchmarks and the executors of all distributions."""
 
     benchmarks: Discovered[type[Benchmark]]
     executors: Discovered[Executor]
-
-    @property
-    def unusable(self) -> list[Unusable]:
-        """Benchmarks and executors that are broken."""
-        return [*self.benchmarks.unusable, *self.executors.unusable]
 
 
 def read_installed() -> Installed:
@@ -77,7 +62,11 @@ def list_operations(
     for name in names:
         _named(name, benchmarks)
     listed = [_entry(name, installed, device) for name in names or benchmarks.usable]
-    return listed if names else [*listed, *map(_broken_entry, benchmarks.unusable)]
+    broken = [
+        OperationEntry(benchmark=one.name, distribution=one.distribution, problem=one.problem)
+        for one in benchmarks.unusable
+    ]
+    return listed if names else [*listed, *broken]
 
 
 def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
@@ -98,10 +87,6 @@ def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
         distribution=installed.benchmarks.distributions[name],
         executors=tuple(_support(one, kind, executors, device) for one in executors.usable),
     )
-
-
-def _broken_entry(one: Unusable) -> OperationEntry:
-    return OperationEntry(benchmark=one.name, distribution=one.distribution, problem=one.problem)
 
 
 def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> list[dict[str, Any]]:
@@ -134,11 +119,10 @@ def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> li
 def _scenario(
     name: str, size: str, compute_type: str, stacks: Sequence[str], choice: CellChoice
 ) -> dict[str, Any]:
-    label = ".".join(filter(None, (name, compute_type, size)))
     own = {"benchmark": name, "size": size, "compute_type": compute_type}
     forward = compute_type != ComputeType.TRAINING_BACKWARD.value
     return {
-        "name": _scenario_name(label),
+        "name": ".".join(filter(None, (name, compute_type, size))),
         "description": f"How fast is {name} under {', '.join(stacks)}?",
         "task": {"use": TASK},
         "model": {"use": "none", "id": name, "dtype": choice.dtype},
@@ -153,14 +137,6 @@ def _scenario(
         },
         "baseline": BASELINE,
     }
-
-
-def _scenario_name(label: str) -> str:
-    """Return a name for results; a hash tells apart those that had to be cut."""
-    if len(label) <= LONGEST_NAME:
-        return label
-    digest = hashlib.sha256(label.encode()).hexdigest()[:8]
-    return f"{label[: LONGEST_NAME - 9]}-{digest}"
 
 
 def _stacks(

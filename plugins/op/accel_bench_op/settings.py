@@ -1,70 +1,41 @@
-"""Device and clock by which cells are timed, from the environment of a pytest run."""
+"""Device and dtype of the cells that are timed, from the environment of a pytest run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from accel_bench.errors import PluginError, ScenarioError, did_you_mean
-from accel_bench.machine.devices import HOST, device_type, device_types
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.machine.device_type import DeviceType
+from accel_bench.machine.devices import device_type, device_types
 from accel_bench.machine.info import read_machine
 from accel_bench_op.benchmark import as_dtype
 
 PREFIX = "ACCEL_BENCH_MICRO_"
 
-CLOCKS = ("events", "wall")
-"""Events of the device, or the host's clock with a synchronisation before it is read."""
 
+def read_arguments(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the arguments of benchmarks in `ACCEL_BENCH_MICRO_DEVICE`, a name as in
+    `resources.device` or `cuda:1`, and in `_DTYPE`.
 
-@dataclass(frozen=True)
-class MicroSettings:
-    """Settings by which cells are timed: device, dtype, clock."""
-
-    device: str = ""
-    """As `resources.device`, such as `cuda`, or one of several: `cuda:1`. Empty is `auto`."""
-
-    dtype: str = ""
-    """Empty is the benchmark's own."""
-
-    clock: str = "events"
-    """What times a device with events; a CPU is always timed by the host's clock."""
-
-    flush_cache: bool = False
-    """True if a device's cache is emptied before each round."""
-
-    def __post_init__(self) -> None:
-        if self.clock not in CLOCKS:
-            hint = did_you_mean(self.clock, CLOCKS)
-            raise PluginError(f"there is no clock {self.clock!r}{hint}")
-
-    def arguments(self) -> dict[str, Any]:
-        """Return `device` and `dtype`, as `__init__` of a benchmark may take them.
-
-        The device may be used from then on.
-        """
-        found: dict[str, Any] = {"device": prepare_device(self.device or default_device())}
-        if self.dtype:
-            found["dtype"] = as_dtype(self.dtype)
-        return found
-
-
-def read_settings(variables: Mapping[str, str] = os.environ) -> MicroSettings:
-    """Return the settings in `ACCEL_BENCH_MICRO_DEVICE`, `_DTYPE`, `_CLOCK` and `_FLUSH_CACHE`.
-
-    Raises PluginError for a value that means nothing.
+    The device is that of `auto` unless it is set, and may be used from then on.
     """
+    device = variables.get(f"{PREFIX}DEVICE") or read_machine().device
+    found: dict[str, Any] = {"device": prepare_device(device)}
+    if dtype := variables.get(f"{PREFIX}DTYPE"):
+        found["dtype"] = as_dtype(dtype)
+    return found
+
+
+def reads_flush(variables: Mapping[str, str] = os.environ) -> bool:
+    """Return whether `ACCEL_BENCH_MICRO_FLUSH_CACHE` is set, by which a device's cache is emptied
+    before each round. Raises PluginError for a value that means nothing."""
     flush = variables.get(f"{PREFIX}FLUSH_CACHE", "0")
     if flush not in ("0", "1"):
         raise PluginError(f"{PREFIX}FLUSH_CACHE is {flush!r}; write 1, or 0")
-    return MicroSettings(
-        device=variables.get(f"{PREFIX}DEVICE", ""),
-        dtype=variables.get(f"{PREFIX}DTYPE", ""),
-        clock=variables.get(f"{PREFIX}CLOCK", "events"),
-        flush_cache=flush == "1",
-    )
+    return flush == "1"
 
 
 def torch_name(name: str) -> str:
@@ -81,30 +52,19 @@ def prepare_device(name: str) -> str:
     torch cannot use.
     """
     kind, _, index = name.partition(":")
-    if reason := _lacks(kind):
-        raise ScenarioError(f"nothing can run on device {name!r}: {reason}")
+    known = _prepared(kind)
     if index:
-        device_type(kind).use(int(index))
+        known.use(int(index))
     return torch_name(name)
 
 
 @cache
-def _lacks(kind: str) -> str:
-    """Prepare a type of device; return why torch cannot use it, empty where it can."""
+def _prepared(kind: str) -> DeviceType:
+    """Return a type of device that this process may use. Raises ScenarioError as above."""
     import torch
 
     device = device_type(kind)
-    reason = device.lacks(str(torch.__version__))
-    if not reason:
-        device.prepare()
-    return reason
-
-
-@cache
-def default_device() -> str:
-    """Return the device of `resources.device: auto`; the host where torch cannot reach that."""
-    import torch
-
-    name = read_machine().device
-    available = getattr(torch.get_device_module(prepare_device(name)), "is_available", None)
-    return name if available is None or available() else HOST
+    if reason := device.lacks(str(torch.__version__)):
+        raise ScenarioError(f"nothing can run on device {kind!r}: {reason}")
+    device.prepare()
+    return device

@@ -22,23 +22,14 @@ from accel_bench_op.fixture import run_cell
 # What libraries deprecate is no failure of a benchmark.
 pytestmark = pytest.mark.filterwarnings("default")
 
-NO_SIZES = {"default": ""}
-
-
-def _sizes(kind: type[Benchmark]) -> dict[str, str]:
-    """Return the sizes of a benchmark by their ids."""
-    return {size: size for size in kind.sizes} or NO_SIZES
-
 
 def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[..., None]:
     """Return the test of a benchmark under the executors that have a kernel for it."""
     fitting = {name: executor for name, executor in executors.items() if executor.takes(kind)}
-    sizes = _sizes(kind)
-    types = {one.value: one for one in compute_types_of(kind)}
 
-    @pytest.mark.parametrize("size", sizes.values(), ids=sizes)
+    @pytest.mark.parametrize("size", kind.sizes or [""], ids=lambda size: size or "default")
     @pytest.mark.parametrize("executor", fitting)  # by name, for pytest-benchmark's files
-    @pytest.mark.parametrize("compute_type", types.values(), ids=types)
+    @pytest.mark.parametrize("compute_type", compute_types_of(kind), ids=str)
     def test(benchmark: Any, compute_type: ComputeType, executor: str, size: str) -> None:
         run_cell(benchmark, kind, size, fitting[executor], compute_type)
 
@@ -51,15 +42,13 @@ def _tests(
 ) -> dict[str, Callable[..., None]]:
     """Return the tests of benchmarks by name. Raises PluginError for a name that two would have."""
     found: dict[str, Callable[..., None]] = {}
-    names: dict[str, str] = {}
     for name, kind in kinds.items():
         function = "test_" + re.sub(r"\W", "_", name)
-        if other := names.get(function):
+        if function in found:
             raise PluginError(
-                f"benchmarks {other!r} of {kinds[other].__module__} and {name!r} of "
-                f"{kind.__module__} would both be {function} in pytest; rename one of them"
+                f"benchmark {name!r} of {kind.__module__} and another one would both be "
+                f"{function} in pytest; rename one of them"
             )
-        names[function] = name
         test = _test_of(kind, executors)
         test.__name__ = test.__qualname__ = function
         found[function] = test

@@ -20,7 +20,7 @@ from accel_bench_op.document import (
     exit_code_of_cells,
 )
 from accel_bench_op.engine import Op, OpOptions
-from accel_bench_op.scenarios import CellChoice, _scenario_name, cell_scenarios
+from accel_bench_op.scenarios import CellChoice, cell_scenarios
 from accel_bench_op.view import operations_report
 from cli.program import call, start, surroundings, write_nulls
 from whole_tables import assert_whole
@@ -146,9 +146,9 @@ def test_a_broken_distribution_is_named_and_hides_nothing(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "stranger_micro", raising=False)
     done = call("op", "list", "--format", "json")
-    brought = "entry point 'gone' (stranger_gone) in accel_bench.micro of stranger-micro 1.0"
-    assert f"warning: {brought} cannot be imported: ModuleNotFoundError" in done.err
-    assert "warning: entry point 'eager' (stranger_micro:Broken) in accel_bench.exec" in done.err
+    brought = "the benchmark 'gone' of stranger-micro 1.0 is broken: ModuleNotFoundError"
+    assert f"warning: {brought}" in done.err
+    assert "warning: the executor 'stranger-micro:eager' of stranger-micro 1.0 is b" in done.err
     entries = {one["benchmark"]: one for one in json.loads(done.out)}
     assert entries["gone"]["problem"].startswith(brought)
     assert entries["gone"]["distribution"] == "stranger-micro 1.0"
@@ -159,7 +159,7 @@ def test_a_broken_distribution_is_named_and_hides_nothing(
     assert brought in call("op", "list").out
     refused = call("op", "run", "gone")
     assert refused.code == 2
-    assert f"benchmark 'gone' cannot be used: {brought}" in refused.err
+    assert brought in refused.err
     text = call("op", "show", "rms_norm", "--executor", "eager").out
     assert yaml.safe_load(text)["engine"]["benchmark"] == "rms_norm"
 
@@ -214,12 +214,6 @@ def test_a_size_that_is_not_known_is_a_problem_of_the_scenario(acme: Path) -> No
     plan = make_plan(find_drafts([found])[0], read_machine(), PlanRequest())
     (why,) = plan.planned[0].skipped
     assert why == "op: benchmark 'acme_scale' has no size 'tin'; did you mean 'tiny'?"
-
-
-def test_names_of_scenarios_are_never_cut_to_the_same_one() -> None:
-    first, second = (_scenario_name(f"{'x' * 90}.{size}") for size in ("tiny", "large"))
-    assert first != second and len(first) == len(second) == 64
-    assert _scenario_name("rms_norm.forward.tiny") == "rms_norm.forward.tiny"
 
 
 def test_one_benchmark_without_a_backward_pass_is_one() -> None:

@@ -11,7 +11,7 @@ from accel_bench_op.cell_impl import peak_memory_bytes
 from accel_bench_op.compute import TimedCall
 from accel_bench_op.fixture import _pedantic, clock_for
 from accel_bench_op.roofline_impl import roofline_figures
-from accel_bench_op.settings import MicroSettings, prepare_device, read_settings, torch_name
+from accel_bench_op.settings import prepare_device, read_arguments, reads_flush, torch_name
 from gpu_factory import Stream
 
 from accel_bench import DeviceType
@@ -65,7 +65,7 @@ def test_a_backward_round_holds_the_backward_pass_alone() -> None:
     weight.register_post_accumulate_grad_hook(lambda _: clock.calls.append("backward"))
     call = TimedCall(ComputeType.TRAINING_BACKWARD, fn, ((torch.ones(3),), {}), lambda out: out)
     fixture = Fixture(clock)
-    _pedantic(fixture, call, "cpu", MicroSettings())
+    _pedantic(fixture, call, "cpu", False)
     assert clock.calls == ["forward", "clock", "backward", "clock"] * (3 + fixture.rounds)
     assert fixture.iterations == 1
 
@@ -82,7 +82,7 @@ def test_a_forward_round_is_one_call(compute_type: ComputeType) -> None:
         return x
 
     call = TimedCall(compute_type, fn, ((torch.ones(3),), {}), lambda out: out)
-    _pedantic(Fixture(clock), call, "cpu", MicroSettings())
+    _pedantic(Fixture(clock), call, "cpu", False)
     assert clock.calls == ["clock", "forward", "clock"] * 6
     assert set(kept) == {compute_type is ComputeType.TRAINING_FORWARD}
 
@@ -116,31 +116,16 @@ def test_the_share_of_the_roofline_is_that_of_the_longer_limit(
     assert roofline_figures(2.0, None, None, "cpu", "float32") == {}
 
 
-def test_the_environment_sets_device_dtype_clock_and_the_flush() -> None:
-    found = read_settings(
-        {
-            "ACCEL_BENCH_MICRO_DEVICE": "cuda:1",
-            "ACCEL_BENCH_MICRO_DTYPE": "bfloat16",
-            "ACCEL_BENCH_MICRO_CLOCK": "wall",
-            "ACCEL_BENCH_MICRO_FLUSH_CACHE": "1",
-        }
-    )
-    assert found == MicroSettings("cuda:1", "bfloat16", "wall", True)
-    here = MicroSettings("cpu", "bfloat16").arguments()
-    assert here == {"device": "cpu", "dtype": torch.bfloat16}
-    assert read_settings({}) == MicroSettings()
+def test_the_environment_sets_device_dtype_and_the_flush() -> None:
+    given = {"DEVICE": "cpu", "DTYPE": "bfloat16", "FLUSH_CACHE": "1"}
+    variables = {f"ACCEL_BENCH_MICRO_{name}": value for name, value in given.items()}
+    assert read_arguments(variables) == {"device": "cpu", "dtype": torch.bfloat16}
+    assert reads_flush(variables) and not reads_flush({})
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "message"),
-    [
-        ("CLOCK", "event", "no clock 'event'; did you mean 'events'"),
-        ("FLUSH_CACHE", "yes", "ACCEL_BENCH_MICRO_FLUSH_CACHE is 'yes'; write 1, or 0"),
-    ],
-)
-def test_a_setting_that_means_nothing_is_an_error(variable: str, value: str, message: str) -> None:
-    with pytest.raises(PluginError, match=message):
-        read_settings({f"ACCEL_BENCH_MICRO_{variable}": value})
+def test_a_setting_that_means_nothing_is_an_error() -> None:
+    with pytest.raises(PluginError, match="ACCEL_BENCH_MICRO_FLUSH_CACHE is 'yes'; write 1, or 0"):
+        reads_flush({"ACCEL_BENCH_MICRO_FLUSH_CACHE": "yes"})
 
 
 class Acme(DeviceType):
@@ -176,14 +161,14 @@ class Acme(DeviceType):
 
 
 def test_a_device_is_timed_by_its_events_or_by_a_clock_that_waits_for_it() -> None:
-    assert clock_for(device_type("cpu"), "events").name == "wall"
+    assert clock_for(device_type("cpu"))[0] == "wall"
     acme = Acme()
-    name, read = clock_for(acme, "events")
+    name, read = clock_for(acme)
     first, second = read(), read()
     assert (name, second - first, acme.asked) == ("acme events", 1.0, ["wait"])
-    name, read = clock_for(acme, "wall")
-    assert (name, isinstance(read(), float), acme.asked) == ("acme wall", True, ["wait", "wait"])
-    assert clock_for(Acme(events=False), "events").name == "acme wall"
+    without = Acme(events=False)
+    name, read = clock_for(without)
+    assert (name, isinstance(read(), float), without.asked) == ("acme wall", True, ["wait"])
 
 
 def test_a_round_on_a_device_is_marked_on_the_device_of_its_batch(
@@ -194,14 +179,14 @@ def test_a_round_on_a_device_is_marked_on_the_device_of_its_batch(
     monkeypatch.setattr(devices, "device_types", lambda: known)
     fixture = Fixture(Clocked())
     call = TimedCall(ComputeType.INFERENCE, lambda x: x, ((torch.ones(3),), {}), lambda out: out)
-    _pedantic(fixture, call, "acme:2", MicroSettings())
+    _pedantic(fixture, call, "acme:2", False)
     assert acme.asked[0] == "use 2"
     assert fixture.iterations > 1  # as many as fill a millisecond
     acme.asked.clear()
     assert peak_memory_bytes(lambda: acme.asked.append("call"), "acme") == 250
     assert acme.asked == ["wait", "reset", "memory", "call", "wait", "memory"]
     acme.asked.clear()
-    _pedantic(fixture, call, "acme", MicroSettings())
+    _pedantic(fixture, call, "acme", False)
     assert "use 0" not in acme.asked  # without a number it is the current one
 
 
@@ -219,6 +204,6 @@ def test_a_device_is_named_as_in_a_scenario_and_called_as_torch_calls_it() -> No
     assert [*map(torch_name, ("rocm:1", "cpu", "meta"))] == ["cuda:1", "cpu", "meta"]
     assert prepare_device("cpu") == "cpu"
     with pytest.raises(ScenarioError, match="no device type is called 'cudaa'; did you mean 'cuda"):
-        MicroSettings("cudaa").arguments()
-    with pytest.raises(ScenarioError, match=r"'rocm:1': the installed torch .* not built for ROCm"):
-        MicroSettings("rocm:1").arguments()
+        read_arguments({"ACCEL_BENCH_MICRO_DEVICE": "cudaa"})
+    with pytest.raises(ScenarioError, match=r"'rocm': the installed torch .* not built for ROCm"):
+        read_arguments({"ACCEL_BENCH_MICRO_DEVICE": "rocm:1"})

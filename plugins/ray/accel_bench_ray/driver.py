@@ -20,8 +20,8 @@ from accel_bench_cluster import SECRET
 
 from accel_bench.errors import AccelBenchError
 
+from . import Request
 from .host import Host
-from .request import NOTICE, Request
 
 WAIT_SECONDS = 0.2
 """How often the program looks whether all is reserved."""
@@ -184,7 +184,6 @@ class Hosts:
         self._variables = {name: os.environ[name] for name in PASSED if name in os.environ}
         self._address = ray.util.get_node_ip_address()
         self._running: dict[Any, tuple[int, int, Any]] = {}
-        self._priorities: list[Any] = []
 
     def run(self) -> int:
         """Keep the actors until the session has ended; return the exit code."""
@@ -205,7 +204,6 @@ class Hosts:
                 print(f"node {node}: {problem}", file=sys.stderr, flush=True)
                 time.sleep(POLL_SECONDS)
                 self._start(group, node)
-            self._notice()
         return 1
 
     def _start(self, group: int, node: int) -> None:
@@ -220,7 +218,6 @@ class Hosts:
         }
         parent = (self._address, self._request.ports[group])
         folder = f"accel-bench-{self._token}-{group}-{node}"
-        self._priorities.append(actor.take_priority.remote())
         served = actor.serve.remote(parent, self._secret, ranks, folder, self._variables)
         self._running[served] = group, node, actor
 
@@ -257,23 +254,6 @@ class Hosts:
                     "with which Ray was started there"
                 ) from error
             return text.partition("\n")[0]
-
-    def _notice(self) -> None:
-        """Print once where ranks have a lower priority than other processes."""
-        import ray
-
-        done = ray.wait(self._priorities, timeout=0)[0] if self._priorities else []
-        for one in done:
-            self._priorities.remove(one)
-            niceness = self._result(one)
-            if niceness not in ("", "0"):
-                self._priorities.clear()
-                print(
-                    f"{NOTICE}Ray gives ranks the low priority {niceness}, so whatever else "
-                    "runs on their nodes slows them down; start Ray with RAY_worker_niceness=0",
-                    file=sys.stderr,
-                    flush=True,
-                )
 
 
 def main() -> int:

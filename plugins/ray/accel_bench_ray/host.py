@@ -24,16 +24,6 @@ CONNECT_SECONDS = 60.0
 class Host:
     """An actor: one node of a session, with the processes that its agent starts."""
 
-    def take_priority(self) -> str:
-        """Take the priority of Ray's own processes; return by how much it is still lower.
-
-        Ray starts its workers with a lower one, and only root may raise it again.
-        """
-        wanted = os.getpriority(os.PRIO_PROCESS, os.getppid())
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, wanted)
-        return str(os.getpriority(os.PRIO_PROCESS, 0) - wanted)
-
     def serve(
         self,
         parent: tuple[str, int],
@@ -46,6 +36,9 @@ class Host:
 
         `folder` is the name of a temporary one, which an earlier actor may have left behind.
         """
+        # Ray starts its workers with a lower priority, and only root may raise it again.
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, os.getppid()))
         for name in [name for name in os.environ if name.startswith(SET_BY_RAY)]:
             del os.environ[name]
         os.environ.update(variables)

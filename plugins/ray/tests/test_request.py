@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accel_bench_ray import RayAgents, Request
 from accel_bench_ray.driver import PASSED, Hosts, bundle_of, check_fit
-from accel_bench_ray.groups import RayAgents
-from accel_bench_ray.request import Request
 from cli.program import call
 from launched import Launched
 

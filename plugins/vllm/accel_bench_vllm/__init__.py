@@ -20,21 +20,15 @@ from accel_bench import (
     hookimpl,
 )
 
-SET_BY_THE_PLUGIN = frozenset(
+SET_BY_THE_SCENARIO = frozenset(
     {
-        "block_size",
         "data_parallel_size",
         "disable_log_stats",
         "dtype",
-        "enable_prefix_caching",
-        "enforce_eager",
         "generation_config",
         "gpu_memory_utilization",
-        "kv_cache_dtype",
-        "kv_cache_memory_bytes",
         "load_format",
         "max_model_len",
-        "max_num_batched_tokens",
         "max_num_seqs",
         "model",
         "num_gpu_blocks_override",
@@ -47,8 +41,7 @@ SET_BY_THE_PLUGIN = frozenset(
         "trust_remote_code",
     }
 )
-"""Arguments of vLLM that the scenario or another option decides."""
-
+"""Arguments of vLLM, beside the options, that the scenario or this plugin decides."""
 
 WORD = re.compile(r"[A-Za-z0-9_-]+")
 """What the text of an argument may be: no dotted name of code, no path, no address."""
@@ -86,7 +79,7 @@ class VLLMOptions(Options):
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
         """Refuse arguments that something else decides, and texts that lead elsewhere: vLLM imports
         what `worker_cls` names, and a scenario may be somebody else's."""
-        if own := sorted(extra.keys() & SET_BY_THE_PLUGIN):
+        if own := sorted(extra.keys() & {*SET_BY_THE_SCENARIO, *cls.model_fields}):
             raise ValueError(
                 f"{', '.join(own)}: the scenario or an option of the engine decides that; leave it "
                 "out of extra"
@@ -139,7 +132,7 @@ class VLLM(Plugin[VLLMOptions]):
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
         """Write the weights that vLLM loads, once for all rounds."""
-        from .impl.checkpoint import checkpoint_of
+        from .impl import checkpoint_of
 
         checkpoint_of(run)
 
@@ -155,14 +148,14 @@ class VLLM(Plugin[VLLMOptions]):
     @hookimpl
     def load_model(self, run: Run) -> Any:
         """Return where the weights are."""
-        from .impl.checkpoint import checkpoint_of
+        from .impl import checkpoint_of
 
         return checkpoint_of(run)
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
         """Return the engine with the loaded model and its cache."""
-        from .impl.engine import VLLMEngine
+        from .impl import VLLMEngine
 
         engine = VLLMEngine(run, self.options)
         run.on_close(engine.close)

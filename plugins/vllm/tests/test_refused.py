@@ -72,7 +72,7 @@ def test_no_argument_names_code_that_vllm_would_import(extra: dict[str, Any]) ->
 
 def test_a_cache_of_unknown_size_must_be_given_one() -> None:
     """Else vLLM would take nearly all memory of the GPU."""
-    from accel_bench_vllm.impl.engine import _settings
+    from accel_bench_vllm.impl import _settings
     from transformers import LlamaConfig
 
     run: Any = SimpleNamespace(scenario=make_experiment(WORK).scenario)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from accel_bench_op.benchmarks import impl
-from accel_bench_op.benchmarks.parts import PartBenchmark, Traffic
+from accel_bench_op.benchmarks.parts import PartBenchmark
 from accel_bench_op.benchmarks.shapes import MIXED_SIZES
 
 PARTS_OF_A_ROW = (2, 4, 8, 8)
@@ -49,14 +48,6 @@ class _Attention(PartBenchmark):
     def flops(self) -> int | None:
         """Return the FLOPs of two products within each sequence, halved by the causal mask."""
         return attention_flops(self.shape.heads, self.shape.head, self.lengths)
-
-    def traffic(self) -> Traffic:
-        """Return queries, keys, values and the output."""
-        queries, keys = (
-            sum(self.lengths) * heads * self.shape.head
-            for heads in (self.shape.heads, self.shape.key_heads)
-        )
-        return Traffic(inputs=queries + 2 * keys, outputs=queries)
 
 
 class SdpaAttention(_Attention):
@@ -128,10 +119,6 @@ class VarlenAttention(_Attention):
         if self.device == "cpu":
             return impl.attention.one_by_one(self.lengths)
         return impl.attention.varlen(max(self.lengths))
-
-    def traffic(self) -> Traffic:
-        """Return queries, keys, values, the output, and the starts in 32 bits."""
-        return replace(super().traffic(), other_bytes=4 * (len(self.lengths) + 1))
 
 
 def attention_flops(heads: int, head: int, lengths: Sequence[int]) -> int:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accel_bench.errors import install_command
-from accel_bench_op.benchmark import BenchmarkArg
 from accel_bench_op.benchmarks import impl
-from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark, Traffic
-from accel_bench_op.benchmarks.shapes import sizes_of
-
-if TYPE_CHECKING:
-    import torch
-
-SIZES = sizes_of("tiny-llama", "llama-2-7b", "llama-3-8b", "llama-2-70b")
-"""Models that are trained with adapters."""
+from accel_bench_op.benchmarks.parts import TOLERANCE, PartBenchmark
+from accel_bench_op.benchmarks.shapes import LLAMAS
 
 
 class LoraLinear(PartBenchmark):
@@ -26,34 +19,20 @@ class LoraLinear(PartBenchmark):
     name = "lora_linear"
     description = "Linear layer with LoRA over a dense base."
     operation = "lora_linear"
-    sizes = SIZES
-    args: tuple[BenchmarkArg, ...] = (
-        *PartBenchmark.args,
-        BenchmarkArg("rank", "Rank of the adapter."),
-    )
+    sizes = LLAMAS
 
     base = "dense"
     """Kind of the base."""
 
     needs: tuple[str, str] = ("", "")
-    """Module with the base's layer, and the extra that installs its library."""
+    """Library of the base's layer, and the extra that installs it."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
-        self,
-        model: str | None = None,
-        batch: int | None = None,
-        length: int | None = None,
-        device: str = "cpu",
-        dtype: str | torch.dtype = "float32",
-        rank: int = 16,
-    ) -> None:
-        super().__init__(model, batch, length, device, dtype)
-        self.rank = rank
+    rank = 16
+    """Rank of the adapter."""
 
     def unavailable(self) -> str:
         """Return that the library is not installed, with the command; empty where it is."""
-        module, extra = self.needs
-        library = module.partition(".")[0]
+        library, extra = self.needs
         if not library or find_spec(library):
             return ""
         return f"benchmark {self.name} needs {library}: {install_command(extra)}"
@@ -75,18 +54,6 @@ class LoraLinear(PartBenchmark):
         """Return those of the gradients of input and adapter; the base gets none."""
         return self._base_flops + 2 * self._adapter_flops
 
-    def traffic(self) -> Traffic | None:
-        """Return input, output, adapter, and the frozen base; None for a quantized one."""
-        if self.base != "dense":
-            return None
-        hidden, intermediate = self.shape.hidden, self.shape.intermediate
-        return Traffic(
-            inputs=self.shape.tokens * hidden,
-            outputs=self.shape.tokens * intermediate,
-            weights=self.rank * (hidden + intermediate),
-            once=hidden * intermediate,
-        )
-
     @property
     def _base_flops(self) -> int:
         return 2 * self.shape.tokens * self.shape.hidden * self.shape.intermediate
@@ -104,7 +71,8 @@ class LoraNF4Linear(LoraLinear):
     description = "Linear layer with LoRA over a base in nf4 by bitsandbytes."
     operation = "lora_nf4_linear"
     base = "nf4"
-    needs = ("bitsandbytes.nn", "bnb")
+    counts_bytes = False
+    needs = ("bitsandbytes", "bnb")
 
 
 class LoraInt8Linear(LoraLinear):
@@ -118,7 +86,8 @@ class LoraInt8Linear(LoraLinear):
     description = "Linear layer with LoRA over a base in int8 by bitsandbytes."
     operation = "lora_int8_linear"
     base = "int8"
-    needs = ("bitsandbytes.nn", "bnb")
+    counts_bytes = False
+    needs = ("bitsandbytes", "bnb")
     tolerance = dict.fromkeys(TOLERANCE, 3e-2)
 
 
@@ -129,5 +98,6 @@ class LoraGPTQLinear(LoraLinear):
     description = "Linear layer with LoRA over a base in GPTQ's 4 bits by GPTQModel."
     operation = "lora_gptq_linear"
     base = "gptq"
-    needs = ("gptqmodel.nn_modules", "gptq")
+    counts_bytes = False
+    needs = ("gptqmodel", "gptq")
     tolerance = MappingProxyType({**TOLERANCE, "float64": 4e-3, "float32": 4e-3})

@@ -1,34 +1,68 @@
-"""Blocks and whole models of GPT-2, Llama, Mistral and Mixtral, by transformers' classes."""
+"""Experts, blocks and whole models of GPT-2, Llama, Mistral, Mixtral, by transformers' classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from accel_bench_op.benchmark import BenchmarkArg
+from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.benchmarks import impl
 from accel_bench_op.benchmarks.attention import attention_flops
-from accel_bench_op.benchmarks.experts import MIXTRAL_SIZES
-from accel_bench_op.benchmarks.parts import PartBenchmark, TransformersBenchmark
-from accel_bench_op.benchmarks.shapes import GPT2_SIZES, Shape, find_shape, sizes_of
+from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.shapes import (
+    GPT2_SIZES,
+    LLAMAS,
+    Shape,
+    Sizes,
+    sizes_of,
+    with_few_layers,
+)
 
-if TYPE_CHECKING:
-    import torch
-
-LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
 MISTRALS = sizes_of("tiny-mistral", "mistral-7b")
+MIXTRALS = sizes_of("tiny-mixtral", "mixtral-8x7b")
 
 
-def with_few_layers(
-    sizes: Mapping[str, Mapping[str, object]], layers: int = 2
-) -> dict[str, dict[str, object]]:
-    """Return sizes and, for each but the tiny one, another with a few blocks of the same shape."""
-    found: dict[str, dict[str, object]] = {}
-    for name, given in sizes.items():
-        found[name] = {**given}
-        if name != "tiny":
-            found[f"{name}-{layers}-layers"] = {**given, "layers": layers}
-    return found
+class TransformersBenchmark(PartBenchmark):
+    """Benchmark of a module of transformers', which may hold experts."""
+
+    counts_bytes = False
+
+    def reference(self, fn: Any) -> Callable[..., Any]:
+        """Return a copy in float64, whose experts multiply one after the other."""
+        return impl.transformers_parts.in_float64(fn)
+
+    def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
+        """Return that copy with the experts that `fn` chooses; None where there are no experts."""
+        return impl.transformers_parts.in_float64_with_experts_of(fn)
+
+
+class GroupedExperts(TransformersBenchmark):
+    """Gated experts of Mixtral, by transformers' grouped product."""
+
+    name = "grouped_experts"
+    description = "Experts of Mixtral by one grouped product, without their router."
+    operation = "grouped_experts"
+    sizes = MIXTRALS
+    counts_bytes = True
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return hidden states (tokens, hidden), and experts and their weights by token."""
+        import torch
+
+        chosen = self.shape.experts_per_token
+        scores = self.drawn(torch.rand, self.shape.tokens, self.shape.experts)
+        weights, experts = scores.topk(chosen)
+        hidden = self.activations(self.shape.tokens, self.shape.hidden)
+        return (hidden, experts, weights / weights.sum(-1, keepdim=True)), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return transformers' module of experts."""
+        return impl.transformers_parts.experts(self.shape, self.device, self.dtype)
+
+    def flops(self) -> int | None:
+        """Return those of three products for each token and expert of its."""
+        per_expert = 3 * self.shape.hidden * self.shape.intermediate
+        return 2 * self.shape.tokens * self.shape.experts_per_token * per_expert
 
 
 class _Part(TransformersBenchmark):
@@ -65,76 +99,10 @@ class _AttentionPart(_Part):
         return attention_part_flops(self.shape)
 
 
-class NanoGPTAttention(_AttentionPart):
-    """GPT-2's."""
-
-    name = "nanogpt_attention"
-    description = "Causal self-attention of GPT-2 with its projections, at nanoGPT's sizes."
-    sizes = GPT2_SIZES
-    rotates = False
-
-
-class LlamaAttention(_AttentionPart):
-    """Llama's."""
-
-    name = "llama_attention"
-    description = "Causal self-attention of Llama with its projections and rotary embedding."
-    sizes = LLAMAS
-
-
-class NanoGPTBlock(_Part):
-    """GPT-2's."""
-
-    name = "nanogpt_block"
-    description = "Block of GPT-2 at nanoGPT's sizes."
-    sizes = GPT2_SIZES
-    rotates = False
-
-
-class LlamaBlock(_Part):
-    """Llama's."""
-
-    name = "llama_block"
-    description = "Block of Llama."
-    sizes = LLAMAS
-
-
-class MistralBlock(_Part):
-    """Mistral's."""
-
-    name = "mistral_block"
-    description = "Block of Mistral."
-    sizes = MISTRALS
-
-
-class MixtralBlock(_Part):
-    """Mixtral's, with the router and the experts."""
-
-    name = "mixtral_block"
-    description = "Block of Mixtral with its router and experts."
-    sizes = MIXTRAL_SIZES
-
-
 class _Model(TransformersBenchmark):
     """Causal language model with its loss; fewer blocks fit in less memory."""
 
     operation = "causal_lm"
-    args: tuple[BenchmarkArg, ...] = (
-        *PartBenchmark.args,
-        BenchmarkArg("layers", "Number of blocks; null for the model's own number."),
-    )
-
-    def __init__(  # noqa: PLR0913, PLR0917 - the arguments of every benchmark here, and its own
-        self,
-        model: str | None = None,
-        batch: int | None = None,
-        length: int | None = None,
-        device: str = "cpu",
-        dtype: str | torch.dtype = "float32",
-        layers: int | None = None,
-    ) -> None:
-        super().__init__(model, batch, length, device, dtype)
-        self.shape = find_shape(self.model, batch, length, layers)
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return tokens of shape (batch, tokens)."""
@@ -151,37 +119,45 @@ class _Model(TransformersBenchmark):
         return self.shape.layers * block_flops(self.shape) + head
 
 
-class NanoGPT(_Model):
-    """GPT-2."""
-
-    name = "nanogpt_gpt2"
-    description = "GPT-2 with its loss at nanoGPT's sizes."
-    operation = "gpt2_lm"
-    sizes = GPT2_SIZES
-
-
-class Llama(_Model):
-    """Llama."""
-
-    name = "llama"
-    description = "Llama with its loss."
-    sizes = with_few_layers(LLAMAS)
+def _of(
+    kind: type[Benchmark], name: str, description: str, sizes: Sizes, **more: Any
+) -> type[Benchmark]:
+    """Return a kind of benchmark under a name, at the sizes of one family of models."""
+    own = {"name": name, "description": description, "sizes": sizes, "__module__": __name__}
+    return type(name, (kind,), {"__doc__": description, **own, **more})
 
 
-class Mistral(_Model):
-    """Mistral."""
-
-    name = "mistral"
-    description = "Mistral with its loss."
-    sizes = with_few_layers(MISTRALS)
-
-
-class Mixtral(_Model):
-    """Mixtral."""
-
-    name = "mixtral"
-    description = "Mixtral with its loss."
-    sizes = with_few_layers(MIXTRAL_SIZES)
+nanogpt_attention = _of(
+    _AttentionPart,
+    "nanogpt_attention",
+    "Causal self-attention of GPT-2 with its projections, at nanoGPT's sizes.",
+    GPT2_SIZES,
+    rotates=False,
+)
+llama_attention = _of(
+    _AttentionPart,
+    "llama_attention",
+    "Causal self-attention of Llama with its projections and rotary embedding.",
+    LLAMAS,
+)
+nanogpt_block = _of(
+    _Part, "nanogpt_block", "Block of GPT-2 at nanoGPT's sizes.", GPT2_SIZES, rotates=False
+)
+llama_block = _of(_Part, "llama_block", "Block of Llama.", LLAMAS)
+mistral_block = _of(_Part, "mistral_block", "Block of Mistral.", MISTRALS)
+mixtral_block = _of(
+    _Part, "mixtral_block", "Block of Mixtral with its router and experts.", MIXTRALS
+)
+nanogpt = _of(
+    _Model,
+    "nanogpt_gpt2",
+    "GPT-2 with its loss at nanoGPT's sizes.",
+    GPT2_SIZES,
+    operation="gpt2_lm",
+)
+llama = _of(_Model, "llama", "Llama with its loss.", with_few_layers(LLAMAS))
+mistral = _of(_Model, "mistral", "Mistral with its loss.", with_few_layers(MISTRALS))
+mixtral = _of(_Model, "mixtral", "Mixtral with its loss.", with_few_layers(MIXTRALS))
 
 
 def attention_part_flops(shape: Shape) -> int:

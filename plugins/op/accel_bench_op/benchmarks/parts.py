@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from accel_bench_op.benchmark import Benchmark, BenchmarkArg
@@ -27,45 +26,6 @@ the inputs of each operation are rounded, to 2**-9 and 2**-12 of them, and a blo
 operations one after the other.
 """
 
-ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of an element by dtype."""
-
-INDEX_BYTES = 8
-"""Bytes of a token's number, or of a label."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """Elements of the tensors that a call must move: the least traffic of both passes follows.
-
-    What is in between inputs and outputs may stay on the chip, or be computed again.
-    """
-
-    inputs: int = 0
-    """Elements of inputs that get a gradient."""
-
-    outputs: int = 0
-    """Elements of outputs."""
-
-    weights: int = 0
-    """Elements of trained weights, which the backward pass reads too."""
-
-    once: int = 0
-    """Elements that either pass moves once: frozen weights, or the gradient of an outer bias."""
-
-    other_bytes: int = 0
-    """Bytes of whole numbers, which either pass reads."""
-
-    @property
-    def forward(self) -> int:
-        """Elements of a call: inputs, outputs and weights."""
-        return self.inputs + self.outputs + self.weights + self.once
-
-    @property
-    def backward(self) -> int:
-        """Elements of a backward pass: inputs and weights, and the gradients of all."""
-        return 2 * self.inputs + self.outputs + 2 * self.weights + self.once
-
 
 class PartBenchmark(Benchmark):
     """Benchmark of a part of a model, at the shape of a model that is known by name."""
@@ -78,6 +38,7 @@ class PartBenchmark(Benchmark):
         BenchmarkArg("dtype", "Dtype of weights and activations, such as bfloat16."),
     )
     tolerance = TOLERANCE
+    counts_bytes = True
 
     def __init__(
         self,
@@ -96,20 +57,6 @@ class PartBenchmark(Benchmark):
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return hidden states of shape (batch, tokens, hidden), which most parts take."""
         return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
-
-    def traffic(self) -> Traffic | None:
-        """Return what both passes must move at least; None for unknown."""
-        return None
-
-    def bytes_moved(self) -> int | None:
-        """Return the bytes of inputs, outputs and weights; None for unknown."""
-        found = self.traffic()
-        return self.moved(found.forward) + found.other_bytes if found else None
-
-    def backward_bytes_moved(self) -> int | None:
-        """Return the bytes of inputs, weights and all gradients; None for unknown."""
-        found = self.traffic()
-        return self.moved(found.backward) + found.other_bytes if found else None
 
     def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
         """Call a function with its tensors made on the device, in the dtype, from a fixed seed.
@@ -144,19 +91,3 @@ class PartBenchmark(Benchmark):
         shape = self.shape
         angles = impl.layers.angles, shape.length, shape.head, shape.rotary_base
         return self.build(*angles)
-
-    def moved(self, *elements: int, indices: int = 0) -> int:
-        """Return the bytes of elements in the benchmark's dtype, and of whole numbers."""
-        return sum(elements) * ITEM_BYTES[self.dtype] + indices * INDEX_BYTES
-
-
-class TransformersBenchmark(PartBenchmark):
-    """Benchmark of a module of transformers', which may hold experts."""
-
-    def reference(self, fn: Any) -> Callable[..., Any]:
-        """Return a copy in float64, whose experts multiply one after the other."""
-        return impl.transformers_parts.in_float64(fn)
-
-    def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
-        """Return that copy with the experts that `fn` chooses; None where there are no experts."""
-        return impl.transformers_parts.in_float64_with_experts_of(fn)

@@ -1,6 +1,11 @@
-"""Layers of language models in plain torch, with the names that transformers gives their parts."""
+"""Layers of language models in plain torch, with the names that transformers gives their parts,
+and a module that steps with an optimizer."""
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -8,6 +13,15 @@ from torch.nn import functional
 
 EPSILON = 1e-5
 """What norms add to a variance."""
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "silu": nn.SiLU,
+    "gelu": lambda: nn.GELU(approximate="tanh"),
+}
+"""What gates of MLPs compute, by name."""
+
+LEARNING_RATE = 1e-2
+"""As large as the weights spread: in a smaller step an error would be lost beside them."""
 
 
 def at_least_float32(given: torch.dtype) -> torch.dtype:
@@ -34,12 +48,12 @@ class RMSNorm(nn.Module):
 class GatedMLP(nn.Module):
     """Gated MLP without biases: SwiGLU with silu, GeGLU with gelu."""
 
-    def __init__(self, hidden: int, intermediate: int, act_fn: nn.Module) -> None:
+    def __init__(self, hidden: int, intermediate: int, activation: str) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
         self.up_proj = nn.Linear(hidden, intermediate, bias=False)
         self.down_proj = nn.Linear(intermediate, hidden, bias=False)
-        self.act_fn = act_fn
+        self.act_fn = ACTIVATIONS[activation]()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute inputs of shape (..., hidden)."""
@@ -96,3 +110,27 @@ def angles(length: int, head: int, base: float) -> tuple[torch.Tensor, torch.Ten
 def _turned(x: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, -1)
     return torch.cat((-second, first), -1)
+
+
+class AdamWStep(nn.Module):
+    """Matrices, and torch's AdamW over them; its state is made in the first step."""
+
+    def __init__(self, sizes: Sequence[tuple[int, int]]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.empty(size)) for size in sizes])
+        self.optimizer: Any = torch.optim.AdamW(self.weights, lr=LEARNING_RATE)
+
+    def forward(self, *gradients: torch.Tensor) -> list[torch.Tensor]:
+        """Take a step, and return the matrices."""
+        for weight, gradient in zip(self.weights, gradients, strict=True):
+            weight.grad = gradient
+        self.optimizer.step()
+        return [weight.detach() for weight in self.weights]
+
+
+def stepping_in_float64(module: Any) -> Any:
+    """Return a copy whose matrices and moments are in float64; steps are counted in float32."""
+    found = copy.deepcopy(module).double()
+    for state in found.optimizer.state.values():
+        state.update({key: one.double() for key, one in state.items() if key != "step"})
+    return found

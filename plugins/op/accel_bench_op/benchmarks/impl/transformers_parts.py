@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -57,10 +58,9 @@ def model(shape: Shape, device: str, dtype: str) -> Any:
 
 def block(shape: Shape, device: str, dtype: str) -> nn.Module:
     """Return one decoder block, out of a model that has no other."""
-    depth = "n_layer" if "n_layer" in shape.config else "num_hidden_layers"
-    config = {**shape.config, depth: 1, "vocab_size": FEW_TOKENS}
-    config |= {key: 1 for key in ("bos_token_id", "eos_token_id") if key in config}
-    alone = Shape(shape.architecture, config, shape.batch, shape.length)
+    few = {"n_layer": 1, "num_hidden_layers": 1, "bos_token_id": 1, "eos_token_id": 1}
+    changes = {key: few[key] for key in few if key in shape.config} | {"vocab_size": FEW_TOKENS}
+    alone = replace(shape, changes={**shape.changes, **changes})
     _, blocks = decoder_blocks(model(alone, device, dtype))
     return blocks[0]
 

@@ -1,0 +1,225 @@
+"""Operations on their own: norms, MLPs, embeddings, losses, and the step of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from accel_bench_op.benchmark import as_dtype
+from accel_bench_op.benchmarks import impl
+from accel_bench_op.benchmarks.parts import PartBenchmark
+from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES, MIXED_SIZES
+
+TOKEN_BYTES = 8
+"""Bytes of a token's number."""
+
+
+class RMSNorm(PartBenchmark):
+    """RMS norm in operations of torch, as Llama computes it."""
+
+    name = "rms_norm"
+    description = "RMS norm with a weight, computed in float32 as Llama does."
+    operation = "rms_norm"
+    sizes = LLAMA_SIZES
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module with `weight` and `variance_epsilon`."""
+        return self.module(impl.layers.RMSNorm, self.shape.hidden)
+
+
+class LayerNorm(PartBenchmark):
+    """Torch's layer norm."""
+
+    name = "layer_norm"
+    description = "Layer norm with a weight and a bias, as GPT-2 has it."
+    operation = "layer_norm"
+    sizes = GPT2_SIZES
+    unread = ("bias",)
+
+    def fn(self) -> Callable[..., Any]:
+        """Return torch's module."""
+        from torch import nn
+
+        return self.module(nn.LayerNorm, self.shape.hidden)
+
+
+class _MLP(PartBenchmark):
+    """MLP of hidden states of shape (batch, tokens, hidden)."""
+
+    matrices = 3
+    """Matrices of hidden x intermediate elements."""
+
+    activation = "silu"
+    """What gates, of `impl.layers.ACTIVATIONS`."""
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module with `gate_proj`, `up_proj`, `down_proj` and `act_fn`."""
+        widths = self.shape.hidden, self.shape.intermediate
+        return self.module(impl.layers.GatedMLP, *widths, self.activation)
+
+    def flops(self) -> int | None:
+        """Return those of the products."""
+        return 2 * self.shape.tokens * self.matrices * self.shape.hidden * self.shape.intermediate
+
+
+class LlamaMLP(_MLP):
+    """SwiGLU."""
+
+    name = "llama_mlp"
+    description = "SwiGLU MLP: down(silu(gate(x)) * up(x))."
+    operation = "swiglu_mlp"
+    sizes = LLAMA_SIZES
+
+
+class GemmaMLP(_MLP):
+    """GeGLU; Gemma's own sizes are not in the catalog."""
+
+    name = "gemma_mlp"
+    description = "GeGLU MLP: down(gelu(gate(x)) * up(x)), gelu by its tanh approximation."
+    operation = "geglu_mlp"
+    sizes = LLAMA_SIZES
+    activation = "gelu"
+
+
+class GPT2MLP(_MLP):
+    """GPT-2's, with biases and without a gate."""
+
+    name = "gpt2_mlp"
+    description = "MLP of GPT-2: two projections with biases, gelu in between."
+    operation = "gelu_mlp"
+    sizes = GPT2_SIZES
+    matrices = 2
+    unread = ("c_proj.bias",)
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module with `c_fc` and `c_proj`."""
+        return self.module(impl.layers.GPT2MLP, self.shape.hidden, self.shape.intermediate)
+
+
+class Embedding(PartBenchmark):
+    """Look-up of tokens' vectors; the backward adds gradients into a table."""
+
+    name = "embedding"
+    description = "Embedding of tokens; the backward makes the gradient of the whole table."
+    operation = "embedding"
+    sizes = MIXED_SIZES
+    unread = ("weight",)
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return tokens of shape (batch, tokens)."""
+        return (self.indices(self.shape.vocabulary, self.shape.batch, self.shape.length),), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return torch's module."""
+        from torch import nn
+
+        return self.module(nn.Embedding, self.shape.vocabulary, self.shape.hidden)
+
+    def bytes_moved(self) -> int | None:
+        """Return those of the tokens, and of their vectors, read and written."""
+        vectors = self.shape.hidden * as_dtype(self.dtype).itemsize
+        return self.shape.tokens * (TOKEN_BYTES + 2 * vectors)
+
+
+class RotaryEmbedding(PartBenchmark):
+    """Rotation of queries and keys by their positions."""
+
+    name = "rotary_embedding"
+    description = "Rotary embedding of queries and keys."
+    operation = "rotary"
+    keeps_inputs = False
+    unread = ("input 0", "input 1")
+    sizes = LLAMA_SIZES
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return queries and keys as projections leave them, cosines and sines."""
+        shape = self.shape
+        query, key = (
+            # Heads beside one another in memory: a view of what a projection makes.
+            self.activations(shape.batch, shape.length, heads, shape.head, seed=seed)
+            .detach()
+            .transpose(1, 2)
+            .requires_grad_(self.requires_grad)
+            for seed, heads in enumerate((shape.heads, shape.key_heads))
+        )
+        return (query, key, *self.turns()), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a function `(q, k, cos, sin)` of the rotated queries and keys."""
+        return impl.layers.rotary
+
+    def postprocess_for_backward(self, out: Any) -> Any:
+        """Return both outputs as one tensor, so that queries and keys get a gradient."""
+        import torch
+
+        return torch.cat([one.flatten() for one in out])
+
+
+class CrossEntropy(PartBenchmark):
+    """Mean loss of logits."""
+
+    name = "cross_entropy"
+    description = "Cross-entropy of logits of all tokens, computed in float32."
+    operation = "cross_entropy"
+    keeps_inputs = False
+    sizes = MIXED_SIZES
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return logits (tokens, vocabulary) and labels (tokens,)."""
+        tokens, vocabulary = self.shape.tokens, self.shape.vocabulary
+        return (self.activations(tokens, vocabulary), self.indices(vocabulary, tokens)), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a function of logits and labels."""
+        return impl.layers.cross_entropy
+
+
+class LinearCrossEntropy(PartBenchmark):
+    """Mean loss of hidden states, with the projection to logits."""
+
+    name = "linear_cross_entropy"
+    description = "Output projection and cross-entropy; kernels that fuse them store no logits."
+    operation = "fused_linear_cross_entropy"
+    sizes = MIXED_SIZES
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return hidden states (tokens, hidden) and labels (tokens,)."""
+        tokens = self.shape.tokens
+        labels = self.indices(self.shape.vocabulary, tokens)
+        return (self.activations(tokens, self.shape.hidden), labels), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module with `head`, a linear layer without a bias."""
+        return self.module(impl.layers.LinearCrossEntropy, self.shape.hidden, self.shape.vocabulary)
+
+    def flops(self) -> int | None:
+        """Return those of the projection."""
+        return 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
+
+
+class AdamWStep(PartBenchmark):
+    """Torch's AdamW over the matrices of one block; there is nothing to differentiate."""
+
+    name = "adamw_step"
+    description = "One step of torch's AdamW over the matrices of a block."
+    operation = "adamw_step"
+    sizes = MIXED_SIZES
+    requires_grad = False
+
+    def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return the gradient of each matrix."""
+        sizes = enumerate(self.shape.block_matrices)
+        return tuple(self.activations(*size, seed=seed) for seed, size in sizes), {}
+
+    def fn(self) -> Callable[..., Any]:
+        """Return a module that holds the matrices and steps with the gradients that it is given."""
+        return self.module(impl.layers.AdamWStep, self.shape.block_matrices)
+
+    def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same in float64, the optimizer's state included."""
+        return impl.layers.stepping_in_float64(fn)
+
+    def bytes_moved(self) -> int | None:
+        """Return those of weights and two moments, read and written, and of gradients."""
+        elements = sum(rows * columns for rows, columns in self.shape.block_matrices)
+        return 7 * elements * as_dtype(self.dtype).itemsize

@@ -1,1 +1,0 @@
-"""The parts that need torch and vLLM."""
