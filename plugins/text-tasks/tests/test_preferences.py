@@ -197,9 +197,9 @@ def test_a_pair_that_loses_an_answer_is_left_out_and_counted(
     ).load_data(run)
     found = evidence_of(run)
     assert len(dataset) == found["samples"] == 8
-    assert found["pairs_without_answer"] == 1
+    assert found["samples_without_answer"] == 1
     assert found["empty"] == 1
-    with pytest.raises(ScenarioError, match="no pair keeps both answers"):
+    with pytest.raises(ScenarioError, match="no answer begins within"):
         plugin_of(tmp_path, PAIRS).load_data(make_run(data={"sequence_length": 2}))
 
 

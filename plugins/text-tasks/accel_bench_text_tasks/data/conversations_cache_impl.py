@@ -1,22 +1,35 @@
-"""The cache of rendered and tokenized conversations: its key, its files, and what it may read."""
+"""Prompts with answers: render and tokenize them into the cache, and map them as samples."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tokenizers
 import transformers
 
 from accel_bench import Run
-from accel_bench_text_tasks.data.conversations_impl import Codec, Encoded
+from accel_bench.errors import ScenarioError
+from accel_bench.modeling.data.token_batches import TokenDataset, supervised_lengths, windows
+from accel_bench_text_tasks.data.conversations_impl import (
+    ASSISTANT,
+    Codec,
+    Encoded,
+    Rendered,
+    Template,
+    bytes_of,
+    make_template,
+    render,
+)
 from accel_bench_text_tasks.data.instructions import ConversationOptions
+from accel_bench_text_tasks.data.row_sources import Message
 
-CACHE_FORM = 2
+CACHE_FORM = 3
 """Version of what a cached folder holds; another one is another key."""
 
 NOT_TOKENS = {
@@ -25,18 +38,88 @@ NOT_TOKENS = {
 }
 """Options that change no token, or whose content is in the fingerprint."""
 
-S = TypeVar("S")
-
-
 OptionsT = TypeVar("OptionsT", bound=ConversationOptions)
 
 
+class Sample(NamedTuple):
+    """A prompt with one answer, or with several that are compared; each as text or as messages."""
+
+    where: str
+    prompt: str | list[Message]
+    answers: tuple[str | list[Message], ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all texts."""
+        return sum(map(bytes_of, (self.prompt, *self.answers)))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about a cached folder beside its arrays; `facts.json` in it."""
+
+    samples: int
+    characters: int
+
+    tokens: int
+    """Tokens of all sequences."""
+
+    answer_tokens: int | None
+    """Tokens that belong to answers; null where all are learned, and none are told apart."""
+
+    vocab_size: int
+    """Every token id is smaller than this."""
+
+    pad_token_id: int
+
+    empty: int
+    """Rows that were left out, since an answer is missing."""
+
+    limited: bool
+    """True if `data.limit_bytes` ended the reading before the data did."""
+
+
+class Loaded(NamedTuple):
+    """The sequences of all samples, and what cutting has cost."""
+
+    sequences: TokenDataset
+    """Those of a sample stand behind one another."""
+
+    facts: Facts
+    cut: int
+    """Samples of which a sequence is longer than the sequence length."""
+
+    without_answer: int
+    """Samples, or packed pieces, that were left out: no token of an answer is left in them."""
+
+    def evidence(self, options: ConversationOptions, per_sample: int = 1) -> dict[str, Any]:
+        """Return JSON of what the rows became."""
+        real = int(self.sequences.lengths.sum())
+        share = int(self.sequences.supervised_lengths.sum()) / max(1, real)
+        left_out = f"; {self.without_answer} samples without an answer left out"
+        limit = f"; only what data.limit_bytes {options.limit_bytes:,} lets be read"
+        return {
+            "summary": f"{share:.0%} of the tokens have a loss"
+            + (left_out if self.without_answer else "")
+            + (limit if self.facts.limited else ""),
+            **asdict(self.facts),
+            "samples": len(self.sequences) // per_sample,
+            "samples_cut": self.cut,
+            "samples_without_answer": self.without_answer,
+            "supervised_fraction": share,
+            "sequences_per_sample": per_sample,
+            "constant_length": options.is_packed or options.padding == "max_length",
+            "fingerprint": self.sequences.fingerprint,
+            "tokenizer": options.tokenizer_name(),
+        }
+
+
 def cached(
-    run: Run, kind: str, options: OptionsT, fill: Callable[[Path, OptionsT, int], None]
+    run: Run, kind: str, options: OptionsT, read: Callable[[OptionsT, int], Iterator[Sample]]
 ) -> Path:
     """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
 
-    `fill` writes them when they are new, by the options and the seed of the data. What comes after
+    When they are new, samples are `read` by the options and the seed of the data. What comes after
     (sequence length, packing and padding) is no part of the key. Raises ScenarioError when rows,
     tokenizer or template cannot be used.
     """
@@ -51,33 +134,104 @@ def cached(
         "tokenizers": tokenizers.__version__,
         "transformers": transformers.__version__,
     }
-    return run.cache(kind, key, lambda folder: fill(folder, options, seed))
+    return run.cache(kind, key, lambda folder: _fill(folder, options, read(options, seed)))
 
 
-def save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: dict[str, Any]) -> None:
-    """Write a tokenizer, all tokens in a row with where each text ends, and facts about them."""
-    codec.tokenizer.save(str(folder / "tokenizer.json"))
-    np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
-    np.save(folder / "answers.npy", np.concatenate([one.answers for one in encoded]))
-    np.save(folder / "ends.npy", np.cumsum([len(one.tokens) for one in encoded], dtype=np.int64))
-    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf8")
+def _fill(folder: Path, options: ConversationOptions, samples: Iterator[Sample]) -> None:
+    """Render, tokenize and write everything into an empty folder."""
+    read, limited = _within_limit(samples, options)
+    kept = [one for one in read if all(one.answers)]
+    if not kept:
+        raise ScenarioError(
+            f"data: no prompt with an answer in the first {options.limit_bytes} bytes of "
+            f"{options.source_name}: name other files in data.path, or raise data.limit_bytes"
+        )
+    has_messages = any(
+        not isinstance(part, str) for one in kept for part in (one.prompt, *one.answers)
+    )
+    template = make_template(options, has_messages)
+    find = options.learns_answers
+    rendered = [_rendered(template, one, answer, find) for one in kept for answer in one.answers]
+    codec = Codec(options, template, [one.text for one in rendered])
+    encoded = codec.encode(rendered)
+    facts = Facts(
+        samples=len(kept),
+        characters=sum(len(one.text) for one in rendered),
+        tokens=sum(len(one.tokens) for one in encoded),
+        answer_tokens=sum(int(one.answers.sum()) for one in encoded) if find else None,
+        vocab_size=codec.vocab_size,
+        pad_token_id=codec.pad_token_id,
+        empty=len(read) - len(kept),
+        limited=limited,
+    )
+    _save(folder, codec, encoded, facts)
 
 
-def within_limit(
-    found: Iterator[S], options: ConversationOptions, size: Callable[[S], int]
-) -> tuple[list[S], bool]:
+def _within_limit(
+    samples: Iterator[Sample], options: ConversationOptions
+) -> tuple[list[Sample], bool]:
     """Return the samples whose text does not exceed the limit, and whether there are more."""
-    left, read = options.limit_bytes, list[S]()
-    for sample in islice(found, options.maximum_samples):
-        left -= size(sample)
+    left, read = options.limit_bytes, list[Sample]()
+    for sample in islice(samples, options.maximum_samples):
+        left -= sample.size
         if left < 0:
             return read, True
         read.append(sample)
     return read, len(read) != options.maximum_samples and options.leaves_files_out()
 
 
-def limit_note(options: ConversationOptions, limited: bool) -> str:
-    """Return the end of a summary of data that the limit has cut off; empty for the others."""
-    if not limited:
-        return ""
-    return f"; only what data.limit_bytes {options.limit_bytes:,} lets be read"
+def _rendered(
+    template: Template | None, sample: Sample, answer: str | list[Message], find: bool
+) -> Rendered:
+    """Return the text of a prompt with one of its answers; what the prompt answers is no answer."""
+    found = render(template, sample.prompt, answer, sample.where, find)
+    said = () if isinstance(sample.prompt, str) else sample.prompt
+    before = sum(one["role"] == ASSISTANT for one in said)
+    return Rendered(found.text, found.answers[before:])
+
+
+def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: Facts) -> None:
+    """Write a tokenizer, all tokens in a row with where each text ends, and facts about them."""
+    codec.tokenizer.save(str(folder / "tokenizer.json"))
+    np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
+    np.save(folder / "answers.npy", np.concatenate([one.answers for one in encoded]))
+    np.save(folder / "ends.npy", np.cumsum([len(one.tokens) for one in encoded], dtype=np.int64))
+    (folder / "facts.json").write_text(json.dumps(asdict(facts)), encoding="utf8")
+
+
+def load(
+    folder: Path, options: ConversationOptions, sequence_length: int, per_sample: int = 1
+) -> Loaded:
+    """Map cached tokens into memory as sequences of at most `sequence_length` tokens.
+
+    They are cut at their end. A sample is left out where one of its sequences has no supervised
+    token left. Raises ScenarioError when none is left.
+    """
+    facts = Facts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
+    answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
+    ends = np.load(folder / "ends.npy", allow_pickle=False)
+    starts, lengths = windows(ends, sequence_length, options.is_packed)
+    learned = answers if options.learns_answers else None
+    taught = lengths - 1 if learned is None else supervised_lengths(learned, starts, lengths)
+    kept = (taught > 0).reshape(-1, per_sample).all(axis=1)
+    if not kept.any():
+        raise ScenarioError(
+            f"data: no answer begins within data.sequence_length {sequence_length}: "
+            f"{options.way_to_answers}"
+        )
+    each = np.repeat(kept, per_sample)
+    sequences = TokenDataset(
+        tokens=np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False),
+        starts=starts[each],
+        lengths=lengths[each],
+        sequence_length=sequence_length,
+        vocab_size=facts.vocab_size,
+        pad_token_id=facts.pad_token_id,
+        fingerprint=folder.name,
+        more_samples=options.more_samples,
+        tokenizer_path=folder / "tokenizer.json",
+        supervised=learned,
+    )
+    longer = (np.diff(ends, prepend=0) > sequence_length).reshape(-1, per_sample).any(axis=1)
+    cut = 0 if options.is_packed else int(longer.sum())
+    return Loaded(sequences, facts, cut, int((~kept).sum()))

@@ -18,6 +18,7 @@ from accel_bench_text_tasks.data import row_sources, synthetic_rows
 
 if TYPE_CHECKING:
     from accel_bench.modeling.data.batch_plan import Padding
+    from accel_bench.modeling.data.token_batches import TokenDataset
 
 WITHOUT_LIMIT = 1 << 62
 """Bytes that no source has."""
@@ -70,6 +71,21 @@ class ConversationOptions(TokenizerOptions):
         if self.chat_template == "tokenizer" and self.tokenizer == "train":
             raise ValueError("chat_template: tokenizer needs a folder or a hub id in `tokenizer`")
         return self
+
+    @property
+    def is_packed(self) -> bool:
+        """True if samples are joined and cut into full ones."""
+        return False
+
+    @property
+    def learns_answers(self) -> bool:
+        """True if the loss is on the tokens of answers alone."""
+        return True
+
+    @property
+    def way_to_answers(self) -> str:
+        """How a user keeps answers that are cut off, as part of a sentence."""
+        return "raise it"
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -168,6 +184,21 @@ class InstructionsOptions(ConversationOptions):
         """Fields that are read of each row."""
         return (*self.prompts, self.answer) if self.messages is None else (self.messages,)
 
+    @property
+    def is_packed(self) -> bool:
+        """True if samples are joined and cut into full ones."""
+        return self.packing
+
+    @property
+    def learns_answers(self) -> bool:
+        """True if the loss is on the tokens of answers alone."""
+        return self.train_on == "answers"
+
+    @property
+    def way_to_answers(self) -> str:
+        """How a user keeps answers that are cut off, as part of a sentence."""
+        return "raise it, or set data.train_on: all"
+
 
 ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions)
 
@@ -178,16 +209,23 @@ class Conversations(Plugin[ConversationOptionsT]):
     _kind: str
     """Name of the folder of caches."""
 
+    _per_sample = 1
+    """Sequences of a sample."""
+
     def _impl(self) -> Any:
-        """Return the module that has `fill`, which writes a folder of the cache, and `load`."""
+        """Return the module that has `read`, which yields samples."""
         raise NotImplementedError
+
+    def _dataset(self, sequences: TokenDataset) -> Any:
+        """Return the samples of these sequences."""
+        return sequences
 
     def _tokenized(self, run: Run) -> tuple[ConversationOptionsT, Path]:
         """Return the options for the run's model, and the folder of the cache; fill it when new."""
         from accel_bench_text_tasks.data.conversations_cache_impl import cached
 
         options = self.options.of_model(run)
-        return options, cached(run, self._kind, options, self._impl().fill)
+        return options, cached(run, self._kind, options, self._impl().read)
 
     def fingerprint(self, experiment: Experiment) -> str | None:
         """Return a digest of rows, tokenizer and template; None when they cannot be read."""
@@ -209,10 +247,12 @@ class Conversations(Plugin[ConversationOptionsT]):
     @hookimpl
     def load_data(self, run: Run) -> Any:
         """Map the tokens into memory; tokenize first where that was not prepared."""
+        from accel_bench_text_tasks.data.conversations_cache_impl import load
+
         options, folder = self._tokenized(run)
-        loaded = self._impl().load(folder, options, run.scenario.data.sequence_length)
-        run.on_evidence(loaded.evidence)
-        return loaded.dataset
+        loaded = load(folder, options, run.scenario.data.sequence_length, self._per_sample)
+        run.on_evidence(lambda: loaded.evidence(options, self._per_sample))
+        return self._dataset(loaded.sequences)
 
 
 class Instructions(Conversations[InstructionsOptions], TokenData[InstructionsOptions]):

@@ -14,6 +14,8 @@ from accel_bench_text_tasks.data.instructions import ConversationOptions, Conver
 if TYPE_CHECKING:
     from accel_bench.modeling.data.batch_plan import BatchPlan, Padding
     from accel_bench.modeling.data.sample_batches import Collate
+    from accel_bench.modeling.data.token_batches import TokenDataset
+    from accel_bench_text_tasks.data.preferences_impl import PreferenceDataset
 
 
 class PreferencesOptions(ConversationOptions):
@@ -37,11 +39,15 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
     Options = PreferencesOptions
     tasks = frozenset({"dpo"})
     _kind = "preferences"
+    _per_sample = 2
 
     def _impl(self) -> Any:
         from accel_bench_text_tasks.data import preferences_impl
 
         return preferences_impl
+
+    def _dataset(self, sequences: TokenDataset) -> PreferenceDataset:
+        return self._impl().PreferenceDataset(sequences)
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:

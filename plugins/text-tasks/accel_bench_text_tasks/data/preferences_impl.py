@@ -1,13 +1,12 @@
-"""Render and tokenize pairs of answers into the cache, and make batches of them."""
+"""Read pairs of answers of the plugin `preferences`, and make batches of them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,20 +15,8 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data import batch_plan, token_batches
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
 from accel_bench.modeling.data.token_batches import TokenDataset, Tokens
-from accel_bench_text_tasks.data.conversations_cache_impl import (
-    limit_note,
-    save,
-    within_limit,
-)
-from accel_bench_text_tasks.data.conversations_impl import (
-    ASSISTANT,
-    Codec,
-    Rendered,
-    Template,
-    bytes_of,
-    make_template,
-    render,
-)
+from accel_bench_text_tasks.data.conversations_cache_impl import Sample
+from accel_bench_text_tasks.data.conversations_impl import ASSISTANT
 from accel_bench_text_tasks.data.documented_functions import documented_functions
 from accel_bench_text_tasks.data.preferences import PreferencesOptions
 from accel_bench_text_tasks.data.row_sources import (
@@ -44,35 +31,6 @@ from accel_bench_text_tasks.data.synthetic_rows import synthetic_rows
 
 if TYPE_CHECKING:
     from accel_bench.modeling.data.sample_batches import Collate
-
-
-class Pair(NamedTuple):
-    """A prompt with two answers, each as text or as messages."""
-
-    where: str
-    prompt: str | list[Message]
-    chosen: str | list[Message]
-    rejected: str | list[Message]
-
-
-@dataclass(frozen=True)
-class PairFacts:
-    """What is known about a cached folder beside its arrays; `facts.json` in it."""
-
-    pairs: int
-    tokens: int
-    """Tokens of both sequences of all pairs."""
-
-    vocab_size: int
-    """Every token id is smaller than this."""
-
-    pad_token_id: int
-
-    empty: int
-    """Rows that were left out, since an answer is missing."""
-
-    limited: bool
-    """True if `data.limit_bytes` ended the reading before the data did."""
 
 
 @dataclass(frozen=True)
@@ -126,107 +84,11 @@ class PreferenceDataset:
         return batch_plan.split_samples(len(self), data.held_out, data.seed)[0]
 
 
-class Loaded(NamedTuple):
-    """A dataset, and what cutting has cost."""
-
-    dataset: PreferenceDataset
-    facts: PairFacts
-    options: PreferencesOptions
-
-    cut: int
-    """Sequences that are longer than the sequence length."""
-
-    without_answer: int
-    """Pairs that were left out: no token of one of the answers is left."""
-
-    def evidence(self) -> dict[str, Any]:
-        """Return JSON of what the rows became."""
-        sequences = self.dataset.sequences
-        real = int(sequences.lengths.sum())
-        share = int(sequences.supervised_lengths.sum()) / max(1, real)
-        left_out = f"; {self.without_answer} pairs without an answer left out"
-        return {
-            "summary": f"{len(self.dataset)} pairs, {share:.0%} of the tokens are of answers"
-            + (left_out if self.without_answer else "")
-            + limit_note(self.options, self.facts.limited),
-            **asdict(self.facts),
-            "samples": len(self.dataset),
-            "sequences_cut": self.cut,
-            "pairs_without_answer": self.without_answer,
-            "supervised_fraction": share,
-            "sequences_per_sample": 2,
-            "constant_length": self.options.padding == "max_length",
-            "fingerprint": self.dataset.fingerprint,
-            "tokenizer": self.options.tokenizer_name(),
-        }
-
-
-def fill(folder: Path, options: PreferencesOptions, seed: int) -> None:
-    """Read or make up rows, render, tokenize and write everything into an empty folder."""
-    read, limited = within_limit(_pairs(options, seed), options, _size)
-    kept = [one for one in read if one.chosen and one.rejected]
-    if not kept:
-        raise ScenarioError(
-            f"data: no pair of answers in the first {options.limit_bytes} bytes of "
-            f"{options.source_name}: name other files in data.path, or raise "
-            "data.limit_bytes"
-        )
-    has_messages = any(not isinstance(part, str) for one in kept for part in one[1:])
-    template = make_template(options, has_messages)
-    rendered = [
-        _rendered(template, one, answer) for one in kept for answer in (one.chosen, one.rejected)
-    ]
-    codec = Codec(options, template, [one.text for one in rendered])
-    encoded = codec.encode(rendered)
-    facts = PairFacts(
-        pairs=len(kept),
-        tokens=sum(len(one.tokens) for one in encoded),
-        vocab_size=codec.vocab_size,
-        pad_token_id=codec.pad_token_id,
-        empty=len(read) - len(kept),
-        limited=limited,
-    )
-    save(folder, codec, encoded, asdict(facts))
-
-
 def kept_lengths(folder: Path) -> list[int]:
     """Return the tokens of the longer sequence of each pair in a cached folder."""
     both = np.array(token_batches.kept_lengths(folder)).reshape(-1, 2)
     found: list[int] = both.max(axis=1).tolist()
     return found
-
-
-def load(folder: Path, options: PreferencesOptions, sequence_length: int) -> Loaded:
-    """Map cached tokens into memory as pairs of at most `sequence_length` tokens each.
-
-    Sequences are cut at their end. A pair is left out where nothing of an answer is left. Raises
-    ScenarioError when none is left.
-    """
-    facts = PairFacts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
-    answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)
-    ends = np.load(folder / "ends.npy", allow_pickle=False)
-    starts, lengths = token_batches.windows(ends, sequence_length, packing=False)
-    left = token_batches.supervised_lengths(answers, starts, lengths).reshape(-1, 2).min(axis=1) > 0
-    if not left.any():
-        raise ScenarioError(
-            f"data: no pair keeps both answers within data.sequence_length {sequence_length}: "
-            "raise it"
-        )
-    both = np.repeat(left, 2)
-    sequences = TokenDataset(
-        tokens=np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False),
-        starts=starts[both],
-        lengths=lengths[both],
-        sequence_length=sequence_length,
-        vocab_size=facts.vocab_size,
-        pad_token_id=facts.pad_token_id,
-        fingerprint=folder.name,
-        more_samples=options.more_samples,
-        tokenizer_path=folder / "tokenizer.json",
-        supervised=answers,
-    )
-    cut = int((ends - starts > sequence_length).sum())
-    return Loaded(PreferenceDataset(sequences), facts, options, cut, int((~left).sum()))
 
 
 def collate_of(run: Run, plan: BatchPlan) -> Collate:
@@ -265,42 +127,32 @@ def simulated_batch(pairs: int, length: int) -> Batch:
     return Batch(inputs, pairs, counts, pairs)
 
 
-def _rendered(template: Template | None, pair: Pair, answer: str | list[Message]) -> Rendered:
-    """Return the text of a prompt with one of its answers; what the prompt answers is no answer."""
-    found = render(template, pair.prompt, answer, pair.where)
-    before = 0 if isinstance(pair.prompt, str) else _answers_in(pair.prompt)
-    return Rendered(found.text, found.answers[before:])
-
-
-def _answers_in(messages: list[Message]) -> int:
-    return sum(one["role"] == ASSISTANT for one in messages)
-
-
-def _pairs(options: PreferencesOptions, seed: int) -> Iterator[Pair]:
+def read(options: PreferencesOptions, seed: int) -> Iterator[Sample]:
+    """Yield prompts with a chosen and a rejected answer, read or made up."""
     if options.source == "synthetic":
         for made in synthetic_rows(seed, options.maximum_samples):
-            yield Pair(*made)
+            yield Sample(made.where, made.prompt, (made.answer, made.rejected))
         return
     if options.path is None:
         functions = list(documented_functions(options.files()))
         for number, function in enumerate(functions):
             # A body of another function, of which none is near: the next ones may be much alike.
             other = functions[(number + len(functions) // 2) % len(functions)]
-            yield Pair(function.where, function.prompt, function.answer, other.answer)
+            yield Sample(function.where, function.prompt, (function.answer, other.answer))
         return
     for row in read_rows(options.files(), options.fields):
         chosen = _said(row, options.chosen, "data.chosen")
         rejected = _said(row, options.rejected, "data.rejected")
-        yield without_repeated_prompt(Pair(row[0], _prompt(row, options), chosen, rejected))
+        yield without_repeated_prompt(Sample(row[0], _prompt(row, options), (chosen, rejected)))
 
 
-def without_repeated_prompt(pair: Pair) -> Pair:
+def without_repeated_prompt(pair: Sample) -> Sample:
     """Return a pair whose answers do not repeat the prompt, as whole conversations do.
 
     Messages that both answers begin with are the prompt. Raises ScenarioError where answers begin
     with messages that the prompt does not hold.
     """
-    chosen, rejected = pair.chosen, pair.rejected
+    chosen, rejected = pair.answers
     if isinstance(chosen, str) or isinstance(rejected, str):
         return pair
     if not chosen or not rejected or chosen[0]["role"] == rejected[0]["role"] == ASSISTANT:
@@ -322,7 +174,7 @@ def without_repeated_prompt(pair: Pair) -> Pair:
             "both begin with is not the prompt: leave all turns before the answer out of both, or "
             "let both begin with the prompt"
         )
-    return Pair(pair.where, turns, chosen[shared:], rejected[shared:])
+    return Sample(pair.where, turns, (chosen[shared:], rejected[shared:]))
 
 
 def _prompt(row: Row, options: PreferencesOptions) -> str | list[Message]:
@@ -336,7 +188,3 @@ def _said(row: Row, field: str, option: str) -> str | list[Message]:
     """Return a field's messages or its text."""
     is_list = isinstance(value_of(row, field, option), list)
     return messages_of(row, field, option) if is_list else text_of(row, field, option)
-
-
-def _size(pair: Pair) -> int:
-    return sum(map(bytes_of, (pair.prompt, pair.chosen, pair.rejected)))
