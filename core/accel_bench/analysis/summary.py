@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
@@ -147,13 +147,17 @@ def _as_dropped(
     return row
 
 
-def exit_code(summaries: Sequence[Summary]) -> int:
-    """Return 0 if all is ok, degraded or partly skipped, 1 if a round failed, 3 if none ran."""
+def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) -> int:
+    """Return 0 if all is ok, degraded or partly skipped, 1 if a round failed, 3 if none ran.
+
+    `answers` are further endings that are no failures.
+    """
     rows = [row for summary in summaries for row in summary.experiments]
     ran = [row for row in rows if row.status is not Status.SKIPPED]
     if not ran:
         return 3
-    return 0 if all(row.status.completed and not row.failed_rounds for row in ran) else 1
+    statuses = [status for row in ran for status in (row.status, *row.failed_rounds)]
+    return 0 if all(status.completed or status in answers for status in statuses) else 1
 
 
 def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Settled, str]:

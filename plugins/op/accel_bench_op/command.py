@@ -6,23 +6,29 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
 import yaml
 
 from accel_bench.analysis.schema import Summary
+from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import AnyFormat, print_report, print_text
 from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.shown import plain, printable
 from accel_bench.machine.devices import AUTO
 from accel_bench.machine.info import read_machine
+from accel_bench.result import Status
 from accel_bench.scenario.find import find_drafts
 from accel_bench_op import scenarios
-from accel_bench_op.document import exit_code_of_cells, operation_report
+from accel_bench_op.document import operation_report
 from accel_bench_op.scenarios import CellChoice, Installed, cell_scenarios, read_installed
 from accel_bench_op.view import list_report, operations_report
+
+ANSWERS = (Status.OOM, Status.SKIPPED)
+"""Endings of a cell that are answers, and no failures."""
 
 app = typer.Typer(help="Operations, blocks and small models on their own: list, run, show.")
 
@@ -112,7 +118,7 @@ def run(options: OpRunOptions) -> int:
     def show(summaries: Sequence[Summary]) -> None:
         print_report(operations_report(operation_report(summaries, known)), options.output)
 
-    return run_plans(plans, invoked, show, exit_code_of_cells)
+    return run_plans(plans, invoked, show, partial(exit_code, answers=ANSWERS))
 
 
 @app.command("show")

@@ -10,9 +10,6 @@ from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
 from accel_bench.scenario.models import Scenario
 
-FINE = frozenset({Status.OK, Status.DEGRADED, Status.OOM, Status.SKIPPED})
-"""Endings of a cell that are answers."""
-
 
 class ExecutorSupport(Frozen):
     """Answer of an executor that was asked if it can run a benchmark here."""
@@ -175,15 +172,6 @@ def operation_report(
         cells=tuple(cells),
         notices=tuple(dict.fromkeys(notices)),
     )
-
-
-def exit_code_of_cells(summaries: Sequence[Summary]) -> int:
-    """Return 0 where each cell has an answer, 1 where one failed or is invalid, 3 if none ran."""
-    rows = [row for summary in summaries for row in summary.experiments]
-    statuses = [status for row in rows for status in (row.status, *row.failed_rounds)]
-    if all(status is Status.SKIPPED for status in statuses):
-        return 3
-    return 0 if all(status in FINE for status in statuses) else 1
 
 
 def _cell(summary: Summary, row: ExperimentSummary, scenario: Scenario) -> OperationCell:

@@ -14,11 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from accel_bench_op import engine_impl
-from accel_bench_op.document import (
-    OperationCell,
-    OperationReport,
-    exit_code_of_cells,
-)
+from accel_bench_op.command import ANSWERS
+from accel_bench_op.document import OperationCell, OperationReport
 from accel_bench_op.engine import Op, OpOptions
 from accel_bench_op.scenarios import CellChoice, cell_scenarios
 from accel_bench_op.view import operations_report
@@ -26,6 +23,7 @@ from cli.program import call, start, surroundings, write_nulls
 from whole_tables import assert_whole
 
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.summary import exit_code
 from accel_bench.catalog.hardware import named_hardware
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
@@ -478,4 +476,4 @@ def test_out_of_memory_is_a_cell_and_a_failure_is_an_error() -> None:
     ):
         rows = [SimpleNamespace(status=Status(one), failed_rounds=()) for one in statuses.split()]
         summaries: Any = [SimpleNamespace(experiments=rows)]
-        assert exit_code_of_cells(summaries) == code
+        assert exit_code(summaries, ANSWERS) == code

@@ -46,9 +46,6 @@ class LayerNorm(PartBenchmark):
 class _MLP(PartBenchmark):
     """MLP of hidden states of shape (batch, tokens, hidden)."""
 
-    matrices = 3
-    """Matrices of hidden x intermediate elements."""
-
     activation = "silu"
     """What gates, of `impl.layers.ACTIVATIONS`."""
 
@@ -59,7 +56,8 @@ class _MLP(PartBenchmark):
 
     def flops(self) -> int | None:
         """Return those of the products."""
-        return 2 * self.shape.tokens * self.matrices * self.shape.hidden * self.shape.intermediate
+        weights = self.shape.mlp_matrices * self.shape.hidden * self.shape.intermediate
+        return 2 * self.shape.tokens * weights
 
 
 class LlamaMLP(_MLP):
@@ -88,7 +86,6 @@ class GPT2MLP(_MLP):
     description = "MLP of GPT-2: two projections with biases, gelu in between."
     operation = "gelu_mlp"
     sizes = GPT2_SIZES
-    matrices = 2
     unread = ("c_proj.bias",)
 
     def fn(self) -> Callable[..., Any]:
