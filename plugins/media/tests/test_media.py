@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from accel_bench_media.tasks.ctc import CTC, CTCOptions
 from accel_bench_media.tasks.image_text_impl import contrastive_loss
-from accel_bench_media.tasks.speech_pretraining import SpeechPretraining
+from accel_bench_media.tasks.speech import CTC, CTCOptions, SpeechPretraining
 from media_works import SAMPLES, TRAIN, WORKS, built_run
 from transformers import Trainer, TrainingArguments
 

@@ -8,11 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from accel_bench_text_tasks.data.docstrings import Docstrings, DocstringsOptions
-from accel_bench_text_tasks.data.docstrings_impl import _pairs
+from accel_bench_text_tasks.data.pairs import (
+    Docstrings,
+    DocstringsOptions,
+    PairOptions,
+    SyntheticPairs,
+)
 from accel_bench_text_tasks.data.pairs_impl import PairDataset, evidence, special_ids
-from accel_bench_text_tasks.data.synthetic_pairs import PairOptions, SyntheticPairs
-from accel_bench_text_tasks.tasks.seq2seq_lm import Seq2SeqLM
+from accel_bench_text_tasks.data.text_pairs_impl import _pairs
+from accel_bench_text_tasks.tasks.pair_tasks import Seq2SeqLM
 from tokenizers import Tokenizer
 
 from accel_bench import Run

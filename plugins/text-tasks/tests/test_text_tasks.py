@@ -16,11 +16,10 @@ import tokenizers
 import torch
 import transformers
 from accel_bench_text_tasks.data import catalogues
-from accel_bench_text_tasks.tasks.embedding import EmbeddingOptions
-from accel_bench_text_tasks.tasks.embedding_impl import InfoNCE
 from accel_bench_text_tasks.tasks.masked_lm import MaskedLMOptions
 from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
-from accel_bench_text_tasks.tasks.seq2seq_lm import Seq2SeqLM
+from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
+from accel_bench_text_tasks.tasks.pair_tasks import EmbeddingOptions, Seq2SeqLM
 from builtin.tasks.catalogue_files import write_catalogue
 from torch.nn import functional
 from torch.utils.data import IterableDataset

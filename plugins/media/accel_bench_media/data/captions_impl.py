@@ -14,8 +14,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.data.batch_plan import BatchPlan, Integers
 from accel_bench.modeling.data.sample_batches import Collate, Step, batch_of
 from accel_bench.modeling.data.token_batches import IGNORED_LABEL
-from accel_bench_media.data.captions import CaptionOptions
-from accel_bench_media.data.images import fitting_problems
+from accel_bench_media.data.images import CaptionOptions, fitting_problems
 from accel_bench_media.data.images_impl import ImageDataset, black, made_up_names
 
 BYTES = 256

@@ -1,4 +1,4 @@
-"""The data plugin `images`: pictures with a class each, made up or drawn from fonts."""
+"""The data plugins `images` and `captions`: pictures with a class, a caption or a question each."""
 
 from __future__ import annotations
 
@@ -169,3 +169,35 @@ def _font_files(font: str) -> list[str]:
         raise ScenarioError("data.fonts: matplotlib is not installed; use `pillow`")
     folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
     return [str(path) for path in sorted(folder.glob("DejaVuS*.ttf")) if "Display" not in path.name]
+
+
+class CaptionOptions(ImageOptions):
+    """Which pictures, and what is asked about them."""
+
+    question: str = Field("What is this?", min_length=1, max_length=1_000)
+    """What a model that generates text is asked about every image; it answers with the caption."""
+
+
+class Captions(Pictures[CaptionOptions]):
+    """Seeded images with their names as captions: patterns, characters or words.
+
+    A token is a byte of the text, so that any vocabulary is large enough; `data.sequence_length` is
+    the longest text.
+    """
+
+    Options = CaptionOptions
+    tasks = frozenset({"image-text", "image-text-to-text"})
+
+    @hookimpl
+    def check_scenario(self, experiment: Experiment) -> Iterable[str]:
+        """Return why the images cannot be drawn, or do not fit the model."""
+        yield from drawing_problems(self.options)
+        config: dict[str, Any] = dict(model_config(experiment.scenario.model) or {})
+        vision = config.get("vision_config")
+        if isinstance(vision, dict):
+            yield from fitting_problems(self.options, vision.get("image_size"))
+
+    def _impl(self) -> Any:
+        from accel_bench_media.data import captions_impl
+
+        return captions_impl

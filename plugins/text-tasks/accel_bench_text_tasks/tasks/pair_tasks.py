@@ -1,4 +1,4 @@
-"""The task `embedding`: texts that belong together get vectors that are near to one another."""
+"""The tasks of pairs: `seq2seq-lm` writes the second text, `embedding` finds it among others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,46 @@ from typing import Any, Literal
 from pydantic import Field
 
 from accel_bench import Batch, Held, Loss, Options, Run, Task, held_tokens, hookimpl
-from accel_bench_text_tasks.tasks.needed_pairs import require_pairs
+from accel_bench.errors import ScenarioError
+
+
+def require_pairs(run: Run) -> None:
+    """Raise ScenarioError for data that holds no pairs; a simulation has no data."""
+    from accel_bench.modeling.tensors import is_simulated
+
+    if not hasattr(run.dataset, "pair") and not is_simulated():
+        raise ScenarioError(
+            f"task {run.scenario.task.use!r} reads pairs, and data {run.scenario.data.use!r} holds "
+            "none; use data such as docstrings, translations or synthetic-pairs"
+        )
+
+
+class Seq2SeqLM(Task[Options]):
+    """Trains encoder-decoders to write the second text of a pair, given the first."""
+
+    model_class = "AutoModelForSeq2SeqLM"
+    families = frozenset({"text-to-text"})
+    pairs = "labels"
+
+    def held(self, batch: Batch) -> Held | None:
+        """Return the tokens of both texts; those of the second are supervised."""
+        found, labels = held_tokens(batch), batch.inputs.get("labels")
+        if found is None or labels is None:
+            return None
+        written, size = found.supervised, int(labels.numel())
+        processed = found.processed[0] + size, found.processed[1] + size
+        real = found.real[0] + written[0], found.real[1] + written[1]
+        return Held(processed, real, written)
+
+    @hookimpl
+    def build_loss(self, run: Run) -> Loss:
+        """Return the cross-entropy of the tokens of the second text, each given those before."""
+        from accel_bench_text_tasks.tasks.pair_losses_impl import Seq2SeqLoss
+
+        require_pairs(run)
+        loss = Seq2SeqLoss(run.unwrapped_model)
+        run.on_evidence(loss.evidence)
+        return loss
 
 
 class EmbeddingOptions(Options):
@@ -49,7 +88,7 @@ class Embedding(Task[EmbeddingOptions]):
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
         """Return the cross-entropy of the right text among those of the micro-batch."""
-        from accel_bench_text_tasks.tasks.embedding_impl import InfoNCE
+        from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
 
         require_pairs(run)
         loss = InfoNCE(self.options)

@@ -1,8 +1,28 @@
-"""The task `image-text`: two encoders give an image and its caption the same place."""
+"""The tasks of images: `image-classification`, `image-text` and `image-text-to-text`."""
 
 from __future__ import annotations
 
-from accel_bench import Batch, Held, Loss, Options, Run, Task, hookimpl
+from accel_bench import Batch, Held, Loss, Options, Run, Task, held_tokens, hookimpl
+
+
+class ImageClassification(Task[Options]):
+    """Trains image classifiers by cross-entropy, each image once; what is counted are images."""
+
+    counts = "images"
+    model_class = "AutoModelForImageClassification"
+    families = frozenset({"vision"})
+
+    def held(self, batch: Batch) -> Held:
+        """Return the images of a batch."""
+        images, labels = len(batch.inputs["pixel_values"]), len(batch.inputs["labels"])
+        return Held((images, images), (images, images), (labels, labels))
+
+    @hookimpl
+    def build_loss(self, run: Run) -> Loss:
+        """Return the cross-entropy."""
+        from accel_bench.modeling.losses import labelled_loss
+
+        return labelled_loss
 
 
 class ImageText(Task[Options]):
@@ -36,3 +56,17 @@ class ImageText(Task[Options]):
         from accel_bench_media.tasks.image_text_impl import contrastive_loss
 
         return contrastive_loss
+
+
+class ImageTextToText(Task[Options]):
+    """Trains decoders that see images, by the loss that the model computes itself on the answers.
+
+    What is counted are tokens, those that stand for the image among them.
+    """
+
+    model_class = "AutoModelForImageTextToText"
+    families = frozenset({"multimodal"})
+
+    def held(self, batch: Batch) -> Held | None:
+        """Return the tokens of a batch; the model shifts its labels."""
+        return held_tokens(batch, shifts=True)
