@@ -1,10 +1,14 @@
-"""`torchrun`: starts the ranks by torchrun, on one node or on several."""
+"""`torchrun` and `accelerate`: start the ranks by torchrun, or by `accelerate launch`."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -15,7 +19,9 @@ from accel_bench import (
     hookimpl,
     python_command,
 )
+from accel_bench.errors import ScenarioError
 from accel_bench_cluster.agents import AgentLauncher, Ended
+from accel_bench_cluster.node import free_port
 from accel_bench_cluster.places import largest
 from accel_bench_cluster.started import (
     agent_command,
@@ -70,3 +76,76 @@ class Torchrun(AgentLauncher[TorchrunOptions]):
         if self.options.local_address:
             command += ["--local-addr", self.options.local_address]
         return [*command, "--no-python"]
+
+
+ONE_PROCESS = (
+    "; with `use_cpu` accelerate starts one process, whatever num_processes says, unless MPI "
+    "starts them: take use_cpu out of launcher.config_file, or use the launcher torchrun"
+)
+"""Hint for another number of processes, whose usual cause is `use_cpu`."""
+
+
+class AccelerateOptions(Options):
+    """What `accelerate launch` is given."""
+
+    config_file: str | None = None
+    """Configuration of accelerate; null writes one from the scenario."""
+
+    endpoint: str | None = None
+    """`HOST:PORT` of the first of several machines; the command is started on each of them, and the
+    one that HOST names is the parent. The agents use the port after it."""
+
+    machine_rank: int = Field(0, ge=0)
+    """Number of this machine among several."""
+
+    connect_seconds: float = Field(300.0, gt=0, le=86_400)
+    """How long the processes may take to find one another."""
+
+
+class Accelerate(AgentLauncher[AccelerateOptions]):
+    """Starts the ranks by `accelerate launch`, with a configuration that is given or written."""
+
+    @hookimpl
+    def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
+        """Start accelerate and wait for its agents; on other nodes, until the session has ended."""
+        nodes, devices = largest(scenarios)
+        way_out = " and launcher.machine_rank; start the command on each node"
+        meeting = meeting_point("accelerate", nodes, self.options.endpoint, way_out)
+        with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
+            written = Path(folder) / "accelerate.yaml"
+            main = meeting.endpoint or ("127.0.0.1", free_port("127.0.0.1"))
+            configuration = self.configuration(nodes, devices, main)
+            written.write_text(json.dumps(configuration, indent=1), encoding="utf8")  # YAML too
+            path = self.options.config_file or str(written)
+            if not Path(path).is_file():
+                raise ScenarioError(f"launcher.config_file: {path!r} is no file")
+            command = python_command("-m", "accelerate.commands.launch", "--config_file", path)
+            command += ["--no_python", *agent_command()]
+            if dry_run:
+                print(subprocess.list2cmdline(command), file=sys.stderr)
+                print(Path(path).read_text(encoding="utf8"), file=sys.stderr)
+                return Ended(None if meeting.is_parent else 0)
+            seconds, names = self.options.connect_seconds, ("accelerate launch", ONE_PROCESS)
+            return start_agents(command, meeting, (nodes, devices), seconds, names)
+
+    def configuration(self, nodes: int, devices: int, main: tuple[str, int]) -> dict[str, Any]:
+        """Return the configuration for a scenario.
+
+        `MULTI_GPU` is how accelerate starts several processes, on CPUs too: the ranks take their
+        device from the scenario.
+        """
+        several = nodes * devices > 1
+        return {
+            "compute_environment": "LOCAL_MACHINE",
+            "distributed_type": "MULTI_GPU" if several else "NO",
+            "num_machines": nodes,
+            "machine_rank": self.options.machine_rank,
+            "num_processes": nodes * devices,
+            "main_process_ip": main[0],
+            "main_process_port": main[1],
+            "mixed_precision": "no",
+            "dynamo_backend": "no",
+            "rdzv_backend": "static",
+            "same_network": True,
+            "use_cpu": False,
+        }

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from accel_bench_cluster import agent, started
-from accel_bench_cluster.accelerate import ONE_PROCESS
 from accel_bench_cluster.agent import contract, serve
 from accel_bench_cluster.agents import Agents
 from accel_bench_cluster.listener import Listener
 from accel_bench_cluster.node import describe_node
+from accel_bench_cluster.torchrun import ONE_PROCESS
 from accel_bench_cluster.wire import Channel, prove_as_agent
 from store.store_factory import make_experiment
 

@@ -160,15 +160,9 @@ def _added(value: float) -> str:
 
 
 def _ms(value: float) -> str:
-    return (
-        "0"
-        if value == 0
-        else "<0.01"
-        if value < 0.01
-        else f"{value:.2f}"
-        if value < 1
-        else milliseconds(value / 1000)
-    )
+    if value < 1:
+        return f"{value:.2f}" if value >= 0.01 else "<0.01" if value else "0"
+    return milliseconds(value / 1000)
 
 
 def share_of(value: float, most: float) -> str:
