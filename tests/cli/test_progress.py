@@ -82,8 +82,8 @@ def test_each_of_the_experiments_that_run_at_once_has_its_own_speed() -> None:
     one, other = (cast(Planned, SimpleNamespace(experiment=each)) for each in (LORA, FAST))
     for planned in (one, other):
         reporter.on_start(planned, "round 1 of 1")
-    reporter.on_progress(one, Progress(100, "window"))
-    reporter.on_progress(other, Progress(1, "window"))
+    reporter.on_progress(one, "round 1 of 1", Progress(100, "window"))
+    reporter.on_progress(other, "round 1 of 1", Progress(1, "window"))
     shown = reporter._line().plain
     reporter.close()
     assert shown.endswith("fast  window  step 1")  # no speed yet: this is its first step
@@ -130,7 +130,9 @@ def test_what_observers_see_stands_beside_the_step() -> None:
     reporter = LiveReporter(Console(file=io.StringIO()))
     planned = cast(Planned, SimpleNamespace(experiment=LORA))
     reporter.on_start(planned, "round 1 of 1")
-    reporter.on_progress(planned, Progress(2, "window", live="utilization.gpu 97 %"))
+    reporter.on_progress(
+        planned, "round 1 of 1", Progress(2, "window", live="utilization.gpu 97 %")
+    )
     shown = reporter._line().plain
     reporter.close()
     assert shown.endswith("window  step 2  utilization.gpu 97 %")

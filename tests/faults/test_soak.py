@@ -32,10 +32,10 @@ class Gauge(Reporter):
         self.bytes: list[int] = []
         self.descriptors: list[int] = []
 
-    def on_progress(self, planned: Planned, beat: Progress) -> None:
+    def on_progress(self, planned: Planned, what: str, beat: Progress) -> None:
         """Nothing to read."""
 
-    def on_result(self, planned: Planned, result: Result) -> None:
+    def on_result(self, planned: Planned, what: str, result: Result) -> None:
         """Read memory and open descriptors."""
         self.bytes.append(psutil.Process().memory_info().rss)
         self.descriptors.append(psutil.Process().num_fds())

@@ -51,10 +51,10 @@ class Notes:
     def on_start(self, planned: Planned, what: str) -> None:
         self.starts.append((planned.experiment.stack.name, what))
 
-    def on_progress(self, planned: Planned, progress: Progress) -> None:
+    def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
         self.progress.append(progress)
 
-    def on_result(self, planned: Planned, result: Result) -> None:
+    def on_result(self, planned: Planned, what: str, result: Result) -> None:
         self.results.append(result)
 
 
@@ -295,7 +295,7 @@ def test_the_parent_hears_of_steps_while_they_are_taken(tmp_path: Path) -> None:
 
 def test_a_folder_removed_while_it_runs_costs_that_run_alone(tmp_path: Path) -> None:
     class Removing(Notes):
-        def on_progress(self, planned: Planned, progress: Progress) -> None:
+        def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
             for folder in (tmp_path / "results" / "runs").glob("*/01-1-*"):
                 shutil.rmtree(folder)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from accel_bench.job import PREPARE
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
 from accel_bench.runner.heartbeats import Progress
@@ -66,7 +67,6 @@ class CallbackReporter(Reporter):
         self._function = function
         self._plan: dict[str, Any] = {}
         self._ended = 0
-        self._what: dict[tuple[str, str], str] = {}
         self._lock = threading.RLock()
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
@@ -77,31 +77,29 @@ class CallbackReporter(Reporter):
 
     def on_start(self, planned: Planned, what: str) -> None:
         """Report a run that starts."""
-        with self._lock:
-            self._what[_key(planned)] = what
-        self._call("started", planned)
+        self._call("started", planned, what)
 
-    def on_progress(self, planned: Planned, progress: Progress) -> None:
+    def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
         """Report the step of a run."""
         shown = {"phase": progress.phase, "step": progress.step, "live": progress.live}
-        self._call("running", planned, **shown)
+        self._call("running", planned, what, **shown)
 
-    def on_result(self, planned: Planned, result: Result) -> None:
+    def on_result(self, planned: Planned, what: str, result: Result) -> None:
         """Report a run that has ended."""
         with self._lock:
-            self._ended += self._what.get(_key(planned)) != "prepare"
-        self._call("ended", planned, result=result)
+            self._ended += what != PREPARE
+        self._call("ended", planned, what, result=result)
 
     def _call(
         self,
         event: Literal["planned", "started", "running", "ended"],
         planned: Planned | None = None,
+        what: str = "",
         **more: Any,
     ) -> None:
         if planned is not None:
             experiment = planned.experiment
-            more |= {"stack": experiment.stack.name, "tag": experiment.tag}
-            more["what"] = self._what.get(_key(planned), "")
+            more |= {"stack": experiment.stack.name, "tag": experiment.tag, "what": what}
         with self._lock:
             if self.raised is not None:  # the session is ending
                 return
@@ -110,7 +108,3 @@ class CallbackReporter(Reporter):
             except BaseException as error:
                 self.raised = error
                 raise KeyboardInterrupt from error
-
-
-def _key(planned: Planned) -> tuple[str, str]:
-    return planned.experiment.id, planned.experiment.stack.name

@@ -8,7 +8,7 @@ from contextlib import ExitStack, redirect_stdout, suppress
 from typing import Any
 
 from accel_bench.analysis.aggregate import PlannedSummary
-from accel_bench.analysis.wording import differs, duration, grouped_by_reason, label_of
+from accel_bench.analysis.wording import count, differs, duration, grouped_by_reason, label_of
 from accel_bench.cli.output import print_report
 from accel_bench.errors import NothingToRunError, StoreError
 from accel_bench.machine.info import read_machine
@@ -16,6 +16,7 @@ from accel_bench.planning.duration import plan_seconds
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.table import Report, Section, keyed, one_or_list
+from accel_bench.scenario.find import find_drafts
 from accel_bench.scenario.tags import is_chosen
 from accel_bench.store.database import open_store
 
@@ -28,8 +29,6 @@ CHECK_COLUMNS = ("stack", "sweep", "here", "reasons")
 
 def print_plan(plans: Sequence[Plan], results: str, output: str) -> None:
     """Print every experiment, run or skipped, and how long it may take."""
-    from accel_bench.analysis.wording import count
-
     documents = [_document(plan, COLUMNS, **_estimate(plan, results)) for plan in plans]
     flat = keyed(
         ("scenario", *COLUMNS),
@@ -50,8 +49,6 @@ def print_skipped(file: str, plugin: str | None, output: str) -> None:
     `plugin` adds its stack, as `run --plugin` does. Raises ScenarioError or PluginError for what
     the user must mend, and NothingToRunError when nothing is left.
     """
-    from accel_bench.scenario.find import find_drafts
-
     machine = read_machine()
     stacks, trackers = split_trackers((plugin,) if plugin else ())
     request = PlanRequest(

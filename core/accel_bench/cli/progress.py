@@ -11,8 +11,9 @@ from rich.live import Live
 from rich.text import Text
 
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.wording import duration, rate
+from accel_bench.analysis.wording import count, duration, rate
 from accel_bench.documents.shown import plain
+from accel_bench.job import PREPARE
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result
 from accel_bench.runner.heartbeats import Progress
@@ -27,13 +28,10 @@ class LineReporter(Reporter):
         self._runs = 0
         self._ended = 0
         self._seconds = 0.0
-        self._what: dict[str, str] = {}
         self._lock = threading.RLock()
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
         """Print notices, skipped stacks and the number of runs."""
-        from accel_bench.analysis.wording import count
-
         for notice in plan.notices:
             self._print(f"notice: {notice}")
         for planned in plan.planned:
@@ -47,18 +45,13 @@ class LineReporter(Reporter):
         self._runs = runs if self._ended else self._runs + runs
         self._ended, self._seconds = 0, 0.0
 
-    def on_start(self, planned: Planned, what: str) -> None:
-        """Remember which round it is."""
-        self._what[_key(planned)] = what
-
-    def on_result(self, planned: Planned, result: Result) -> None:
+    def on_result(self, planned: Planned, what: str, result: Result) -> None:
         """Print its status, its speed and how long the rest may take."""
-        what = self._what_of(planned)
         speed = run_throughput(result)
         unit = f"{planned.experiment.scenario.counts}/s"
         pace = f"  {rate(speed.tokens_per_second)} {unit}" if speed else ""
         with self._lock:  # experiments may run at once, each in a thread
-            if what != "prepare":
+            if what != PREPARE:
                 self._ended += 1
                 self._seconds += result.seconds
             self._print(
@@ -76,10 +69,6 @@ class LineReporter(Reporter):
     def on_warning(self, text: str) -> None:
         """Print it among the runs."""
         self._print(f"warning: {text}")
-
-    def _what_of(self, planned: Planned) -> str:
-        """Return which round of an experiment runs; several may run at once."""
-        return self._what.get(_key(planned), "")
 
     def _left(self) -> str:
         if not self._ended:
@@ -116,21 +105,20 @@ class LiveReporter(LineReporter):
 
     def on_start(self, planned: Planned, what: str) -> None:
         """Show that a process group starts."""
-        super().on_start(planned, what)
         self._first.pop(_key(planned), None)
         self._parts = [what, planned.experiment.stack.name, "starting"]
 
-    def on_result(self, planned: Planned, result: Result) -> None:
+    def on_result(self, planned: Planned, what: str, result: Result) -> None:
         """Count down from what the rest takes at the pace of the runs so far."""
-        super().on_result(planned, result)
+        super().on_result(planned, what, result)
         with self._lock:
             if self._ended:
                 self._expect(self._seconds_left())
 
-    def on_progress(self, planned: Planned, progress: Progress) -> None:
+    def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
         """Show phase, step, speed, and what observers see of the devices."""
         name = planned.experiment.stack.name
-        parts = [self._what_of(planned), name, progress.phase, f"step {progress.step}"]
+        parts = [what, name, progress.phase, f"step {progress.step}"]
         pace, unit = self._rate(planned, progress), planned.experiment.scenario.counts
         parts += [f"{rate(pace)} {unit}/s"] if pace else []
         parts += [progress.live] if progress.live else []

@@ -42,10 +42,10 @@ class Reporter:
     def on_start(self, planned: Planned, what: str) -> None:
         """Called before a process group starts; `what` is `prepare` or `round 2 of 5`."""
 
-    def on_progress(self, planned: Planned, progress: Progress) -> None:
+    def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
         """Called a few times a second with the progress of a rank."""
 
-    def on_result(self, planned: Planned, result: Result) -> None:
+    def on_result(self, planned: Planned, what: str, result: Result) -> None:
         """Called when a run is stored, or when the preparation of an experiment has ended."""
 
     def on_drop(self, planned: Planned, reason: str) -> None:

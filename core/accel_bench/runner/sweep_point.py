@@ -14,6 +14,7 @@ from accel_bench.analysis.aggregate import PlannedSummary, collect_runs, replace
 from accel_bench.analysis.race import ENDS_A_STACK, race_point
 from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import StoreUnavailableError, UnreadableResultError
+from accel_bench.job import PREPARE
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result, Status
 from accel_bench.runner.artifacts import record_result, record_start, repeat_command, run_folder
@@ -130,11 +131,8 @@ class SweepPoint:
         if not planned.active.implements("prepare_experiment"):
             return
         self._check_place()
-        self._session.reporter.on_start(planned, "prepare")
-        result = self._attempt(planned, "prepare", 0, 0)
-        if not result.status.completed:
+        if not self._attempt(planned, "prepare", 0, 0, PREPARE).status.completed:
             self._dropped.add(planned.experiment.stack.name)
-        self._session.reporter.on_result(planned, result)
 
     def _run(self, planned: Planned, number: int, position: int) -> None:
         """Run one stack once, and again while a retry may help."""
@@ -146,9 +144,7 @@ class SweepPoint:
             attempt = self._attempts[order]
             again = f", attempt {attempt + 1}" if attempt else ""
             what = f"round {number + 1} of {rounds}{again}"
-            self._session.reporter.on_start(planned, what)
-            result = self._attempt(planned, "measure", number, position)
-            self._session.reporter.on_result(planned, result)
+            result = self._attempt(planned, "measure", number, position, what)
             if result.status.completed:
                 if self._plan.file.measure.warmup == "auto":
                     # The largest of round 1 becomes that of all stacks.
@@ -166,9 +162,11 @@ class SweepPoint:
         purpose: Literal["prepare", "measure"],
         number: int,
         position: int,
+        what: str,
     ) -> Result:
         """Start one process group, wait for it, and store its result."""
         session = self._session
+        session.reporter.on_start(planned, what)
         root = session.store.folder
         order = _order(planned, purpose, number)
         attempt = self._attempts[order]
@@ -201,15 +199,17 @@ class SweepPoint:
 
         try:
             with attempt_in_progress(folder):
-                return run_attempt(
+                result = run_attempt(
                     replace(made, position=position, command=command, **self._where()),
                     planned.active,
-                    lambda progress: session.reporter.on_progress(planned, progress),
+                    lambda progress: session.reporter.on_progress(planned, what, progress),
                     keep,
                 )
         finally:
-            for result in stored:
-                session.trackers.record(result)
+            for one in stored:
+                session.trackers.record(one)
+        session.reporter.on_result(planned, what, result)
+        return result
 
     def _folder(self, planned: Planned, name: str) -> Path:
         """Return the folder of an attempt."""
