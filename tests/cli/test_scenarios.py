@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli.program import call, write_nulls
 
-from accel_bench.cli import scenarios
+from accel_bench.documents import presets
 from accel_bench.documents.load import load_file
 from accel_bench.documents.presets import find_presets
 
@@ -44,7 +44,7 @@ def test_a_scenario_whose_base_is_missing_is_listed_with_the_reason_beside_the_o
     broken = tmp_path / "broken.yaml"
     broken.write_text("extends: taken-away\n")
     known = {**find_presets("scenarios"), "broken": broken}
-    monkeypatch.setattr(scenarios, "find_presets", lambda kind: known)
+    monkeypatch.setattr(presets, "find_presets", lambda kind: known)
     done = call("scenarios", "list", "--format", "json")
     rows = {row["name"]: row for row in json.loads(done.out)}
     assert done.code == 0 and len(rows) == len(known)

@@ -10,7 +10,6 @@ from faults.program import null_scenario, write_scenario
 from store.store_factory import make_session
 
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.duration import plan_seconds
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.scenario.draft import read_draft
@@ -33,7 +32,7 @@ def seconds_beside(folder: Path, plan: Plan, *results: Result) -> float | None:
         for number, result in enumerate(results):
             names = {"session": session.id, "run_id": f"run-{number}"}
             store.add(result.model_copy(update=names))
-        return plan_seconds(plan, store)
+        return plan.seconds(store)
 
 
 def stored(plan: Plan, number: int, seconds: float, status: Status = Status.OK) -> Result:
@@ -50,4 +49,4 @@ def test_every_round_takes_the_median_of_stored_runs(tmp_path: Path, plan: Plan)
 def test_it_is_not_known_where_an_experiment_has_not_run(tmp_path: Path, plan: Plan) -> None:
     failed = stored(plan, 1, 5.0, Status.FAILED)
     assert seconds_beside(tmp_path, plan, stored(plan, 0, 10.0), failed) is None
-    assert plan_seconds(plan, None) is None
+    assert plan.seconds(None) is None

@@ -19,7 +19,7 @@ from store.store_factory import make_result
 from accel_bench.analysis.checks.comparability import comparability
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
-from accel_bench.machine.virtual_environment import (
+from accel_bench.planning.environments import (
     build_environment,
     environment_folder,
     installed_from,

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.runner.allocation import allocated, machine_of
-from accel_bench.runner.benchmark import WITHIN, Benchmark, Measured, run_plans
+from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.runner.session import Reporter
 from accel_bench.scenario.find import Source, find_drafts, to_plain
@@ -119,7 +120,13 @@ def run(  # noqa: PLR0913 - the options that most calls need
     its row has the status and the reason.
     """
     checked = _check_options(options)
-    request = _request(stacks, plugins, _changes(overrides, rounds, checked), checked)
+    short = {
+        "measure.rounds": rounds,
+        "measure.timeout_seconds": checked.get("timeout"),
+        "resources.device": checked.get("device"),
+    }
+    changed = {key: value for key, value in short.items() if value is not None}
+    request = _request(stacks, plugins, {**(overrides or {}), **changed}, checked)
     place, machine = place_of(results), read_machine()
     drafts = find_drafts([scenario])
     with allocated(drafts, machine, request, _NoCommand()) as allocation:
@@ -130,17 +137,15 @@ def run(  # noqa: PLR0913 - the options that most calls need
         if not any(plan.runnable for plan in plans):
             raise NothingToRunError(plans[0].nothing)
         reporter = Reporter() if on_progress is None else CallbackReporter(on_progress)
-        repeated = checked.get("repeat_round")
+        repeated = checked.pop("repeat_round", None)
         benchmark = Benchmark(
             results=place,
             machine=machine,
             allocation=allocation,
             command=("accel_bench.run", *(draft.source for draft in drafts)),
-            retries=checked.get("retries", 0),
-            resume=checked.get("resume", False),
             session={"repeat_round": repeated - 1} if repeated else {},
-            within=checked.get("within", WITHIN),
             progress=lambda: nullcontext(reporter),
+            **_fields_of(Benchmark, checked),
         )
         return _measure(plans, benchmark, reporter)
 
@@ -174,19 +179,12 @@ def run_purpose(
     return [from_json(one) for one in found]
 
 
-def _changes(
-    overrides: Mapping[str, Any] | None, rounds: int | str | None, options: RunOptions
-) -> dict[str, Any]:
-    """Return the changed keys, those with an argument of their own last."""
-    short = {
-        "measure.rounds": rounds,
-        "measure.timeout_seconds": options.get("timeout"),
-        "resources.device": options.get("device"),
-    }
-    return {**(overrides or {}), **{key: one for key, one in short.items() if one is not None}}
+def _fields_of(model: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are fields of a dataclass."""
+    return {one.name: options[one.name] for one in fields(model) if one.name in options}
 
 
-def _check_options(options: Mapping[str, Any]) -> RunOptions:
+def _check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options. Raises TypeError for unknown names, ScenarioError for wrong values."""
     known = RunOptions.__annotations__
     for name in options:
@@ -194,7 +192,7 @@ def _check_options(options: Mapping[str, Any]) -> RunOptions:
             hint = did_you_mean(name, known)
             raise TypeError(f"accel_bench.run() has no option {name!r}{hint}")
     try:
-        checked = TypeAdapter(RunOptions).validate_python(options)
+        checked = dict(TypeAdapter(RunOptions).validate_python(options))
     except ValidationError as error:
         problems = [f"{one['loc'][0]}: {one['msg']}" for one in error.errors()]
         raise ScenarioError("; ".join(problems)) from None
@@ -207,7 +205,7 @@ def _request(
     stacks: Sequence[str] | Mapping[str, Any] | None,
     plugins: Sequence[str],
     overrides: Mapping[str, Any],
-    options: RunOptions,
+    options: Mapping[str, Any],
 ) -> PlanRequest:
     """Return the request to the planner."""
     for name, value in (("stacks", stacks), ("plugins", plugins)):
@@ -222,18 +220,10 @@ def _request(
         plugins=added,
         trackers=trackers,
         only=named,
-        tags=tuple(options.get("tags", ())),
-        reference_point=options.get("reference_point", ""),
         overrides=tuple(changes.items()),
-        seeds=options.get("seeds", 0),
-        family=options.get("family", ""),
-        no_baseline=options.get("no_baseline", False),
         allow_environment=options.get("allow_env", False),
-        trust_remote_code=options.get("trust_remote_code", False),
-        max_runs=options.get("max_runs", 1000),
-        force=options.get("force", False),
-        oversubscribe=options.get("oversubscribe", False),
         notify=LOGGER.info,
+        **_fields_of(PlanRequest, options),
     )
 
 

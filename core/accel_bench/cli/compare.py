@@ -8,12 +8,8 @@ from typing import Annotated
 
 import typer
 
-from accel_bench.analysis.compare import compare_stored
 from accel_bench.cli import options
-from accel_bench.cli.output import AnyFormat, print_report
-from accel_bench.report.views.compare import compare_report
-from accel_bench.runner.unfinished import open_results
-from accel_bench.store.selection import select_pairs
+from accel_bench.cli.output import AnyFormat
 
 WORD = "A stack's name, SESSION/STACK, or the beginning of an experiment's or a run's id, or '#12'."
 
@@ -43,6 +39,12 @@ def compare(asked: CompareOptions) -> int:
     is compared with an earlier one by `accel-bench results
     regressions`.
     """
+    from accel_bench.analysis.compare import compare_stored
+    from accel_bench.cli.output import print_report
+    from accel_bench.report.views.compare import compare_report
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.selection import select_pairs
+
     with ExitStack() as stack:
         store = stack.enter_context(open_results(asked.results))
         elsewhere = asked.results_b

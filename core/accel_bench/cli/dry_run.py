@@ -12,7 +12,6 @@ from accel_bench.analysis.wording import count, differs, duration, grouped_by_re
 from accel_bench.cli.output import print_report
 from accel_bench.errors import NothingToRunError, StoreError
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.duration import plan_seconds
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.table import Report, Section, keyed, one_or_list
@@ -115,7 +114,7 @@ def _estimate(plan: Plan, results: str) -> dict[str, Any]:
         store = None
         with suppress(StoreError):
             store = stack.enter_context(open_store(results, write=False))
-        seconds = plan_seconds(plan, store)
+        seconds = plan.seconds(store)
     needs = [(label_of(one.experiment), one.need.describe()) for one in plan.runnable if one.need]
     return {
         "runs": plan.runs,

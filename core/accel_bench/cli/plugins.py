@@ -10,10 +10,6 @@ import typer
 
 from accel_bench.cli.output import Format, print_json, print_report, print_rows
 from accel_bench.documents.shown import plain
-from accel_bench.plugins.describe import check as check_plugin
-from accel_bench.plugins.describe import check_all, describe
-from accel_bench.plugins.registry import overview
-from accel_bench.report.views.plugins import CHECKED, plugin_report, plugins_report
 
 app = typer.Typer(help="Plugins: what they do and need, and which are installed.")
 
@@ -21,6 +17,9 @@ app = typer.Typer(help="Plugins: what they do and need, and which are installed.
 @app.command("list")
 def list_plugins(output: Format = "table") -> None:
     """List what each plugin does and needs, and which are not installed."""
+    from accel_bench.plugins.registry import overview
+    from accel_bench.report.views.plugins import plugins_report
+
     print_report(plugins_report(overview()), output)
 
 
@@ -30,6 +29,9 @@ def show(
     output: Format = "table",
 ) -> None:
     """Show hooks, options and constraints of a plugin. Imports it, under an alarm."""
+    from accel_bench.plugins.describe import describe
+    from accel_bench.report.views.plugins import plugin_report
+
     print_report(plugin_report(describe(name)), output)
 
 
@@ -50,6 +52,9 @@ def check(
     A plugin that is named and cannot be used ends with exit code 2; a scenario of which nothing can
     run, with 3.
     """
+    from accel_bench.plugins.describe import check as check_plugin
+    from accel_bench.plugins.describe import check_all
+
     if scenario is not None:
         from accel_bench.cli.dry_run import print_skipped
 
@@ -58,6 +63,8 @@ def check(
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         found = check_all() if name is None else [check_plugin(name)]
     if name is None:
+        from accel_bench.report.views.plugins import CHECKED
+
         print_rows(CHECKED, found, output)
         return
     (one,) = found

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from sqlalchemy import ColumnElement
 
-from accel_bench import interchange
-from accel_bench.analysis.tables.listing import differing_keys
-from accel_bench.analysis.wording import join_names
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report, print_text
-from accel_bench.documents.files import write_atomically
 from accel_bench.documents.shown import plain
-from accel_bench.errors import StoreError, did_you_mean
-from accel_bench.report.export import export_lines, write_parquet
-from accel_bench.report.formats import render_list
-from accel_bench.report.table import Report, Section, listed
-from accel_bench.report.views.results import groups_report, listing_report, results_report
-from accel_bench.result import Result
-from accel_bench.runner.unfinished import open_results, unfinished_attempts
-from accel_bench.scenario.experiment import Experiment
-from accel_bench.store.database import Store
-from accel_bench.store.listing import MOST_CORRUPT, add_labels, labels_of, list_runs, remove_labels
-from accel_bench.store.queries import condition_of, field_of, group_runs, leave_out_damaged
-from accel_bench.store.schema import RUNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import ColumnElement
+
+    from accel_bench.result import Result
+    from accel_bench.scenario.experiment import Experiment
+    from accel_bench.store.database import Store
 
 Identifier = Annotated[
     str,
@@ -51,7 +41,9 @@ app = typer.Typer(help="Results that were stored.")
 
 def _formats() -> list[str]:
     """Return the names of formats: ours, then those that are installed."""
-    return [*OWN_FORMATS, *interchange.format_names()]
+    from accel_bench.interchange import format_names
+
+    return [*OWN_FORMATS, *format_names()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +81,11 @@ def list_results(asked: ListOptions) -> None:
     Groups are by columns, separated by commas; means are over completed runs, and damaged ones are
     left out and named.
     """
+    from accel_bench.report.views.results import groups_report, listing_report
+    from accel_bench.runner.unfinished import open_results, unfinished_attempts
+    from accel_bench.store.listing import MOST_CORRUPT, list_runs
+    from accel_bench.store.queries import condition_of, field_of, group_runs, leave_out_damaged
+
     tag = asked.tag
     with open_results(asked.results) as store:
         conditions = [condition_of(store, asked.where)] if asked.where is not None else []
@@ -137,6 +134,9 @@ def note_results(
 
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
     """Add labels to runs or remove them, and print how many runs that were."""
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.listing import add_labels, remove_labels
+
     with open_results(results) as store:
         store.run_ids(identifier)  # an unknown one is an error before a folder is made
     with open_results(results, write=True) as store:
@@ -155,6 +155,10 @@ def show_results(
     output: Format = "table",
 ) -> None:
     """Show a run, or all runs of an experiment or a session."""
+    from accel_bench.report.views.results import results_report
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.listing import labels_of
+
     with open_results(results) as store:
         found = store.find(identifier)
         labels = labels_of(store, [result.run_id for result in found])
@@ -189,6 +193,11 @@ def export_results(
 
     JSON and Parquet can be brought to another place with `accel-bench results import`.
     """
+    from accel_bench.errors import StoreError, did_you_mean
+    from accel_bench.runner.unfinished import open_results
+    from accel_bench.store.queries import condition_of
+    from accel_bench.store.schema import RUNS
+
     if output_format not in (known := _formats()):
         near = did_you_mean(output_format, known)
         raise StoreError(f"--format: no format is called {output_format!r}{near}")
@@ -218,6 +227,9 @@ def _intact(
 
 def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
     """Write runs to a file or to the terminal."""
+    from accel_bench.documents.files import write_atomically
+    from accel_bench.report.export import write_parquet
+
     if output is None:
         for piece in _pieces(found, form, None):
             print_text(piece, end="")
@@ -230,6 +242,10 @@ def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
 def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
     """Yield the text of an export, run by run, so that few are in memory; what has to wait lies in
     the folder."""
+    from accel_bench import interchange
+    from accel_bench.report.export import export_lines
+    from accel_bench.report.formats import render_list
+
     if form == "json":
         yield from render_list(found)
     elif form == "csv":
@@ -245,6 +261,12 @@ def explain_difference(
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Print what makes two experiments different ones."""
+    import json
+
+    from accel_bench.analysis.tables.listing import differing_keys
+    from accel_bench.report.table import Report, Section, listed
+    from accel_bench.runner.unfinished import open_results
+
     with open_results(results) as store:
         pair = [_experiment(store, identifier) for identifier in (left, right)]
     found = differing_keys(pair[0].identity, pair[1].identity)
@@ -258,6 +280,9 @@ def explain_difference(
 
 def _experiment(store: Store, identifier: str) -> Experiment:
     """Return the only experiment that an id means."""
+    from accel_bench.analysis.wording import join_names
+    from accel_bench.errors import StoreError
+
     found = {result.experiment.id: result.experiment for result in store.find(identifier)}
     if len(found) > 1:
         several = join_names(sorted(found))

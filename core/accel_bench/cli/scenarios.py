@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accel_bench.analysis.wording import count
-from accel_bench.cli.output import (
-    AnyFormat,
-    Format,
-    print_aside,
-    print_json,
-    print_report,
-    print_rows,
-)
-from accel_bench.documents.files import write_atomically
-from accel_bench.documents.presets import find_presets, preset_path
+from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report
 from accel_bench.documents.shown import printable
-from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.machine.info import read_machine
-from accel_bench.planning.plan import PlanRequest, make_plan
-from accel_bench.planning.resolve import resolve
-from accel_bench.plugins.shipped import extras
-from accel_bench.report.table import Report, Section, Table, paths
-from accel_bench.report.views.plugins import SCENARIOS
-from accel_bench.scenario.draft import read_draft
-from accel_bench.scenario.file_schema import ScenarioKey, file_schema, scenario_keys
-from accel_bench.scenario.find import find_drafts
-from accel_bench.scenario.models import ScenarioFile
+
+if TYPE_CHECKING:
+    from accel_bench.scenario.models import ScenarioFile
 
 app = typer.Typer(help="Scenario files: list, show, check, write.")
 
@@ -38,6 +20,13 @@ app = typer.Typer(help="Scenario files: list, show, check, write.")
 @app.command("list")
 def list_scenarios(output: Format = "table") -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
+    from accel_bench.cli.output import print_rows
+    from accel_bench.documents.presets import find_presets
+    from accel_bench.errors import ScenarioError
+    from accel_bench.planning.resolve import resolve
+    from accel_bench.report.views.plugins import SCENARIOS
+    from accel_bench.scenario.draft import read_draft
+
     rows = []
     for name, path in sorted(find_presets("scenarios").items()):
         try:
@@ -79,6 +68,8 @@ def _devices(file: ScenarioFile) -> Iterator[str]:
 
 
 def _extras(file: ScenarioFile) -> list[str]:
+    from accel_bench.plugins.shipped import extras
+
     known = extras()
     used = {getattr(file, slot).use for slot in file.SLOTS}
     used |= {use.use for stack in file.stacks.values() for use in stack.use}
@@ -88,6 +79,8 @@ def _extras(file: ScenarioFile) -> list[str]:
 @app.command("show")
 def show(name: Annotated[str, typer.Argument(help="A name that `scenarios list` prints.")]) -> None:
     """Print the file of a shipped scenario."""
+    from accel_bench.documents.presets import preset_path
+
     typer.echo(printable(preset_path("scenarios", name).read_text(encoding="utf8").rstrip()))
 
 
@@ -99,6 +92,12 @@ def check(
 
     Exits with 2 if one is wrong.
     """
+    from accel_bench.analysis.wording import count
+    from accel_bench.errors import AccelBenchError
+    from accel_bench.machine.info import read_machine
+    from accel_bench.planning.plan import PlanRequest, make_plan
+    from accel_bench.scenario.find import find_drafts
+
     machine, wrong = read_machine(), 0
     # A file is right or wrong wherever it is read.
     request = PlanRequest(
@@ -126,6 +125,10 @@ def new_scenario(
     like: Annotated[str, typer.Option(help="A name that `scenarios` lists.")] = "quickstart",
 ) -> None:
     """Write a scenario to go on from: a copy of a shipped one."""
+    from accel_bench.documents.files import write_atomically
+    from accel_bench.documents.presets import preset_path
+    from accel_bench.errors import ScenarioError
+
     text = preset_path("scenarios", like).read_text(encoding="utf8")
     if file.exists():
         raise ScenarioError(f"{file} is already there; nothing is overwritten, choose another name")
@@ -136,6 +139,9 @@ def new_scenario(
 @app.command("schema")
 def schema() -> None:
     """Print the JSON schema of scenario files, for editors."""
+    from accel_bench.cli.output import print_json
+    from accel_bench.scenario.file_schema import file_schema
+
     print_json(file_schema())
 
 
@@ -147,6 +153,9 @@ def keys(output: AnyFormat = "table") -> None:
 
     Options of plugins are keys beside `use`; `accel-bench plugins show NAME` lists them.
     """
+    from accel_bench.report.table import Report, Section, Table, paths
+    from accel_bench.scenario.file_schema import ScenarioKey, scenario_keys
+
     rows = scenario_keys()
     table = Table(paths("", " ".join(ScenarioKey._fields)), rows)
     document = [row._asdict() for row in rows]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+import psutil
+
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.state import GPUProcess, limits_in, other_process_reason, throttled
 
@@ -157,8 +159,6 @@ def read(function: Callable[[], Any]) -> Any:
 
 def _program(pid: int) -> str:
     """Return a program's name, without its arguments, which can hold secrets."""
-    import psutil
-
     try:
         return psutil.Process(pid).name()
     except psutil.Error:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from accel_bench.machine.nvml import (
     NoReadingError,
     NVMLDevice,
@@ -124,8 +126,6 @@ def _limited(violation: Any) -> float | None:
 
 def _is_ours(pid: int) -> bool:
     """Return whether a process is this program or was started by it."""
-    import psutil
-
     try:
         return pid == os.getpid() or any(
             parent.pid == os.getpid() for parent in psutil.Process(pid).parents()
@@ -136,8 +136,6 @@ def _is_ours(pid: int) -> bool:
 
 def _read_cpu() -> CPUState:
     """Read the counters of the host."""
-    import psutil
-
     spent = psutil.cpu_times()
     # The kernel counts time of guests twice, as guests' and as users'.
     counted = [getattr(spent, name) for name in spent._fields if not name.startswith("guest")]
@@ -160,8 +158,6 @@ def _read_cpu() -> CPUState:
 
 def _frequency() -> float | None:
     """Return the mean frequency of the cores; None on some, mostly virtual, systems."""
-    import psutil
-
     try:
         found = psutil.cpu_freq()
     except (OSError, NotImplementedError):

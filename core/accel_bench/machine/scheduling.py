@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+import psutil
+
 from accel_bench.documents.base import Frozen
 
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
@@ -104,8 +106,6 @@ if sys.platform == "linux":
 
 def running_children() -> Iterator[int]:
     """Yield the children of this process, those that have ended left out."""
-    import psutil
-
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if child.status() != psutil.STATUS_ZOMBIE:

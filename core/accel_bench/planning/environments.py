@@ -3,24 +3,27 @@ an environment changes a result."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
 from accel_bench.documents.base import JsonValue
-from accel_bench.documents.canonical import canonical_json
+from accel_bench.documents.canonical import canonical_json, digest
+from accel_bench.documents.files import locked
 from accel_bench.errors import ScenarioError, did_you_mean
+from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
-from accel_bench.machine.virtual_environment import (
-    build_environment,
-    environment_folder,
-    python_of,
-)
+from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
@@ -34,6 +37,15 @@ from accel_bench.scenario.uses import NO_PLUGIN
 
 KEY = "resources.environment"
 """Setting that chooses one of the environments."""
+
+SECONDS = 3600.0
+"""Limit for one installation."""
+
+PYTORCH_INDEX = "https://download.pytorch.org/whl/"
+"""Address of the indexes that PyTorch names by what its wheels are built for, such as `cu126`."""
+
+LAST_LINES = 5
+"""Lines of pip's output that an error shows."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +132,104 @@ def _python(
     return str(
         build_environment(folder, settings.requirements, settings.index, own, lambda: start(line))
     )
+
+
+def environment_folder(requirements: Sequence[str], index: str, own: Sequence[str]) -> Path:
+    """Return the folder of an environment with these packages and distributions."""
+    key = [sorted(requirements), index, sorted(map(installed_from, own)), sys.version]
+    return cache_folder() / "environments" / digest(key, 24)
+
+
+def python_of(folder: Path) -> Path | None:
+    """Return the interpreter of an environment that was built to the end; None for any other."""
+    return folder / "bin" / "python" if (folder / "complete").exists() else None
+
+
+def build_environment(
+    folder: Path,
+    requirements: Sequence[str],
+    index: str,
+    own: Sequence[str],
+    on_start: Callable[[], object] = lambda: None,
+) -> Path:
+    """Build an environment unless it is there, and return its interpreter.
+
+    `index` is a name of PyTorch's (`cpu`, `cu126`) or a URL, searched beside pip's own; `own` are
+    distributions of this environment, which are installed there as they are here. One process
+    builds while others wait. Raises ScenarioError with the last lines of pip's output.
+    """
+    with locked(folder.with_suffix(".lock")):
+        if found := python_of(folder):
+            return found
+        on_start()
+        pip = _create(folder)
+        options = ["--disable-pip-version-check", "--no-input"]
+        packages = [word for name in own for word in installed_from(name)]
+        _run([*pip, "install", *options, *packages, "--", *requirements], _indexes(index))
+        (folder / "complete").touch()
+    return folder / "bin" / "python"
+
+
+def _create(folder: Path) -> list[str]:
+    """Create an empty environment; return the command of a pip that installs into it.
+
+    That is the pip beside this program where there is one: to install another takes seconds.
+    """
+    create, python = [sys.executable, "-m", "venv", "--clear"], str(folder / "bin" / "python")
+    if not distribution_version("pip"):
+        _run([*create, str(folder)])
+        return [python, "-m", "pip"]
+    _run([*create, "--without-pip", str(folder)])
+    return [sys.executable, "-m", "pip", "--python", python]
+
+
+def installed_from(name: str) -> list[str]:
+    """Return pip's arguments that install a distribution again: from its folder, file or index.
+
+    Raises PackageNotFoundError.
+    """
+    found = metadata.distribution(name)
+    record = json.loads(found.read_text("direct_url.json") or "{}")
+    url = str(record.get("url", ""))
+    if not url:
+        return [f"{name}=={found.version}"]
+    if record.get("dir_info", {}).get("editable"):
+        return ["-e", url]
+    if source := record.get("vcs_info"):
+        url = f"{source['vcs']}+{url}@{source['commit_id']}"
+    # By its hashes an archive that is built again is another one.
+    hashes = record.get("archive_info", {}).get("hashes") or {}
+    parts = {"subdirectory": record.get("subdirectory"), **hashes}
+    fragment = "&".join(f"{key}={value}" for key, value in parts.items() if value)
+    return [f"{name} @ {url}#{fragment}" if fragment else f"{name} @ {url}"]
+
+
+def _indexes(index: str) -> dict[str, str]:
+    """Return pip's variable for a further index; in arguments others could read its password."""
+    if not index:
+        return {}
+    where = index if "://" in index else PYTORCH_INDEX + index
+    known = os.environ.get("PIP_EXTRA_INDEX_URL", "")
+    return {"PIP_EXTRA_INDEX_URL": f"{known} {where}".strip()}
+
+
+def _run(command: list[str], variables: Mapping[str, str] = MappingProxyType({})) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ScenarioError(f"the environment cannot be built: {error}") from error
+    if done.returncode:
+        last = "\n".join(done.stdout.rstrip().splitlines()[-LAST_LINES:])
+        raise ScenarioError(f"the environment cannot be built:\n{last}")
 
 
 def _distributions(points: Iterable[Point]) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from accel_bench.analysis.aggregate import BY_THE_USER, PlannedSummary, StopReason
@@ -15,7 +17,7 @@ from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.hub import hub_notices
 from accel_bench.documents.canonical import canonical_json, digest
 from accel_bench.documents.redaction import Redactor
-from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.errors import PluginError, ScenarioError, StoreError
 from accel_bench.machine.info import Machine
 from accel_bench.machine.scheduling import ended_children
 from accel_bench.planning.defaults import add_what_plugins_need, with_gpu_metrics
@@ -53,6 +55,7 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment, identity_of
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.scenario.sweep import EXCLUDED, STAND_INS, Point, at, is_excluded
+from accel_bench.store.database import Store
 
 __all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
 
@@ -186,6 +189,21 @@ class Plan:
         names = join_names([one.experiment.stack.name for one in left], most=5)
         notice = f"the verdict is open for {names}: {count(rounds, 'round')} in all"
         return replace(self, file=file, planned=chosen, notices=(notice,))
+
+    def seconds(self, store: Store | None) -> float | None:
+        """Return the seconds of all rounds, each run as long as the median of those stored.
+
+        None where an experiment has none, since nothing else says how fast this machine is.
+        """
+        found: dict[str, list[float]] = {one.experiment.id: [] for one in self.runnable}
+        with suppress(StoreError):
+            for result in store.results(experiment_ids=[*found]) if store else ():
+                if result.status.completed:
+                    found[result.experiment.id].append(result.seconds)
+        if not all(found.values()):
+            return None
+        one_round = sum(median(found[one.experiment.id]) for one in self.runnable)
+        return one_round * self.rounds
 
     @property
     def nothing(self) -> str:

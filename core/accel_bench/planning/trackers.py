@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins
 from accel_bench.plugins.describe import implemented
 from accel_bench.plugins.manager import TRACKING, activate_use, load_class
 from accel_bench.plugins.registry import find, missing_extra
 from accel_bench.scenario.draft import Draft
-
-if TYPE_CHECKING:
-    from accel_bench.planning.resolve import ResolvedFile
-    from accel_bench.scenario.uses import Use
+from accel_bench.scenario.uses import Use
 
 
 def split_trackers(plugins: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

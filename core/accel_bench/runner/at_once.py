@@ -6,27 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from accel_bench.launcher import Allocation, DividedAllocation, Place
 from accel_bench.runner.supervise import POLL_SECONDS, deferred_signals
 
+if TYPE_CHECKING:
+    from accel_bench.runner.sweep_point import SweepPoint
+
 
 class PlaceLostError(Exception):
     """Processes of a place are lost, and others have not come: the point goes on elsewhere."""
-
-
-class Point(Protocol):
-    """A sweep point as it is run."""
-
-    place: Allocation | None
-    """Nodes on which it runs."""
-
-    stop: threading.Event | None
-    """Set when the session ends; None where the point has the main thread."""
-
-    def run_point(self) -> None:
-        """Run what is still missing. Raises PlaceLostError where it can go on on another place."""
 
 
 def places_of(allocation: Allocation | None) -> Sequence[Place]:
@@ -40,7 +30,7 @@ def first_place(allocation: Allocation | None) -> Allocation | None:
     return next(iter(places_of(allocation)), allocation)
 
 
-def run_points(points: Sequence[Point], allocation: Any) -> None:
+def run_points(points: Sequence[SweepPoint], allocation: Any) -> None:
     """Run every point, as many at once as there are places.
 
     Ctrl-C, or an error in one of them, ends all, and is raised when they have ended.
@@ -85,7 +75,7 @@ def _has_failed(running: Future[None]) -> bool:
 class _Queue:
     """The points that are still to be run, shared by the threads of the places."""
 
-    def __init__(self, points: Sequence[Point]) -> None:
+    def __init__(self, points: Sequence[SweepPoint]) -> None:
         self.waiting = deque(points)
         self.stop = threading.Event()
         self._changed = threading.Condition()
@@ -94,7 +84,7 @@ class _Queue:
     def work(self, place: Place) -> None:
         """Run points on a place while there are any; give one back where the place is lost."""
         while (point := self._take()) is not None:
-            back: Point | None = point
+            back: SweepPoint | None = point
             try:
                 point.place, point.stop = place, self.stop
                 point.run_point()
@@ -113,7 +103,7 @@ class _Queue:
         with self._changed:
             self._changed.notify_all()
 
-    def _take(self) -> Point | None:
+    def _take(self) -> SweepPoint | None:
         """Return the next point; wait while one that runs may still be given back."""
         with self._changed:
             while not self.waiting and self._busy and not self.stop.is_set():
@@ -123,7 +113,7 @@ class _Queue:
             self._busy += 1
             return self.waiting.popleft()
 
-    def _give(self, back: Point | None) -> None:
+    def _give(self, back: SweepPoint | None) -> None:
         with self._changed:
             self._busy -= 1
             if back is not None:

@@ -17,7 +17,6 @@ from accel_bench.errors import ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.caches import cache_folder
 from accel_bench.machine.info import Machine
-from accel_bench.planning.duration import plan_seconds
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Provenance, Result
 from accel_bench.runner.at_once import run_points
@@ -157,7 +156,7 @@ class Session:
             )
         )
         runs = sum(len(stacks) for rounds in order.values() for stacks in rounds)
-        seconds = plan_seconds(plan, self.store)
+        seconds = plan.seconds(self.store)
         part = runs / max(plan.runs, 1)
         self.reporter.on_plan(plan, runs, None if seconds is None else seconds * part)
         self.trackers = Trackers(

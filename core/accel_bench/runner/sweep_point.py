@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from accel_bench.analysis.aggregate import PlannedSummary, collect_runs, replaced_rounds
 from accel_bench.analysis.race import ENDS_A_STACK, race_point
@@ -54,7 +54,9 @@ class SweepPoint:
         again = session.repeat_round if replaces else None
         self._replaces = {} if again is None else {again: replaces}
         self.place = first_place(session.allocation)
+        """Nodes on which it runs."""
         self.stop: threading.Event | None = None
+        """Set when the session ends; None where the point has the main thread."""
         self._done: set[int] = set()
         self._attempts: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
@@ -200,7 +202,13 @@ class SweepPoint:
         try:
             with attempt_in_progress(folder):
                 result = run_attempt(
-                    replace(made, position=position, command=command, **self._where()),
+                    replace(
+                        made,
+                        position=position,
+                        command=command,
+                        allocation=self.place,
+                        stop=self.stop,
+                    ),
                     planned.active,
                     lambda progress: session.reporter.on_progress(planned, what, progress),
                     keep,
@@ -216,9 +224,6 @@ class SweepPoint:
         redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
         tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
         return run_folder(self._session.store.folder, self._session.id, name, tag)
-
-    def _where(self) -> dict[str, Any]:
-        return {"allocation": self.place, "stop": self.stop}
 
     def _check_place(self) -> None:
         """Raise PlaceLostError where the place is lost, KeyboardInterrupt where the session ends.

@@ -19,7 +19,6 @@ from accel_bench.cli.request import one_draft
 from accel_bench.cli.run import RunOptions, run, run_request
 from accel_bench.errors import AccelBenchError
 from accel_bench.machine.info import read_machine
-from accel_bench.planning.duration import plan_seconds
 from accel_bench.planning.plan import Plan, make_plan
 from accel_bench.runner.sweep_point import missing_rounds
 from accel_bench.scenario.experiment import Experiment
@@ -68,7 +67,7 @@ def more_rounds(
         why = f"{why}; the command cannot be planned here: {error}"
         return NextRun(why=why, command=shlex.join(words))
     what, share = _missing(plan, earlier.store, done > 0)
-    whole = plan_seconds(plan, earlier.store)
+    whole = plan.seconds(earlier.store)
     hours = None if whole is None else whole * share / 3600
     return NextRun(
         why=f"{why}; {what}",
