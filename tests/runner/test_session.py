@@ -23,8 +23,8 @@ from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, Planned, PlanRequest, make_plan
 from accel_bench.result import Result, Status
 from accel_bench.runner.heartbeats import Progress
+from accel_bench.runner.interrupted import open_results
 from accel_bench.runner.session import Session
-from accel_bench.runner.unfinished import open_results
 from accel_bench.runner.williams_design import williams_rounds
 from accel_bench.scenario.draft import read_draft
 from accel_bench.store import records

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, PlannedSummary, collect_runs
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
-from accel_bench.analysis.facts import device_models
+from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.statistics.estimators import Interval, unpaired_ratio
 from accel_bench.analysis.statistics.verdict import RoundKey

@@ -13,7 +13,7 @@ from accel_bench.api.frame import to_frame
 from accel_bench.documents.program import DEFAULT_RESULTS, RESULTS
 from accel_bench.documents.redaction import Redactor
 from accel_bench.result import Result
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench.store import database
 from accel_bench.store.listing import run_columns
 from accel_bench.store.queries import condition_of, group_runs, leave_out_damaged

@@ -13,7 +13,7 @@ from accel_bench.analysis.wording import count
 from accel_bench.cli import options
 from accel_bench.cli.output import Format, print_report
 from accel_bench.report.table import Report, Section, Table, paths
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench.store.database import Row, Store
 from accel_bench.store.fields import FIGURES_VERSION
 from accel_bench.store.queries import COMPLETED

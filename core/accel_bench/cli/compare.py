@@ -42,7 +42,7 @@ def compare(asked: CompareOptions) -> int:
     from accel_bench.analysis.compare import compare_stored
     from accel_bench.cli.output import print_report
     from accel_bench.report.views.compare import compare_report
-    from accel_bench.runner.unfinished import open_results
+    from accel_bench.runner.interrupted import open_results
     from accel_bench.store.selection import select_pairs
 
     with ExitStack() as stack:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from accel_bench.cli.groups import LazyCommands
-from accel_bench.documents.shown import printable
+from accel_bench.documents.escaping import printable
 from accel_bench.errors import AccelBenchError
 from accel_bench.launcher import INTERRUPTIONS
 

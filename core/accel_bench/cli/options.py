@@ -184,7 +184,7 @@ class ExperimentOptions:
 
     def read_experiments(self) -> tuple[list[ExperimentRuns], dict[str, str]]:
         """Return the chosen experiments, and the baselines of their sessions. Raises StoreError."""
-        from accel_bench.runner.unfinished import open_results
+        from accel_bench.runner.interrupted import open_results
         from accel_bench.store.selection import select_experiments
 
         with open_results(self.results) as store:
@@ -206,7 +206,7 @@ class SelectionOptions(ExperimentOptions):
 
     def read_with_baselines(self) -> tuple[list[Result], dict[str, str]]:
         """Return the chosen runs, and the baselines of their sessions. Raises StoreError."""
-        from accel_bench.runner.unfinished import open_results
+        from accel_bench.runner.interrupted import open_results
 
         with open_results(self.results) as store:
             found = store.results(*self.conditions(store))

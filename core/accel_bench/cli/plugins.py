@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.output import Format, print_json, print_report, print_rows
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 
 app = typer.Typer(help="Plugins: what they do and need, and which are installed.")
 

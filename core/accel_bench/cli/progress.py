@@ -12,7 +12,7 @@ from rich.text import Text
 
 from accel_bench.analysis.metrics.throughput import run_throughput
 from accel_bench.analysis.wording import count, duration, rate
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 from accel_bench.job import PREPARE
 from accel_bench.planning.plan import Plan, Planned
 from accel_bench.result import Result

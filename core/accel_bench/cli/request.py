@@ -16,9 +16,9 @@ from accel_bench.cli.dry_run import print_plan
 from accel_bench.cli.options import PlanOptions, WorkOptions, parse_seconds
 from accel_bench.cli.output import print_aside, print_text
 from accel_bench.cli.progress import make_reporter
+from accel_bench.documents.escaping import plain
 from accel_bench.documents.load import parse_value
 from accel_bench.documents.redaction import Redactor
-from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine

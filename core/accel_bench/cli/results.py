@@ -12,7 +12,7 @@ import typer
 
 from accel_bench.cli import options
 from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report, print_text
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +82,7 @@ def list_results(asked: ListOptions) -> None:
     left out and named.
     """
     from accel_bench.report.views.results import groups_report, listing_report
-    from accel_bench.runner.unfinished import open_results, unfinished_attempts
+    from accel_bench.runner.interrupted import open_results, unfinished_attempts
     from accel_bench.store.listing import MOST_CORRUPT, list_runs
     from accel_bench.store.queries import condition_of, field_of, group_runs, leave_out_damaged
 
@@ -134,7 +134,7 @@ def note_results(
 
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
     """Add labels to runs or remove them, and print how many runs that were."""
-    from accel_bench.runner.unfinished import open_results
+    from accel_bench.runner.interrupted import open_results
     from accel_bench.store.listing import add_labels, remove_labels
 
     with open_results(results) as store:
@@ -156,7 +156,7 @@ def show_results(
 ) -> None:
     """Show a run, or all runs of an experiment or a session."""
     from accel_bench.report.views.results import results_report
-    from accel_bench.runner.unfinished import open_results
+    from accel_bench.runner.interrupted import open_results
     from accel_bench.store.listing import labels_of
 
     with open_results(results) as store:
@@ -194,7 +194,7 @@ def export_results(
     JSON and Parquet can be brought to another place with `accel-bench results import`.
     """
     from accel_bench.errors import StoreError, did_you_mean
-    from accel_bench.runner.unfinished import open_results
+    from accel_bench.runner.interrupted import open_results
     from accel_bench.store.queries import condition_of
     from accel_bench.store.schema import RUNS
 
@@ -265,7 +265,7 @@ def explain_difference(
 
     from accel_bench.analysis.tables.listing import differing_keys
     from accel_bench.report.table import Report, Section, listed
-    from accel_bench.runner.unfinished import open_results
+    from accel_bench.runner.interrupted import open_results
 
     with open_results(results) as store:
         pair = [_experiment(store, identifier) for identifier in (left, right)]

@@ -19,7 +19,7 @@ from accel_bench.analysis.summary import exit_code, judge_row
 from accel_bench.cli.options import MeasureOptions, Names, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_aside, print_text
 from accel_bench.cli.request import Invocation, plan_request, run_plans
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.sizes import plan_with_sizes

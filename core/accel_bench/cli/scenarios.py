@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report
-from accel_bench.documents.shown import printable
+from accel_bench.documents.escaping import printable
 
 if TYPE_CHECKING:
     from accel_bench.scenario.models import ScenarioFile

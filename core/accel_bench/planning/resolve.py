@@ -17,8 +17,8 @@ from accel_bench.scenario.batches import fewer_groups
 from accel_bench.scenario.draft import Draft, check_depth
 from accel_bench.scenario.environment import check_environment
 from accel_bench.scenario.ladder import Ladder, content_of, expand_ladder
-from accel_bench.scenario.layers import look_up, set_path
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack, StackEntry, Work
+from accel_bench.scenario.overrides import look_up, set_path
 from accel_bench.scenario.sweep import (
     AUTO,
     STAND_INS,

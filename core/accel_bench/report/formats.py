@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from accel_bench.analysis.schema import Summary
-from accel_bench.documents.shown import printable_json
+from accel_bench.documents.escaping import printable_json
 from accel_bench.errors import AccelBenchError, did_you_mean
 from accel_bench.report.plain_html import render_plain_html
 from accel_bench.report.render_csv import render_csv

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from accel_bench.documents.escaping import plain, printable
 from accel_bench.documents.program import __version__
-from accel_bench.documents.shown import plain, printable
 from accel_bench.report.table import Section, Table
 
 STYLE = """\

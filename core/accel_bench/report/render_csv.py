@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from accel_bench.documents.shown import csv_line
+from accel_bench.documents.escaping import csv_line
 from accel_bench.report.table import Column, Table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 from accel_bench.report.table import Section, Table
 
 _MARKUP = re.compile(r"([\\`*\[\]|<>&#~]|(?<!\w)_|_(?!\w))")

@@ -16,7 +16,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 from accel_bench.report.table import EMPTY, Column, Section, Table
 from accel_bench.result import Status
 

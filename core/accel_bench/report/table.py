@@ -9,7 +9,7 @@ from enum import Enum
 from operator import itemgetter, methodcaller
 from typing import Any, Literal
 
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 
 EMPTY = "-"
 """Stands for null: there is no number, which is not 0."""

@@ -19,8 +19,8 @@ from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Plan
 from accel_bench.result import Result, Status
+from accel_bench.runner.interrupted import open_results
 from accel_bench.runner.session import Reporter, Session, new_id
-from accel_bench.runner.unfinished import open_results
 from accel_bench.store.database import Store
 
 JOB = "ACCEL_BENCH_JOB"

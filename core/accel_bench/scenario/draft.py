@@ -11,8 +11,8 @@ from accel_bench.documents.load import MAXIMUM_DEPTH, Document, Location, load_f
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.layers import AXES, Layer, is_value, lay_over, look_up, set_path
 from accel_bench.scenario.models import StackEntry
+from accel_bench.scenario.overrides import AXES, Layer, is_value, lay_over, look_up, set_path
 
 MAXIMUM_EXTENDS = 16
 """Files in one chain of `extends`."""

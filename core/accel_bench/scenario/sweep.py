@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.scenario.layers import look_up
 from accel_bench.scenario.models import Exclusion, Scenario, ScenarioFile, Stack
+from accel_bench.scenario.overrides import look_up
 from accel_bench.scenario.uses import Use
 
 AUTO = "auto"

@@ -11,7 +11,7 @@ from typing import Any
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.files import slug
 from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.scenario.layers import look_up
+from accel_bench.scenario.overrides import look_up
 from accel_bench.scenario.settings import TagRule
 
 

@@ -12,8 +12,8 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.plugins.registry import find
 from accel_bench.scenario.uses import ModelUse
 from accel_bench.testing import declared
-from accel_bench.testing.apart import CLAUSE_SECONDS, try_apart
 from accel_bench.testing.behaviour import steps
+from accel_bench.testing.clause_process import CLAUSE_SECONDS, try_apart
 from accel_bench.testing.report import RUN, CheckReport, Clause, Step, proven, violated
 from accel_bench.testing.tiny import MODEL
 from accel_bench.testing.trial_runs import TrialRuns

@@ -24,7 +24,7 @@ from accel_bench.plugins.registry import Installed, is_on_contract
 from accel_bench.plugins.validation import validation_problems, wrong_declarations
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.scenario.uses import slot_defaults
-from accel_bench.testing.apart import not_ended
+from accel_bench.testing.clause_process import not_ended
 from accel_bench.testing.report import Clause, judged, proven, unproven, violated
 from accel_bench.testing.trial_runs import TrialRuns
 

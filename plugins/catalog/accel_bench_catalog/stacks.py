@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from accel_bench.cli.output import Format, print_report
-from accel_bench.documents.shown import printable
+from accel_bench.documents.escaping import printable
 from accel_bench.errors import install_package
 
 app = typer.Typer(help="Named stacks that a scenario can refer to.")

@@ -17,7 +17,7 @@ from accel_bench.documents.load import SUFFIXES, Document, load_file
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, StoreError, StoreUnavailableError
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import RUNS
 from accel_bench_ci.claims import ClaimsFile, ClaimsReport, check_claim, check_metric, report_of

@@ -24,14 +24,14 @@ from accel_bench.analysis.wording import (
 from accel_bench.cli.options import MeasureOptions, parse_fraction, takes
 from accel_bench.cli.output import form_of_output, print_text
 from accel_bench.cli.request import Invocation, one_draft, plan_request, print_failures
+from accel_bench.documents.escaping import plain
 from accel_bench.documents.files import write_atomically
-from accel_bench.documents.shown import plain
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 from accel_bench.report.views.training import training_paths, verdict_column
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench_ci.looks import SessionRounds, points_of_both, settle_gate
 from accel_bench_ci.verdict import GatePoint, GateReport

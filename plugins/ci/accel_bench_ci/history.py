@@ -29,7 +29,7 @@ from accel_bench.report.table import (
     reader,
 )
 from accel_bench.result import Result
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.store.database import Store
 from accel_bench.store.queries import condition_of

@@ -20,7 +20,7 @@ from accel_bench.plugins.doors import find_entry
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
 from accel_bench.report.views.compare import differences_table, setting_text
 from accel_bench.result import Result
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench.store.database import Store
 from accel_bench.store.selection import select_runs
 from accel_bench_ci.figures import figure_named, figure_text

@@ -8,8 +8,8 @@ change without notice.
 import accel_bench as accel_bench
 from accel_bench_cluster.agent import end_on_signals, run_agent
 from accel_bench_cluster.agents import AgentLauncher, Ended
-from accel_bench_cluster.places import largest, type_of_device
-from accel_bench_cluster.started import StartedAgents, agent_command, new_secret
+from accel_bench_cluster.launched_agents import StartedAgents, agent_command, new_secret
+from accel_bench_cluster.node_resources import largest, type_of_device
 from accel_bench_cluster.wire import SECRET
 
 __all__ = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from accel_bench import read_placement
 from accel_bench.errors import AccelBenchError
 from accel_bench_cluster.agent import end_on_signals, ranks_of, run_agent
-from accel_bench_cluster.started import LOST, PARENT, UNSET
+from accel_bench_cluster.launched_agents import LOST, PARENT, UNSET
 from accel_bench_cluster.wire import shared_secret
 
 

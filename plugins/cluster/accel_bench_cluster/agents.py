@@ -28,7 +28,7 @@ from accel_bench_cluster.node import (
     described_at,
     free_port,
 )
-from accel_bench_cluster.places import (
+from accel_bench_cluster.node_resources import (
     cores_of,
     device_index,
     refuse_node,

@@ -20,7 +20,7 @@ from accel_bench import (
 from accel_bench.errors import ScenarioError
 from accel_bench_cluster.agent import end_on_signals, ranks_of, run_agent
 from accel_bench_cluster.agents import AgentLauncher, Agents, Ended
-from accel_bench_cluster.places import largest, wrong_size
+from accel_bench_cluster.node_resources import largest, wrong_size
 from accel_bench_cluster.wire import shared_secret
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from accel_bench import Allocation, Options, Redactor, Scenario, hookimpl
 from accel_bench.errors import ScenarioError
 from accel_bench_cluster.agents import AgentLauncher, Ended
-from accel_bench_cluster.places import device_of_nodes, largest, memory_of_nodes
+from accel_bench_cluster.node_resources import device_of_nodes, largest, memory_of_nodes
 from accel_bench_cluster.wire import SECRET
 
 SCENARIOS = (".json", ".toml", ".yaml", ".yml")

@@ -21,13 +21,13 @@ from accel_bench import (
 )
 from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench_cluster.agents import AgentLauncher, Ended
-from accel_bench_cluster.places import device_of_nodes, largest, memory_of_nodes
-from accel_bench_cluster.rendering import refuse_secrets
-from accel_bench_cluster.started import (
+from accel_bench_cluster.launched_agents import (
     StartedAgents,
     agent_command,
     new_secret,
 )
+from accel_bench_cluster.node_resources import device_of_nodes, largest, memory_of_nodes
+from accel_bench_cluster.rendering import refuse_secrets
 
 POLL_SECONDS = 1.0
 """How often the state of a submitted job is asked for."""

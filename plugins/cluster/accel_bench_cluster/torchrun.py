@@ -21,13 +21,13 @@ from accel_bench import (
 )
 from accel_bench.errors import ScenarioError
 from accel_bench_cluster.agents import AgentLauncher, Ended
-from accel_bench_cluster.node import free_port
-from accel_bench_cluster.places import largest
-from accel_bench_cluster.started import (
+from accel_bench_cluster.launched_agents import (
     agent_command,
     meeting_point,
     start_agents,
 )
+from accel_bench_cluster.node import free_port
+from accel_bench_cluster.node_resources import largest
 
 
 class TorchrunOptions(Options):

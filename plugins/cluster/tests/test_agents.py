@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_cluster import agent, started
+from accel_bench_cluster import agent, launched_agents
 from accel_bench_cluster.agent import contract, serve
 from accel_bench_cluster.agents import Agents
 from accel_bench_cluster.listener import Listener
@@ -191,7 +191,7 @@ def test_an_environment_that_a_node_lacks_is_named(
 def test_agents_are_awaited_on_all_addresses_of_an_endpoint() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    listener = Listener(started.listening_address(("127.0.1.1", port - 1)), b"secret")
+    listener = Listener(launched_agents.listening_address(("127.0.1.1", port - 1)), b"secret")
     with socket.create_connection(("127.0.0.2", port), timeout=5) as connection:
         assert connection.getpeername() == ("127.0.0.2", port)
     listener.close()
@@ -201,5 +201,5 @@ def test_an_address_of_a_family_that_the_machine_lacks_is_not_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lacking = (socket.AF_APPLETALK, socket.SOCK_STREAM, 0, "", ("::1", 0))
-    monkeypatch.setattr(started.socket, "getaddrinfo", lambda *words, **more: [lacking])
-    assert not started.is_here("node-1")
+    monkeypatch.setattr(launched_agents.socket, "getaddrinfo", lambda *words, **more: [lacking])
+    assert not launched_agents.is_here("node-1")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from accel_bench_cluster import places, slurm
+from accel_bench_cluster import node_resources, slurm
 from cli.program import call
 from faults.program import wait_for
 from launched import PROGRAM, Launched
@@ -305,7 +305,7 @@ def scenarios(*resources: dict[str, object]) -> list[Scenario]:
 
 def test_a_job_asks_for_the_devices_of_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
     without = read_machine().model_copy(update={"gpus": ()})
-    monkeypatch.setattr(places, "read_machine", lambda: without)
+    monkeypatch.setattr(node_resources, "read_machine", lambda: without)
     asked, cpu, cuda = slurm.gpu_options, {"device": "cpu"}, {"device": "cuda"}
     assert asked(scenarios(cpu), 4) == []
     assert asked(scenarios(cpu, cuda), 4) == ["--gpus-per-node=4"]
@@ -320,7 +320,7 @@ def test_a_device_that_only_the_nodes_know_is_refused_where_there_is_none(
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     without = read_machine().model_copy(update={"gpus": ()})
-    monkeypatch.setattr(places, "read_machine", lambda: without)
+    monkeypatch.setattr(node_resources, "read_machine", lambda: without)
     name = program.write(resources={"devices": 2})
     done = call("run", name, *SLURM, "--dry-run")
     assert done.code == 2

@@ -12,7 +12,7 @@ from typing import Any
 
 from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.catalog.hardware import find_hardware
-from accel_bench.documents.shown import csv_line
+from accel_bench.documents.escaping import csv_line
 from accel_bench.errors import ImportFileError
 from accel_bench.interchange import UNKNOWN, Format, ImportedRow, SourceFile
 from accel_bench.result import Metric, Result, Status

@@ -52,9 +52,9 @@ def import_results(
     """
     from accel_bench.analysis.wording import count
     from accel_bench.cli.request import parse_overrides
-    from accel_bench.documents.shown import plain
+    from accel_bench.documents.escaping import plain
     from accel_bench.errors import ImportFileError
-    from accel_bench.runner.unfinished import open_results
+    from accel_bench.runner.interrupted import open_results
     from accel_bench_interop.exchange import add_export, is_export, read_export
     from accel_bench_interop.reading import read_files
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from accel_bench.cli.output import print_aside
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 
 WRONG = 2
 """Exit code where names are misspelt, or lead nowhere."""

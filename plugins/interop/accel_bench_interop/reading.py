@@ -29,8 +29,8 @@ from accel_bench.interchange import (
 from accel_bench.plugins.doors import Entry, find_entries, find_entry
 from accel_bench.result import EARLIEST, Provenance, Result
 from accel_bench.scenario.experiment import SCHEMA_VERSION, Experiment
-from accel_bench.scenario.layers import set_path
 from accel_bench.scenario.models import Scenario, Stack
+from accel_bench.scenario.overrides import set_path
 from accel_bench.scenario.settings import MAXIMUM_SAMPLES
 from accel_bench_interop.exchange import is_export, read_export
 from accel_bench_interop.figures import short_name

@@ -17,7 +17,7 @@ from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.options import MeasureOptions, Names, takes
 from accel_bench.cli.output import AnyFormat, print_report, print_text
 from accel_bench.cli.request import Invocation, plan_request, run_plans
-from accel_bench.documents.shown import plain, printable
+from accel_bench.documents.escaping import plain, printable
 from accel_bench.machine.devices import AUTO
 from accel_bench.machine.info import read_machine
 from accel_bench.result import Status

@@ -20,8 +20,8 @@ from accel_bench.documents.load import SUFFIXES
 from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.result import Result
+from accel_bench.runner.interrupted import open_results
 from accel_bench.runner.session import Session, run_rounds
-from accel_bench.runner.unfinished import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import Use
 from accel_bench_profile.collect import collect_profiles, refuse_unprofiled

@@ -22,7 +22,7 @@ from accel_bench.planning.plan import Planned, PlanRequest, make_plan
 from accel_bench.report.table import Column, Report, Section, Table, paths, reader
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.layers import dotted
+from accel_bench.scenario.overrides import dotted
 from accel_bench_profile.ledger.difference import Change, LedgerDifference, difference, totals
 from accel_bench_profile.ledger.places import (
     FIGURES,

@@ -62,7 +62,7 @@ def report(options: ReportOptions) -> None:
     ones in detail.
     """
     from accel_bench.cli.output import print_text
-    from accel_bench.documents.shown import plain
+    from accel_bench.documents.escaping import plain
     from accel_bench.report.page_file import write_markdown, write_page
 
     html = options.html
@@ -101,7 +101,7 @@ def _page(options: ReportOptions, plots: bool) -> Page:
 
     from accel_bench.documents.anonymity import Anonymizer
     from accel_bench.documents.redaction import Redactor
-    from accel_bench.runner.unfinished import open_results, sessions_in_progress
+    from accel_bench.runner.interrupted import open_results, sessions_in_progress
     from accel_bench_report.commands import select_commands
     from accel_bench_report.page.page import page
     from accel_bench_report.page.scenario import scenario_page

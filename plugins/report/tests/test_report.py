@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli.program import call, write_nulls
 
-from accel_bench.runner.unfinished import attempt_in_progress
+from accel_bench.runner.interrupted import attempt_in_progress
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from accel_bench.cli.request import Invocation, one_draft, plan_request
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan
 from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.scenario.layers import AXES, look_up
 from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.overrides import AXES, look_up
 from accel_bench_search.fitting import (
     FitPoint,
     FitReport,

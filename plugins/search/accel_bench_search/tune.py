@@ -15,7 +15,7 @@ from accel_bench.cli.options import Names, PlanOptions, takes
 from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Invocation, one_draft, plan_request
 from accel_bench.errors import AccelBenchError, ScenarioError
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.models import Scenario
 from accel_bench_search.study import Axis, open_study, parse_axis, require_optuna
 from accel_bench_search.trial import StackPlans, TrialRunner

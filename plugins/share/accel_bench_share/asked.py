@@ -23,7 +23,7 @@ from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.result import Provenance, Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
-from accel_bench.scenario.layers import AXES
+from accel_bench.scenario.overrides import AXES
 from accel_bench.scenario.sweep import Point, swept_by
 from accel_bench_share.bundle_file import Bundle
 

@@ -10,10 +10,10 @@ import typer
 from accel_bench.analysis.wording import count
 from accel_bench.cli import options
 from accel_bench.cli.output import Format, print_aside, print_fields, print_rows, print_text
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 from accel_bench.errors import BundleError
 from accel_bench.report.table import paths
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench_share.bundle_file import read_bundle
 from accel_bench_share.bundling import bundle_sessions
 from accel_bench_share.site import bundle_files, write_site

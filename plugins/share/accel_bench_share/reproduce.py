@@ -11,14 +11,14 @@ import typer
 from accel_bench.cli.options import MeasureOptions, takes
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import Invocation, parse_overrides, plan_request, print_failures
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 from accel_bench.errors import NothingToRunError
 from accel_bench.machine.info import Machine
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.plan import Plan
 from accel_bench.report.formats import render_report
 from accel_bench.report.table import Report
-from accel_bench.runner.unfinished import open_results
+from accel_bench.runner.interrupted import open_results
 from accel_bench_share.asked import draft_of, evaluated, repeats, request_of
 from accel_bench_share.bundle_file import Bundle, read_bundle
 from accel_bench_share.reproduction import (

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
-from accel_bench.analysis.facts import device_models
+from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.reproduction import (
     ReproductionVerdict,
     StackReproduction,

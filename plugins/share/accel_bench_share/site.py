@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from accel_bench.analysis.facts import device_models
+from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.reproduction import MARGIN, StackReproduction, reproduce_stacks, row_key
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import (
@@ -21,8 +21,8 @@ from accel_bench.analysis.wording import (
     rate_interval,
     ratio_interval,
 )
+from accel_bench.documents.escaping import plain
 from accel_bench.documents.program import __version__
-from accel_bench.documents.shown import plain
 from accel_bench.errors import AccelBenchError, BundleError
 from accel_bench.report.html import html_environment, inline_files
 from accel_bench.report.page_file import write_page

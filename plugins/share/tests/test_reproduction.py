@@ -19,7 +19,7 @@ from accel_bench_share.reproduction import (
 from analysis_factory import make_experiment, make_failures, make_rank, make_result, make_rounds
 from store.store_factory import MACHINE
 
-from accel_bench.analysis.facts import device_models
+from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.reproduction import StackReproduction, summarize_results
 from accel_bench.result import PluginVersion, Result, Status
 from accel_bench.scenario.uses import DataUse

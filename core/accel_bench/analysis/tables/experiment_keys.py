@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from accel_bench.analysis.aggregate import ExperimentRuns
-from accel_bench.analysis.facts import device_model
+from accel_bench.analysis.device_kinds import device_model
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
-from accel_bench.scenario.layers import dotted
+from accel_bench.scenario.overrides import dotted
 
 FIRST_KEYS = ("model.id", "device", "stack")
 """Keys that are tried before all others where experiments must be told apart."""

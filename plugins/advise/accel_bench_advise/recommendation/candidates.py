@@ -11,7 +11,7 @@ from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
 from accel_bench.analysis.checks.comparability import NOT_COMPARABLE
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
-from accel_bench.analysis.facts import DeviceKind, devices_of
+from accel_bench.analysis.device_kinds import DeviceKind, devices_of
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, rate_obstacle, saturation
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.statistics.verdict import RoundKey

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from accel_bench.analysis.repeated import without_options
+from accel_bench.analysis.session_command import without_options
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import assignments, count, join_names
 from accel_bench.cli.request import one_draft

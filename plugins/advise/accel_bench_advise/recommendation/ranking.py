@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench.analysis.facts import DeviceKind
+from accel_bench.analysis.device_kinds import DeviceKind
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,

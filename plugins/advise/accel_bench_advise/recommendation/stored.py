@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from accel_bench.analysis.facts import DeviceKind
+from accel_bench.analysis.device_kinds import DeviceKind
 from accel_bench.analysis.wording import count, settings
 from accel_bench.catalog.hardware import NamedHardware, list_hardware, named_hardware
 from accel_bench.catalog.prices import PriceEntry

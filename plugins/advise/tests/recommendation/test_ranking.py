@@ -13,7 +13,7 @@ from analysis_factory import with_threads
 from recommendation_factory import BASELINE, LOSSES, experiment, in_turn, runs
 from serving_factory import serving
 
-from accel_bench.analysis.facts import device_of
+from accel_bench.analysis.device_kinds import device_of
 from accel_bench.analysis.metrics.offered_load import OTHER_LOAD
 from accel_bench.result import Provenance, RankResult, Result, Status
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_iter
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.worker.communication import is_collective
 from accel_bench.worker.flops.operations import content_bytes, moves_nothing
-from accel_bench_profile.figures.kinds import shared_kind
+from accel_bench_profile.figures.kernel_kinds import shared_kind
 from accel_bench_profile.ledger.schema import Kind
 
 SYNCHRONIZING = frozenset(

@@ -11,7 +11,7 @@ from itertools import accumulate
 from statistics import fmean, median
 from typing import Any
 
-from accel_bench_profile.figures.kinds import (
+from accel_bench_profile.figures.kernel_kinds import (
     BACKEND,
     READ,
     WAITS,

@@ -23,7 +23,7 @@ from accel_bench_profile.figures.inflation import (
     scaled,
     without_inflation,
 )
-from accel_bench_profile.figures.kinds import STEP_KINDS
+from accel_bench_profile.figures.kernel_kinds import STEP_KINDS
 from accel_bench_profile.figures.modules import DATA, OUTSIDE, ROOT
 from accel_bench_profile.figures.waterfall_schema import (
     Change,

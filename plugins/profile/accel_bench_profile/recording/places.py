@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from accel_bench_profile.figures.kinds import kind_in, step_kind, stronger
+from accel_bench_profile.figures.kernel_kinds import kind_in, step_kind, stronger
 from accel_bench_profile.figures.modules import DATA, OUTSIDE, Direction, StepKind
 from accel_bench_profile.figures.spans import MODULE, NODE, STEP, Cycle, Span, in_order
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from accel_bench_profile.counting.counter import StepCounter
 from accel_bench_profile.counting.sites import Sites
-from accel_bench_profile.figures.kinds import SHARED, kind_of
+from accel_bench_profile.figures.kernel_kinds import SHARED, kind_of
 from accel_bench_profile.ledger.schema import Entry, Figure, Phase
 
 FLOATS = 1024

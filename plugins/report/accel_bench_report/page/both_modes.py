@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from accel_bench.analysis.facts import devices_of
+from accel_bench.analysis.device_kinds import devices_of
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.wording import (
     label,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from accel_bench.analysis.conclusion import conclusions
-from accel_bench.analysis.repeated import command_for_stack
+from accel_bench.analysis.session_command import command_for_stack
 from accel_bench.analysis.wording import (
     WITHIN,
     count,

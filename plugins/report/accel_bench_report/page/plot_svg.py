@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 
 COLOURS = 8
 """Colours of stacks in the style sheet, `--s0` to `--s7`."""

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 from accel_bench_report.page.plot_svg import COLOURS, INK, QUIET, draw_svg, show_on_hover
 
 MISSING = "plots are left out: matplotlib is not installed (pip install 'accel-bench[report]')"

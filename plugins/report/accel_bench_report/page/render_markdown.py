@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from accel_bench.documents.shown import plain
+from accel_bench.documents.escaping import plain
 from accel_bench.report.render_markdown import escape
 from accel_bench.report.table import EMPTY, Column, Table, listed
 from accel_bench_report.page.model import Page, RowView, ScenarioView, clipped

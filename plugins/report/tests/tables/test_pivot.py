@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pivot_factory import BATCH, LENGTH, campaigns, point, rounds
 
 from accel_bench.analysis.aggregate import collect_experiments
-from accel_bench.analysis.facts import device_models
+from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
 from accel_bench.analysis.tables.figures import FIGURES
 from accel_bench.errors import StoreError

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from accel_bench.documents.shown import plain, printable, printable_json
+from accel_bench.documents.escaping import plain, printable, printable_json
 
 HOSTILE = {
     "\x1b]0;title\x07": r"\x1b]0;title\x07",

@@ -15,7 +15,7 @@ import pytest
 from testing.checking import NULL, violations
 from testing.faults import source
 
-from accel_bench.testing import apart
+from accel_bench.testing import clause_process
 
 PR_SET_NAME = 15
 """Linux: give the calling thread a name."""
@@ -95,14 +95,14 @@ def test_clauses_behind_a_crash_are_tried_in_a_new_process(
 def test_a_flood_of_output_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr(apart, "LOG_BYTES", 2_000_000)
+    monkeypatch.setattr(clause_process, "LOG_BYTES", 2_000_000)
     acting = f"[{call}('x' * 1000) for n in range(10**9)]"
     found = violations(tmp_path, source(acting=acting), scenario=NULL)[0]
     assert found.startswith("runs: it wrote more than 2 MB of output")
 
 
 def test_only_the_end_of_an_output_is_read(tmp_path: Path) -> None:
-    log = tmp_path / apart.LOG
+    log = tmp_path / clause_process.LOG
     stack = 'Current thread (most recent call first):\n  File "p.py", line 7 in step\n'
     with log.open("wb") as file:
         file.truncate(2**28)
@@ -110,7 +110,7 @@ def test_only_the_end_of_an_output_is_read(tmp_path: Path) -> None:
         file.write(stack.encode())
     tracemalloc.start()
     try:
-        assert apart.last_frame(log) == "p.py, line 7, step"
+        assert clause_process.last_frame(log) == "p.py, line 7, step"
         assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
         tracemalloc.stop()
@@ -120,7 +120,7 @@ def test_the_process_ends_when_the_one_that_checks_is_killed(tmp_path: Path) -> 
     program = """
 import os, time
 from pathlib import Path
-from accel_bench.testing.apart import try_apart
+from accel_bench.testing.clause_process import try_apart
 
 def steps(folder):
     Path("child.pid.part").write_text(str(os.getpid()))
@@ -155,12 +155,12 @@ def test_a_process_is_not_forked_from_one_with_autograd_s_threads() -> None:
         named.set()
         ended.wait()
 
-    assert apart._can_fork()
+    assert clause_process._can_fork()
     thread = threading.Thread(target=wait)
     thread.start()
     named.wait()
     try:
-        assert not apart._can_fork()
+        assert not clause_process._can_fork()
     finally:
         ended.set()
         thread.join()

@@ -13,7 +13,7 @@ from runner.job_factory import make_job
 from store.store_factory import make_result
 
 from accel_bench.runner.artifacts import record_result, run_folder
-from accel_bench.runner.unfinished import (
+from accel_bench.runner.interrupted import (
     attempt_in_progress,
     open_results,
     redact_unfinished,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench_profile.figures.kinds import computes, fused_by, kind_of, kind_of_operation
+from accel_bench_profile.figures.kernel_kinds import computes, fused_by, kind_of, kind_of_operation
 from accel_bench_profile.figures.schema import Kind
 
 OPERATIONS: dict[str, Kind] = {

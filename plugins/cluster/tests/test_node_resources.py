@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from accel_bench_cluster.places import (
+from accel_bench_cluster.node_resources import (
     cores_of,
     device_index,
     refuse_devices,
