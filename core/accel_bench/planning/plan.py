@@ -115,6 +115,9 @@ class Plan:
     open_sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys that stand for `auto`, by the sweep points where they are not worked out."""
 
+    look_rounds: int = 0
+    """Rounds in all at a further look at open verdicts; 0 at the first."""
+
     @property
     def summaries(self) -> list[PlannedSummary]:
         """Return the plan as the analysis needs it, without secrets."""
@@ -161,7 +164,7 @@ class Plan:
     def rounds(self) -> int:
         """Return the number of rounds; of `auto` those of all stacks, which more may follow."""
         rounds = self.file.measure.rounds
-        return MINIMUM_ROUNDS if rounds == "auto" else rounds
+        return (self.look_rounds or MINIMUM_ROUNDS) if rounds == "auto" else rounds
 
     @property
     def runs(self) -> int:
@@ -184,11 +187,9 @@ class Plan:
             if one.experiment.stack.name == self.baseline and one.experiment.point in points
         ]
         chosen = tuple(one for one in self.planned if one in left or one in beside)
-        measure = self.file.measure.model_copy(update={"rounds": rounds})
-        file = self.file.model_copy(update={"measure": measure})
         names = join_names([one.experiment.stack.name for one in left], most=5)
         notice = f"the verdict is open for {names}: {count(rounds, 'round')} in all"
-        return replace(self, file=file, planned=chosen, notices=(notice,))
+        return replace(self, planned=chosen, notices=(notice,), look_rounds=rounds)
 
     def seconds(self, store: Store | None) -> float | None:
         """Return the seconds of all rounds, each run as long as the median of those stored.

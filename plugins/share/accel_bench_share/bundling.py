@@ -27,6 +27,7 @@ from accel_bench.runner.artifacts import scenario_text
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store import schema
 from accel_bench.store.database import Store
+from accel_bench.store.selection import command_of
 from accel_bench.store.sessions import SessionRecord
 from accel_bench_share.archive import pack
 from accel_bench_share.asked import problem_of_scenario
@@ -114,13 +115,18 @@ def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
 
 
 def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionRecord], list[Result]]:
-    """Return the whole sessions of the runs that the ids mean."""
+    """Return the whole sessions of the runs that the ids mean, with all looks of `auto` rounds."""
     ids = list(dict.fromkeys(run.session for one in identifiers for run in store.find(one)))
     known = {session.id: session for session in store.sessions()}
     if lost := [session for session in ids if session not in known]:
         raise BundleError(f"the record of the session {lost[0]!r} is damaged or missing")
-    sessions = sorted((known[session] for session in ids), key=lambda one: one.started_at)
-    _check_scenarios(sessions)
+    named = [known[session] for session in ids]
+    _check_scenarios(named)
+    looked = {(command_of(one.id), _compared(one)) for one in named if _is_auto(one)}
+    further = [one for one in known.values() if _is_auto(one)]
+    further = [one for one in further if (command_of(one.id), _compared(one)) in looked]
+    chosen = {one.id: one for one in (*named, *further)}
+    sessions = sorted(chosen.values(), key=lambda one: one.started_at)
     results = [run for session in sessions for run in _runs(store, session.id)]
     return sessions, results
 
@@ -147,6 +153,12 @@ def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
             f"these are sessions of different scenarios or repetitions: {listed}; name those that "
             "belong together"
         )
+
+
+def _is_auto(session: SessionRecord) -> bool:
+    """Return whether its rounds are `auto`: further looks are sessions of the same command."""
+    scenario: Any = session.document.get("scenario")
+    return isinstance(scenario, dict) and scenario.get("measure", {}).get("rounds") == "auto"
 
 
 def _compared(session: SessionRecord) -> str:
