@@ -85,7 +85,9 @@ def new(
     """
     if "list" in (hooks or ()):
         for hook, summary in writable_hooks().items():
-            typer.echo(fill(f"{hook}: {summary}", width=79, subsequent_indent="    "))
+            one = f"one answer, {hookspecs.ONE_ANSWER.get(hook) or 'stack'}"
+            who = one if hook in hookspecs.ONE_ANSWER else "all plugins"
+            typer.echo(fill(f"{hook} ({who}): {summary}", width=79, subsequent_indent="    "))
         return
     if not name:
         raise PluginError("name the plugin: accel-bench plugins new NAME")
