@@ -40,22 +40,18 @@ if TYPE_CHECKING:
     )
     from accel_bench.documents.base import JsonValue
 
-ONE_ANSWER: dict[str, str | None] = {}
-"""Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does.
-"""
-
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-def hookspec(one_answer: str = "") -> Callable[[_FunctionT], _FunctionT]:
+def hookspec(one_answer: str = "", only: str = "") -> Callable[[_FunctionT], _FunctionT]:
     """Mark the specification of a hook: all active plugins answer it, or one plugin does.
 
-    `one_answer` is the slot whose plugin answers where the stack's do not, or `stack`.
+    `one_answer` is the slot whose plugin answers where the stack's do not, or `stack`. `only` names
+    who is called alone.
     """
 
     def mark(function: _FunctionT) -> _FunctionT:
-        if one_answer:
-            ONE_ANSWER[function.__name__] = None if one_answer == "stack" else one_answer
+        vars(function).update(one_answer=one_answer, only=only)
         return pluggy.HookspecMarker(PROJECT)(function)
 
     return mark
@@ -73,16 +69,16 @@ LIMITED = frozenset({"check_scenario"})
 # In the parent, before anything starts.
 
 
-@hookspec()
+@hookspec(only="launcher")
 def allocate_ranks(
     scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
 ) -> Allocation | None:
     """Return the processes that all runs of a session share, for `launch_ranks`.
 
-    The launcher alone is asked, once, before anything is planned. `scenarios` are those of all
-    points, with `resources.device` as it is written. Where another process does the work of this
-    command, as in the ranks other than 0 of torchrun, wait for it and return what has an
-    `exit_code`. What has `places` runs sweep points on them at once.
+    It is called once, before anything is planned. `scenarios` are those of all points, with
+    `resources.device` as it is written. Where another process does the work of this command, as in
+    the ranks other than 0 of torchrun, wait for it and return what has an `exit_code`. What has
+    `places` runs sweep points on them at once.
     """
 
 
@@ -112,14 +108,14 @@ def observe_ranks(job: Job, ranks: Sequence[RankProcess]) -> Observer | None:
     """
 
 
-@hookspec()
+@hookspec(only="trackers")
 def record_result(result: Result | None, summary: Summary | None, results_folder: Path) -> None:
     """Log `result` somewhere else; `describe_run` has its settings, figures and steps by name.
 
-    Trackers alone are called, after each run has been stored. An error of it is a warning, and
-    loses no row. A method that takes `summary` is called once more when the session has ended,
-    however it did, with the comparison and without a result. `results_folder` is where to leave
-    files unless an option says otherwise.
+    It is called after each run has been stored. An error of it is a warning, and loses no row. A
+    method that takes `summary` is called once more when the session has ended, however it did, with
+    the comparison and without a result. `results_folder` is where to leave files unless an option
+    says otherwise.
     """
 
 
@@ -274,3 +270,19 @@ def close_run(run: Run) -> None:
 
     What another hook gives to `run.on_close` is called afterwards, the last one first.
     """
+
+
+def _marked(word: str) -> dict[str, str]:
+    """Return the hooks that are marked so, in call order, with what stands in the mark."""
+    marks = ((name, getattr(one, word, "")) for name, one in globals().items())
+    return {name: mark for name, mark in marks if isinstance(mark, str) and mark}
+
+
+ONE_ANSWER: dict[str, str | None] = {
+    hook: None if slot == "stack" else slot for hook, slot in _marked("one_answer").items()
+}
+"""Hooks that get one answer, and the slot whose plugin gives it when no plugin of the stack does.
+"""
+
+ONLY = _marked("only")
+"""Hooks that are called on the launcher or on trackers alone, by these words."""

@@ -86,7 +86,8 @@ def new(
     if "list" in (hooks or ()):
         for hook, summary in writable_hooks().items():
             one = f"one answer, {hookspecs.ONE_ANSWER.get(hook) or 'stack'}"
-            who = one if hook in hookspecs.ONE_ANSWER else "all plugins"
+            others = hookspecs.ONLY.get(hook, "all plugins")
+            who = one if hook in hookspecs.ONE_ANSWER else others
             typer.echo(fill(f"{hook} ({who}): {summary}", width=79, subsequent_indent="    "))
         return
     if not name:
