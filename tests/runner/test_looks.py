@@ -14,6 +14,7 @@ from faults.program import null_scenario, write_scenario
 from several_ranks.scenarios import forking
 
 from accel_bench.analysis.schema import Summary
+from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.result import Status
@@ -49,16 +50,16 @@ def plan_of(folder: Path, stacks: dict[str, Any], **measure: Any) -> Plan:
     )
 
 
-def measured(folder: Path, plan: Plan, **benchmark: Any) -> tuple[Summary, dict[str, int], int]:
+def benchmark(folder: Path, **settings: Any) -> Benchmark:
+    """What runs plans on a results folder, and shows nothing."""
+    quiet = {"progress": lambda: nullcontext(Reporter()), **settings}
+    return Benchmark(results=str(folder / "results"), machine=MACHINE, **quiet)
+
+
+def measured(folder: Path, plan: Plan, **settings: Any) -> tuple[Summary, dict[str, int], int]:
     """The comparison, how many runs each stack has, and the number of sessions."""
     ended: list[Measured] = []
-    given = Benchmark(
-        results=str(folder / "results"),
-        machine=MACHINE,
-        progress=lambda: nullcontext(Reporter()),
-        **benchmark,
-    )
-    run_plans([plan], given, ended.append)
+    run_plans([plan], benchmark(folder, **settings), ended.append)
     with open_store(folder / "results", write=False) as store:
         runs = Counter(run.experiment.stack.name for run in store.results())
         return ended[0].summaries[0], dict(runs), len(store.sessions())
@@ -80,6 +81,43 @@ def test_open_stacks_alone_run_more_rounds_beside_the_baseline(tmp_path: Path) -
     assert runs == {"baseline": 12, "slower": 5, "noisy": 12}
     assert sessions == 4
     assert [row.verdict for row in again.experiments] == ["not tested", "slower", "inconclusive"]
+
+
+def test_a_round_that_is_measured_again_is_so_once(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, STACKS)
+    measured(tmp_path, plan, within=0.1)
+    again = {"resume": True, "session": {"repeat_round": 2}}
+    with pytest.raises(ScenarioError, match="only a round with a run that took far"):
+        measured(tmp_path, plan, **again)
+
+
+def test_a_job_that_runs_again_keeps_the_looks_that_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCEL_BENCH_JOB", "nightly")
+    plan = plan_of(tmp_path, STACKS)
+    measured(tmp_path, plan)
+    summary, runs, sessions = measured(tmp_path, plan, within=0.01)
+    assert runs == {"baseline": 12, "slower": 5, "noisy": 12}
+    assert sessions == 4
+    assert [row.rounds for row in summary.experiments[1:]] == [5, 12]
+    assert summary.experiments[2].looks == 3
+
+
+def test_what_is_stored_says_how_long_further_rounds_take(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, STACKS)
+    measured(tmp_path, plan, within=0.1)
+    _, runs, _ = measured(tmp_path, plan, within=0.1, resume=True)
+    assert runs == dict.fromkeys(STACKS, 5)
+
+
+def test_a_scenario_that_cannot_run_here_does_not_end_the_others(tmp_path: Path) -> None:
+    skipped = [{"use": "faulty", "hook": "check_scenario", "fault": "return", "value": ["no"]}]
+    nothing = plan_of(tmp_path, {"baseline": skipped})
+    assert not nothing.runnable
+    ended: list[Measured] = []
+    run_plans([nothing, plan_of(tmp_path, STACKS)], benchmark(tmp_path, within=0.1), ended.append)
+    assert [one.experiments[0].status for one in ended[0].summaries] == [Status.SKIPPED, Status.OK]
 
 
 def test_rounds_are_added_while_there_is_time(tmp_path: Path) -> None:

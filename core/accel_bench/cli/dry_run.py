@@ -34,7 +34,7 @@ def print_plan(plans: Sequence[Plan], results: str, output: str) -> None:
         [{"scenario": one["scenario"], **row} for one in documents for row in one["experiments"]],
     )
     sections = [
-        _section(one, COLUMNS, f"{count(one['runs'], 'run')}, {one['estimate']}")
+        _section(one, COLUMNS, f"{count(one['runs'], 'run')}{_more(one)}, {one['estimate']}")
         for one in documents
     ]
     if output == "markdown":  # one table, as in CSV
@@ -118,10 +118,15 @@ def _estimate(plan: Plan, results: str) -> dict[str, Any]:
     needs = [(label_of(one.experiment), one.need.describe()) for one in plan.runnable if one.need]
     return {
         "runs": plan.runs,
+        "more_while_open": plan.file.measure.rounds == "auto",
         "memory": grouped_by_reason(needs),
         "estimated_seconds": None if seconds is None else round(seconds, 1),
         "estimate": _time(plan, seconds),
     }
+
+
+def _more(document: dict[str, Any]) -> str:
+    return ", more while a verdict is open" if document["more_while_open"] else ""
 
 
 def _time(plan: Plan, seconds: float | None) -> str:

@@ -16,7 +16,7 @@ from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.sequential import GATE_CODES
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.summary import exit_code, judge_row
-from accel_bench.cli.options import MeasureOptions, Names, parse_fraction, takes
+from accel_bench.cli.options import MeasureOptions, Names, parse_fraction, parse_seconds, takes
 from accel_bench.cli.output import form_of_output, print_aside, print_text
 from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.escaping import plain
@@ -101,6 +101,8 @@ def run(options: RunOptions) -> int:
         raise ScenarioError(
             f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
         )
+    if options.within is not None:
+        parse_seconds(options.within, "--within")
     judge = _judge(options)
     request = run_request(options)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
@@ -162,6 +164,8 @@ def _plan_and_run(
         _refuse_idle_race(plans)
     if options.fail_if_slower is not None:
         _refuse_idle_gate(plans)
+    if options.within is not None and all(one.file.measure.rounds != "auto" for one in plans):
+        raise ScenarioError("--within is the time for rounds that auto adds: give --rounds auto")
 
     def show(summaries: Sequence[Summary]) -> None:
         print_text(render(summaries, form_of_output(options.output), options.verbose).rstrip("\n"))
@@ -203,8 +207,9 @@ def _refuse_idle_race(plans: Sequence[Plan]) -> None:
                 "--no-baseline out"
             )
         if not race_looks(rounds):
+            auto = " at first, since they are auto" * (plan.file.measure.rounds == "auto")
             raise ScenarioError(
                 f"--race drops stacks after {MINIMUM_ROUNDS}, {2 * MINIMUM_ROUNDS}, "
-                f"{4 * MINIMUM_ROUNDS} ... rounds, and there are {rounds}; give more, such as "
-                f"--rounds {4 * MINIMUM_ROUNDS}"
+                f"{4 * MINIMUM_ROUNDS} ... rounds, and there are {rounds}{auto}; give more, "
+                f"such as --rounds {4 * MINIMUM_ROUNDS}"
             )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count, pairwise
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.aggregate import BY_THE_USER, StopReason
@@ -109,39 +110,49 @@ def _run_looks(
     """Run a plan in its session and, where the rounds are `auto`, the open stacks in further ones.
 
     Each further session is a look at the verdicts, after as many rounds as `look_sizes` says. It is
-    left out where it would take longer than `within` allows, by the pace of the rounds before it.
+    left out where it would take longer than `within` allows, by the runs before it.
     """
-    started, done = time.monotonic(), plan.runs
+    started = time.monotonic()
     sessions[0].run_plan(plan)
-    if plan.file.measure.rounds != "auto":
+    if plan.file.measure.rounds != "auto" or not plan.runnable:
         return
+    settings = {**benchmark.session, "repeat_round": None}
     for before, rounds in pairwise(look_sizes(plan.rounds, MOST_ROUNDS)):
-        more = plan.of_open(plan.summarize(sessions[-1].results(plan)), rounds)
-        runs = (rounds - before) * len(more.runnable)
-        took = time.monotonic() - started
-        if took * (1 + runs / done) > benchmark.within:
-            return
-        if not runs:
+        results = sessions[-1].results(plan)
+        more = plan.of_open(plan.summarize(results), rounds)
+        if not more.runnable:
             continue
-        ids = [one.id for one in sessions]
-        sessions.append(new_session(continues=ids, **benchmark.session))
+        needed = (rounds - before) * len(more.runnable) * fmean(one.seconds for one in results)
+        if time.monotonic() - started + needed > benchmark.within:
+            return
+        sessions.append(new_session(after=sessions, **settings))
         sessions[-1].run_plan(more)
-        done += runs
 
 
 def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:
     """Return what makes the sessions of one command.
 
     They share their id but for a number, and continue those of the same job: where they are of one
-    file each, those of their number; with `continues`, all are of one file.
+    file each, those of their number and its further looks; with `continues`, all are of one file.
+    A session `after` others is a further look at what these have measured.
     """
     first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
-    before = [one.id for one in store.sessions() if one.document.get("job") == job] if job else []
+    before = [one for one in store.sessions() if one.document.get("job") == job] if job else []
 
-    def new_session(continues: Sequence[str] | None = None, **settings: Any) -> Session:
+    def new_session(
+        continues: Sequence[str] | None = None, after: Sequence[Session] = (), **settings: Any
+    ) -> Session:
         number = next(numbers)
         suffix = "" if number == 1 else f".{number}"
-        own = [one for one in before if one[len(first) :] == suffix]
+        of_number = [
+            one.id
+            for one in before
+            if str(one.document.get("look_of") or one.id)[len(first) :] == suffix
+        ]
+        if after:
+            of_number = [*after[0].continues, *(one.id for one in after)]
+        elif continues is not None:
+            of_number = [*(one.id for one in before), *continues]
         return Session(
             store,
             benchmark.machine,
@@ -149,7 +160,8 @@ def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Cal
             retries=benchmark.retries,
             command=benchmark.command,
             allocation=benchmark.allocation,
-            continues=tuple(own) if continues is None else (*before, *continues),
+            continues=tuple(of_number),
+            look_of=after[0].id if after else "",
             job=job,
             id=f"{first}{suffix}",
             **{"resume": benchmark.resume, **settings},

@@ -86,6 +86,9 @@ class Session:
     continues: tuple[str, ...] = ()
     """Earlier sessions whose complete rounds count even without `resume`."""
 
+    look_of: str = ""
+    """Session whose open verdicts it looks at again, with more rounds; empty for a first look."""
+
     job: str = ""
     """Name of the job that runs this command, and again after pre-emption; for the record."""
 
@@ -143,6 +146,7 @@ class Session:
             "sections": list(plan.request.sections),
             "skipped": [_skipped(planned) for planned in plan.planned if planned.skipped],
             **({"job": self.job} if self.job else {}),
+            **({"look_of": self.look_of} if self.look_of else {}),
             **({"repeats": self.repeats.sha256} if self.repeats.sha256 else {}),
             **({REPEATED: list(self.repeated_sessions)} if self.repeated_sessions else {}),
         }

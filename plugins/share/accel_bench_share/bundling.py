@@ -27,7 +27,6 @@ from accel_bench.runner.artifacts import scenario_text
 from accel_bench.scenario.models import ScenarioFile
 from accel_bench.store import schema
 from accel_bench.store.database import Store
-from accel_bench.store.selection import command_of
 from accel_bench.store.sessions import SessionRecord
 from accel_bench_share.archive import pack
 from accel_bench_share.asked import problem_of_scenario
@@ -122,11 +121,9 @@ def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionReco
         raise BundleError(f"the record of the session {lost[0]!r} is damaged or missing")
     named = [known[session] for session in ids]
     _check_scenarios(named)
-    looked = {(command_of(one.id), _compared(one)) for one in named if _is_auto(one)}
-    further = [one for one in known.values() if _is_auto(one)]
-    further = [one for one in further if (command_of(one.id), _compared(one)) in looked]
-    chosen = {one.id: one for one in (*named, *further)}
-    sessions = sorted(chosen.values(), key=lambda one: one.started_at)
+    first_looks = {_first_look(one) for one in named}
+    chosen = [one for one in known.values() if _first_look(one) in first_looks]
+    sessions = sorted(chosen, key=lambda one: one.started_at)
     results = [run for session in sessions for run in _runs(store, session.id)]
     return sessions, results
 
@@ -155,10 +152,9 @@ def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
         )
 
 
-def _is_auto(session: SessionRecord) -> bool:
-    """Return whether its rounds are `auto`: further looks are sessions of the same command."""
-    scenario: Any = session.document.get("scenario")
-    return isinstance(scenario, dict) and scenario.get("measure", {}).get("rounds") == "auto"
+def _first_look(session: SessionRecord) -> str:
+    """Return the session at whose open verdicts it looks again; itself where it is the first."""
+    return str(session.document.get("look_of") or session.id)
 
 
 def _compared(session: SessionRecord) -> str:

@@ -362,19 +362,18 @@ def test_what_was_imported_or_is_ambiguous_is_not_bundled(tmp_path: Path) -> Non
     assert not [*tmp_path.glob("*.zip")]
 
 
-def test_a_session_of_auto_rounds_is_bundled_with_its_further_looks(tmp_path: Path) -> None:
-    auto = {**SCENARIO, "measure": {**SCENARIO.get("measure", {}), "rounds": "auto"}}
+def test_a_session_is_bundled_with_its_further_looks(tmp_path: Path) -> None:
     with open_store(tmp_path / "results", write=True) as store:
-        for session in ("monday", "monday.2", "tuesday"):
-            whole = make_record(session.partition(".")[0], scenario=auto, written=auto)
-            store.add_session(whole.model_copy(update={"id": session}))
-            for run in make_runs(session.partition(".")[0]):
-                changed = {"session": session, "run_id": f"{run.run_id}{session[6:]}"}
-                store.add(run.model_copy(update=changed))
-        bundle_sessions(store, ["monday.2"], tmp_path / "bundle.zip")
-    found = read_bundle(tmp_path / "bundle.zip")
-    assert {*found.manifest.sessions} == {"monday", "monday.2"}
-    assert {run.session for run in found.results} == {"monday", "monday.2"}
+        for session, look in (("monday", ""), ("tuesday", "monday"), ("wednesday", "")):
+            store.add_session(make_record(session, **({"look_of": look} if look else {})))
+            for run in make_runs(session):
+                store.add(run)
+        bundle_sessions(store, ["monday"], tmp_path / "first.zip")
+        bundle_sessions(store, ["tuesday"], tmp_path / "further.zip")
+    for name in ("first.zip", "further.zip"):
+        found = read_bundle(tmp_path / name)
+        assert found.manifest.sessions == ("monday", "tuesday")
+        assert {run.session for run in found.results} == {"monday", "tuesday"}
 
 
 def test_a_huge_member_is_refused(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
