@@ -444,7 +444,9 @@ def test_a_sample_whose_answer_is_cut_away_is_left_out_and_counted(
     assert found["samples_cut"] >= 1
     assert "1 samples without an answer left out" in found["summary"]
     assert int(dataset.supervised_lengths.min()) > 0
-    with pytest.raises(ScenarioError, match=r"no answer begins within data\.sequence_length 2"):
+    with pytest.raises(
+        ScenarioError, match=r"no prompt with an answer is left within data\.sequence_length 2"
+    ):
         load(make_run, plugin_of(path), 2)
 
 

@@ -199,7 +199,7 @@ def test_a_pair_that_loses_an_answer_is_left_out_and_counted(
     assert len(dataset) == found["samples"] == 8
     assert found["samples_without_answer"] == 1
     assert found["empty"] == 1
-    with pytest.raises(ScenarioError, match="no answer begins within"):
+    with pytest.raises(ScenarioError, match="no pair of answers is left within"):
         plugin_of(tmp_path, PAIRS).load_data(make_run(data={"sequence_length": 2}))
 
 

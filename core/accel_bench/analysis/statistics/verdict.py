@@ -101,7 +101,7 @@ def compare(
     Only runs with the same key are compared. `noise_floor` is the relative difference that
     identical code showed on this machine; effects up to `floor` are not worth a verdict, however
     sure they are. Holm's method adjusts for all stacks given, each with the part of the error that
-    its last look may spend: what was settled stays so while others are looked at again.
+    its last look may spend: what is faster or slower stays so while others are looked at again.
     """
     logs = {name: paired_logs(baseline, runs) for name, runs in stacks.items()}
     looks = {name: count_looks(baseline, runs) for name, runs in stacks.items()}

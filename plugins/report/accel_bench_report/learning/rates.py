@@ -54,8 +54,9 @@ def _best(groups: Sequence[LearningGroup]) -> BestLearningRate:
     # A curve that broke off, as of a rate that diverged, shortens no other.
     steps = min((curve[-1].steps for curve in curves), default=0)
     losses = [_losses(group, steps) for group in ordered]
-    whole = [not any(seed.diverged for seed in one.seeds) and bool(losses[number])
-             for number, one in enumerate(ordered)]  # fmt: skip
+    # A rate with which a seed diverged or failed is not judged by the others.
+    whole = [not any(seed.diverged for seed in one.seeds) and len(own) == len(one.seeds)
+             for one, own in zip(ordered, losses, strict=True)]  # fmt: skip
     rates = tuple(
         _rate(group, found if fine else {})
         for group, found, fine in zip(ordered, losses, whole, strict=True)

@@ -11,12 +11,12 @@ from accel_bench_report.learning.convergence import converge
 from accel_bench_report.learning.curve_points import Amounts
 from accel_bench_report.learning.schema import ConvergenceDocument, ExperimentLearning
 from accel_bench_report.learning.to_loss import race
-from analysis_factory import make_experiment
+from analysis_factory import make_experiment, make_result
 from learning_factory import diverged, learned, learned_at, seeded
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.metrics.cost import HourlyRate
-from accel_bench.result import Result
+from accel_bench.result import Result, Status
 from accel_bench.scenario.experiment import Experiment
 
 LORA, FAST = make_experiment("lora"), make_experiment("fast")
@@ -173,6 +173,16 @@ def test_a_rate_with_which_a_seed_diverged_has_no_loss_and_never_wins() -> None:
     assert (best.best, best.verdict) == (1e-2, "best")
     last = best.rates[-1]
     assert (last.learning_rate, last.loss, last.diverged) == (1e-1, None, 1)
+
+
+def test_a_rate_that_failed_with_any_seed_has_no_loss_and_never_wins() -> None:
+    runs = tried({1e-3: 3.0, 1e-2: 2.5}, 5, 0.01)
+    runs += tried({1e-1: 2.0}, 4, 0.01)
+    runs.append(make_result(seeded("lora", 4, 1e-1), status=Status.OOM))
+    (best,) = document(runs).learning_rates
+    assert (best.best, best.verdict) == (1e-2, "best")
+    last = best.rates[-1]
+    assert (last.learning_rate, last.loss, last.diverged) == (1e-1, None, 0)
 
 
 def test_identical_rates_are_called_best_in_few_cases() -> None:

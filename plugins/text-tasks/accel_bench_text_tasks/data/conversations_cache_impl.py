@@ -96,14 +96,16 @@ class Loaded(NamedTuple):
         """Return JSON of what the rows became."""
         real = int(self.sequences.lengths.sum())
         share = int(self.sequences.supervised_lengths.sum()) / max(1, real)
+        samples = len(self.sequences) // per_sample
+        count = f"{samples:,} {'samples' if per_sample == 1 else 'pairs'}"
         left_out = f"; {self.without_answer} samples without an answer left out"
         limit = f"; only what data.limit_bytes {options.limit_bytes:,} lets be read"
         return {
-            "summary": f"{share:.0%} of the tokens have a loss"
+            "summary": f"{count}, {share:.0%} of the tokens have a loss"
             + (left_out if self.without_answer else "")
             + (limit if self.facts.limited else ""),
             **asdict(self.facts),
-            "samples": len(self.sequences) // per_sample,
+            "samples": samples,
             "samples_cut": self.cut,
             "samples_without_answer": self.without_answer,
             "supervised_fraction": share,
@@ -143,7 +145,7 @@ def _fill(folder: Path, options: ConversationOptions, samples: Iterator[Sample])
     kept = [one for one in read if all(one.answers)]
     if not kept:
         raise ScenarioError(
-            f"data: no prompt with an answer in the first {options.limit_bytes} bytes of "
+            f"data: no {options.sample_name} in the first {options.limit_bytes} bytes of "
             f"{options.source_name}: name other files in data.path, or raise data.limit_bytes"
         )
     has_messages = any(
@@ -216,7 +218,8 @@ def load(
     kept = (taught > 0).reshape(-1, per_sample).all(axis=1)
     if not kept.any():
         raise ScenarioError(
-            f"data: no answer begins within data.sequence_length {sequence_length}: "
+            f"data: no {options.sample_name} is left within data.sequence_length "
+            f"{sequence_length}: "
             f"{options.way_to_answers}"
         )
     each = np.repeat(kept, per_sample)

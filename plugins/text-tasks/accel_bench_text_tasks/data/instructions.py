@@ -83,6 +83,11 @@ class ConversationOptions(TokenizerOptions):
         return True
 
     @property
+    def sample_name(self) -> str:
+        """What a sample is, as part of a sentence."""
+        return "prompt with an answer"
+
+    @property
     def way_to_answers(self) -> str:
         """How a user keeps answers that are cut off, as part of a sentence."""
         return "raise it"

@@ -28,6 +28,11 @@ class PreferencesOptions(ConversationOptions):
     """Field that holds the worse answer."""
 
     @property
+    def sample_name(self) -> str:
+        """What a sample is, as part of a sentence."""
+        return "pair of answers"
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """Fields that are read of each row."""
         return (*self.prompts, self.chosen, self.rejected)
