@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -65,67 +66,91 @@ def measured(folder: Path, plan: Plan, **settings: Any) -> tuple[Summary, dict[s
         return ended[0].summaries[0], dict(runs), len(store.sessions())
 
 
-def test_open_stacks_alone_run_more_rounds_beside_the_baseline(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, STACKS)
-    assert (plan.rounds, plan.runs) == (5, 15)
-    summary, runs, sessions = measured(tmp_path, plan)
-    _, slower, noisy = summary.experiments
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+    """Results of a job whose open stack ran 12 rounds, and their comparison."""
+    folder = tmp_path_factory.mktemp("looked")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ACCEL_BENCH_JOB", "nightly")
+        summary, runs, sessions = measured(folder, plan_of(folder, STACKS))
     assert runs == {"baseline": 12, "slower": 5, "noisy": 12}
     assert sessions == 3
+    return folder, summary
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results without time for more rounds."""
+    folder = tmp_path_factory.mktemp("short")
+    _, runs, sessions = measured(folder, plan_of(folder, STACKS), within=0.1)
+    assert runs == dict.fromkeys(STACKS, 5)
+    assert sessions == 1
+    return folder
+
+
+def copied(folder: Path, to: Path) -> Path:
+    """The same results in another folder."""
+    return Path(shutil.copytree(folder, to / "copy"))
+
+
+def test_open_stacks_alone_run_more_rounds_beside_the_baseline(
+    looked: tuple[Path, Summary], tmp_path: Path
+) -> None:
+    folder, summary = looked
+    _, slower, noisy = summary.experiments
     assert (slower.verdict, slower.rounds, slower.looks) == ("slower", 5, 1)
     assert (noisy.verdict, noisy.rounds, noisy.looks) == ("inconclusive", 12, 3)
     assert {row.status for row in summary.experiments} == {Status.OK}
 
     # Resumed, nothing is left to run but the answer stays.
-    again, runs, sessions = measured(tmp_path, plan, resume=True)
+    here = copied(folder, tmp_path)
+    plan = plan_of(here, STACKS)
+    assert (plan.rounds, plan.runs) == (5, 15)
+    again, runs, sessions = measured(here, plan, resume=True)
     assert runs == {"baseline": 12, "slower": 5, "noisy": 12}
     assert sessions == 4
     assert [row.verdict for row in again.experiments] == ["not tested", "slower", "inconclusive"]
 
 
-def test_a_round_that_is_measured_again_is_so_once(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, STACKS)
-    measured(tmp_path, plan, within=0.1)
-    again = {"resume": True, "session": {"repeat_round": 2}}
-    with pytest.raises(ScenarioError, match="only a round with a run that took far"):
-        measured(tmp_path, plan, **again)
-
-
 def test_a_job_that_runs_again_keeps_the_looks_that_are_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    looked: tuple[Path, Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCEL_BENCH_JOB", "nightly")
-    plan = plan_of(tmp_path, STACKS)
-    measured(tmp_path, plan)
-    summary, runs, sessions = measured(tmp_path, plan, within=0.01)
+    here = copied(looked[0], tmp_path)
+    summary, runs, sessions = measured(here, plan_of(here, STACKS), within=0.01)
     assert runs == {"baseline": 12, "slower": 5, "noisy": 12}
     assert sessions == 4
     assert [row.rounds for row in summary.experiments[1:]] == [5, 12]
     assert summary.experiments[2].looks == 3
 
 
-def test_what_is_stored_says_how_long_further_rounds_take(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, STACKS)
-    measured(tmp_path, plan, within=0.1)
-    _, runs, _ = measured(tmp_path, plan, within=0.1, resume=True)
+def test_a_round_that_is_measured_again_is_so_once(short: Path, tmp_path: Path) -> None:
+    here = copied(short, tmp_path)
+    again = {"resume": True, "session": {"repeat_round": 2}}
+    with pytest.raises(ScenarioError, match="only a round with a run that took far"):
+        measured(here, plan_of(here, STACKS), **again)
+
+
+def test_what_is_stored_says_how_long_further_rounds_take(short: Path, tmp_path: Path) -> None:
+    here = copied(short, tmp_path)
+    _, runs, _ = measured(here, plan_of(here, STACKS), within=0.1, resume=True)
     assert runs == dict.fromkeys(STACKS, 5)
 
 
-def test_a_scenario_that_cannot_run_here_does_not_end_the_others(tmp_path: Path) -> None:
+def test_a_scenario_that_cannot_run_here_does_not_end_the_others(
+    short: Path, tmp_path: Path
+) -> None:
+    here = copied(short, tmp_path)
     skipped = [{"use": "faulty", "hook": "check_scenario", "fault": "return", "value": ["no"]}]
     nothing = plan_of(tmp_path, {"baseline": skipped})
     assert not nothing.runnable
     ended: list[Measured] = []
-    run_plans([nothing, plan_of(tmp_path, STACKS)], benchmark(tmp_path, within=0.1), ended.append)
+    settings = benchmark(here, within=0.1, resume=True)
+    run_plans([nothing, plan_of(here, STACKS)], settings, ended.append)
     assert [one.experiments[0].status for one in ended[0].summaries] == [Status.SKIPPED, Status.OK]
 
 
-def test_rounds_are_added_while_there_is_time(tmp_path: Path) -> None:
-    _, runs, sessions = measured(tmp_path, plan_of(tmp_path, STACKS), within=0.1)
-    assert runs == dict.fromkeys(STACKS, 5)
-    assert sessions == 1
-
-
-def test_a_number_of_rounds_is_that_number(tmp_path: Path) -> None:
-    _, runs, _ = measured(tmp_path, plan_of(tmp_path, {"baseline": [], **STACKS}, rounds=6))
+def test_a_number_of_rounds_is_that_number(short: Path, tmp_path: Path) -> None:
+    here = copied(short, tmp_path)
+    _, runs, _ = measured(here, plan_of(here, STACKS, rounds=6), resume=True)
     assert runs == dict.fromkeys(STACKS, 6)
