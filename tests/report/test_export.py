@@ -9,30 +9,19 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from store.exports import call, five_runs
 from store.store_factory import make_result
-from store.test_queries import fill
-from typer.testing import CliRunner
 
-from accel_bench.cli.main import app
 from accel_bench.errors import StoreError
 from accel_bench.report import export
 from accel_bench.report.export import export_lines, write_parquet
 from accel_bench.result import Result
-from accel_bench.store.database import open_store
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A results folder with five runs."""
-    with open_store(tmp_path / "source", write=True) as store:
-        fill(store)
-    return tmp_path / "source"
-
-
-def call(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return five_runs(tmp_path)
 
 
 def test_a_parquet_file_has_the_columns_of_the_csv(source: Path, tmp_path: Path) -> None:

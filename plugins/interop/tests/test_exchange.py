@@ -12,8 +12,9 @@ import pytest
 from accel_bench_interop import exchange
 from accel_bench_interop.exchange import read_export
 from sqlalchemy import Connection
+from store.exports import call, five_runs
 from store.store_factory import change_payload, make_experiment, make_result, make_session
-from store.test_queries import RESULTS, fill
+from store.test_queries import RESULTS
 from typer.testing import CliRunner
 
 from accel_bench.analysis.compare import compare_stored
@@ -28,15 +29,7 @@ from accel_bench.store.records import RunRecord, insert_run
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A results folder with five runs."""
-    with open_store(tmp_path / "source", write=True) as store:
-        fill(store)
-    return tmp_path / "source"
-
-
-def call(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return five_runs(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
