@@ -92,7 +92,7 @@ class ImportedRow:
     """Name of the stack."""
 
     settings: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What the file states of the work, by dotted key of a scenario."""
+    """Settings of the work that the file states, by dotted key of a scenario."""
 
     metrics: Sequence[Metric] = ()
     """Figures of the run, in units of the core."""
@@ -124,7 +124,7 @@ class Format:
     """A kind of file of another program, which is read, written, or both."""
 
     description: str
-    """What such a file is, as an error names it: `log of MLPerf`."""
+    """Kind of file, as an error names it: `log of MLPerf`."""
 
     recognizes: Callable[[SourceFile], bool] = lambda source: False
     """Return whether a file is one, by what no other format has."""

@@ -118,7 +118,7 @@ def _estimate(plan: Plan, results: str) -> dict[str, Any]:
     needs = [(label_of(one.experiment), one.need.describe()) for one in plan.runnable if one.need]
     return {
         "runs": plan.runs,
-        "more_while_open": plan.file.measure.rounds == "auto",
+        "more_while_open": plan.adds_rounds,
         "memory": grouped_by_reason(needs),
         "estimated_seconds": None if seconds is None else round(seconds, 1),
         "estimate": _time(plan, seconds),

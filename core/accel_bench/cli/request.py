@@ -13,7 +13,7 @@ import typer
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import exit_code
 from accel_bench.cli.dry_run import print_plan
-from accel_bench.cli.options import PlanOptions, WorkOptions, parse_seconds
+from accel_bench.cli.options import PlanOptions, WorkOptions
 from accel_bench.cli.output import print_aside, print_text
 from accel_bench.cli.progress import make_reporter
 from accel_bench.documents.escaping import plain
@@ -43,6 +43,9 @@ class Invocation:
     machine: Machine = field(default_factory=read_machine)
     allocation: Allocation | None = None
 
+    within: float = WITHIN
+    """Seconds for rounds that `auto` adds."""
+
     @contextmanager
     def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Invocation]:
         """Yield the same with the processes that the launcher of these scenarios keeps.
@@ -53,7 +56,8 @@ class Invocation:
         with allocated(drafts, self.machine, request, sys.argv, dry_run) as allocation:
             if allocation is not None and allocation.exit_code is not None:
                 raise typer.Exit(allocation.exit_code)
-            yield Invocation(self.options, machine_of(allocation, self.machine), allocation)
+            machine = machine_of(allocation, self.machine)
+            yield replace(self, machine=machine, allocation=allocation)
 
     def plan(self, draft: Draft, request: PlanRequest) -> Plan:
         """Return the plan; what a plugin prints is no part of the document."""
@@ -75,7 +79,6 @@ class Invocation:
     def benchmark(self) -> Benchmark:
         """Return what plans are run with; stdout is stderr while they run."""
         options = self.options
-        within: str | None = getattr(options, "within", None)
 
         @contextmanager
         def progress() -> Iterator[Reporter]:
@@ -89,7 +92,7 @@ class Invocation:
             command=tuple(sys.argv),
             retries=options.retries,
             resume=getattr(options, "resume", False),
-            within=WITHIN if within is None else parse_seconds(within, "--within"),
+            within=self.within,
             progress=progress,
         )
 

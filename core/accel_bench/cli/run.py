@@ -25,6 +25,7 @@ from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.planning.sizes import plan_with_sizes
 from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.formats import render
+from accel_bench.runner.benchmark import WITHIN
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
 from accel_bench.scenario.sweep import is_excluded
@@ -101,13 +102,12 @@ def run(options: RunOptions) -> int:
         raise ScenarioError(
             f"--repeat-round {options.repeat_round} needs --resume: the other rounds stay as stored"
         )
-    if options.within is not None:
-        parse_seconds(options.within, "--within")
+    within = WITHIN if options.within is None else parse_seconds(options.within, "--within")
     judge = _judge(options)
     request = run_request(options)
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts(options.files or ["quickstart"])
-    with Invocation(options).allocated(drafts, request) as invoked:
+    with Invocation(options, within=within).allocated(drafts, request) as invoked:
         return _plan_and_run(drafts, request, options, invoked, judge)
 
 
@@ -164,7 +164,7 @@ def _plan_and_run(
         _refuse_idle_race(plans)
     if options.fail_if_slower is not None:
         _refuse_idle_gate(plans)
-    if options.within is not None and all(one.file.measure.rounds != "auto" for one in plans):
+    if options.within is not None and not any(one.adds_rounds for one in plans):
         raise ScenarioError("--within is the time for rounds that auto adds: give --rounds auto")
 
     def show(summaries: Sequence[Summary]) -> None:
@@ -207,7 +207,7 @@ def _refuse_idle_race(plans: Sequence[Plan]) -> None:
                 "--no-baseline out"
             )
         if not race_looks(rounds):
-            auto = " at first, since they are auto" * (plan.file.measure.rounds == "auto")
+            auto = " at first, since they are auto" * plan.adds_rounds
             raise ScenarioError(
                 f"--race drops stacks after {MINIMUM_ROUNDS}, {2 * MINIMUM_ROUNDS}, "
                 f"{4 * MINIMUM_ROUNDS} ... rounds, and there are {rounds}{auto}; give more, "

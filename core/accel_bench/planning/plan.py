@@ -167,6 +167,11 @@ class Plan:
         return (self.look_rounds or MINIMUM_ROUNDS) if rounds == "auto" else rounds
 
     @property
+    def adds_rounds(self) -> bool:
+        """True if the number of rounds is `auto`: more may follow while a verdict is open."""
+        return self.file.measure.rounds == "auto"
+
+    @property
     def runs(self) -> int:
         """Return the number of runs in all rounds."""
         return len(self.runnable) * self.rounds
@@ -181,12 +186,9 @@ class Plan:
         if not left:
             return replace(self, planned=())
         points = {one.experiment.point for one in left}
-        beside = [
-            one
-            for one in self.runnable
-            if one.experiment.stack.name == self.baseline and one.experiment.point in points
-        ]
-        chosen = tuple(one for one in self.planned if one in left or one in beside)
+        beside = (one for one in self.runnable if one.experiment.stack.name == self.baseline)
+        kept = {id(one) for one in (*left, *beside) if one.experiment.point in points}
+        chosen = tuple(one for one in self.planned if id(one) in kept)
         names = join_names([one.experiment.stack.name for one in left], most=5)
         notice = f"the verdict is open for {names}: {count(rounds, 'round')} in all"
         return replace(self, planned=chosen, notices=(notice,), look_rounds=rounds)

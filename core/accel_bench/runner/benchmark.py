@@ -114,12 +114,13 @@ def _run_looks(
     """
     started = time.monotonic()
     sessions[0].run_plan(plan)
-    if plan.file.measure.rounds != "auto" or not plan.runnable:
+    if not (plan.adds_rounds and plan.runnable):
         return
     settings = {**benchmark.session, "repeat_round": None}
+    results = sessions[0].results(plan)
+    summary = plan.summarize(results)
     for before, rounds in pairwise(look_sizes(plan.rounds, MOST_ROUNDS)):
-        results = sessions[-1].results(plan)
-        more = plan.of_open(plan.summarize(results), rounds)
+        more = plan.of_open(summary, rounds)
         if not more.runnable:
             continue
         needed = (rounds - before) * len(more.runnable) * fmean(one.seconds for one in results)
@@ -127,6 +128,8 @@ def _run_looks(
             return
         sessions.append(new_session(after=sessions, **settings))
         sessions[-1].run_plan(more)
+        results = sessions[-1].results(plan)
+        summary = plan.summarize(results)
 
 
 def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:

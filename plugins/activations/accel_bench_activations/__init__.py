@@ -1,1 +1,1 @@
-"""What becomes of activations until the backward pass: computed again, or kept on the host."""
+"""Activations until the backward pass: computed again, or kept on the host."""

@@ -1,4 +1,4 @@
-"""What becomes of activations until the backward pass: the stack plugins `activation-checkpointing`
+"""Activations until the backward pass: the stack plugins `activation-checkpointing`
 and `activation-offload`."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What has a name, as tables: devices, models and stacks."""
+"""Tables of the names that a scenario can use: devices, models and stacks."""

@@ -1,4 +1,4 @@
-"""What training a model of the catalog computes, counted in a process of its own."""
+"""FLOPs of training a model of the catalog, counted in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT_SECONDS = 300
 
 
 class ModelCount(Frozen):
-    """What the worker's FLOP counter finds in a card's model when all of it trains."""
+    """Result of the worker's FLOP counter for a card's model when all of it trains."""
 
     workload: Workload | None = None
     """Its matmuls and attention; null where they are not known."""

@@ -145,7 +145,7 @@ NAME_JOB = 'ACCEL_BENCH_JOB="skypilot-$SKYPILOT_TASK_ID"'
 
 
 class SkyPilotOptions(RenderOptions):
-    """What the task asks for beside what the scenario needs."""
+    """Resources that the task asks for beside those of the scenario."""
 
     extra: dict[str, Any] = Field(default_factory=dict)
     """More keys of the task, such as `{resources: {infra: aws, use_spot: true}}`."""

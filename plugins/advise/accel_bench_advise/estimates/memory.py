@@ -1,4 +1,4 @@
-"""What a device has to hold for an experiment, and which shapes and changes of it fit."""
+"""Memory that a device needs for an experiment, and which shapes and changes of it fit."""
 
 from __future__ import annotations
 
