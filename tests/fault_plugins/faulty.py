@@ -151,9 +151,8 @@ def slow(options: FaultyOptions) -> None:
     time.sleep(0.6)
 
 
-def jitter(options: FaultyOptions) -> None:
-    """Take longer by chance, another one in each process."""
-    time.sleep(0.1 * random.SystemRandom().random())
+def uneven(options: FaultyOptions) -> None:
+    """Nothing more: the engine's steps take twice as long in every other run."""
 
 
 def stop(options: FaultyOptions) -> None:
@@ -198,11 +197,16 @@ def family(options: FaultyOptions) -> None:
     time.sleep(3600)
 
 
-def chance() -> random.Random:
-    """Which runs break is settled by how many there were before."""
+def runs_so_far() -> int:
+    """Count the runs that ask, this one too."""
     with Path(os.environ["FAULTY_COUNTER"]).open("a+b") as counter:
         counter.write(b".")
-        return random.Random(counter.tell())
+        return counter.tell()
+
+
+def chance() -> random.Random:
+    """Which runs break is settled by how many there were before."""
+    return random.Random(runs_so_far())
 
 
 def sometimes(options: FaultyOptions) -> None:
@@ -230,13 +234,15 @@ class FaultyEngine:
 
     def __init__(self, run: Any, options: FaultyOptions) -> None:
         self._run, self._options = run, options
+        is_long = options.fault == "uneven" and runs_so_far() % 2
+        self._seconds = 0.02 if is_long else 0.01
 
     def run(self, stopwatch: Any) -> None:
         """Lap until the window is full."""
         for step in itertools.count():
             if not stopwatch.running:
                 return
-            time.sleep(0.01)
+            time.sleep(self._seconds)
             late = self._options.fault == "slow" and step > self._options.at_step
             if step == self._options.at_step or late:
                 act(self._options, self._run.rank)

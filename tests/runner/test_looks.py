@@ -28,8 +28,8 @@ MACHINE = read_machine()
 
 STACKS = {
     "baseline": [],
-    "slower": {"set": {"engine.step_seconds": 0.03}},
-    "noisy": [{"use": "faulty", "fault": "jitter"}],
+    "slower": {"set": {"engine.step_seconds": 0.06}},
+    "noisy": [{"use": "faulty", "fault": "uneven"}],
 }
 
 
@@ -38,13 +38,15 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPa
     """The faulty plugins are installed, here and in workers, and a launcher that forks."""
     site = tmp_path_factory.mktemp("site")
     with faulty_installed(site) as patch, forking(site, trains=False):
+        patch.setenv("FAULTY_COUNTER", str(site / "counter"))
         yield patch
 
 
 def plan_of(folder: Path, stacks: dict[str, Any], **measure: Any) -> Plan:
     """A plan with rounds that are `auto`."""
     chosen = {"warmup": 1, "steps": 4, "rounds": "auto", **measure}
-    engine = {"use": "null", "step_seconds": 0.01}
+    # In between what `noisy` takes: 0.01 s in one round and 0.02 s in the next.
+    engine = {"use": "null", "step_seconds": 0.0141}
     scenario = null_scenario(stacks, measure=chosen, engine=engine, launcher="forking")
     return make_plan(
         read_draft(write_scenario(folder / "s.yaml", scenario)), MACHINE, PlanRequest()
