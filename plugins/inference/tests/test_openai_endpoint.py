@@ -35,7 +35,13 @@ measure: {{warmup: 1, steps: 4, rounds: 1, phase_steps: 0}}
 """
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(ThreadingHTTPServer):
+    """Ends with its requests: one that computes when Python exits would abort the process."""
+
+    daemon_threads = False
+
+
+class Handler(BaseHTTPRequestHandler):
     """Answers `/v1/completions` with greedy tokens of a model, one event for each."""
 
     model: ClassVar[Any]
@@ -85,8 +91,8 @@ class Server(BaseHTTPRequestHandler):
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server that answers until the tests of this file are over."""
     run = testing.make_run(tmp_path_factory.mktemp("model"), {"model": MODEL})
-    Server.model = load_base_model(run).eval()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    Handler.model = load_base_model(run).eval()
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/v1"
@@ -143,7 +149,7 @@ def test_a_server_that_answers_otherwise_is_seen(
     first = measured()
     same = agreement(first, measured())
     assert same is not None and same.differing == 0
-    monkeypatch.setattr(Server, "other", True)
+    monkeypatch.setattr(Handler, "other", True)
     other = agreement(first, measured())
     assert other is not None and other.differing == other.requests == 10
 
@@ -151,7 +157,7 @@ def test_a_server_that_answers_otherwise_is_seen(
 def test_a_server_is_not_as_fast_as_it_says(
     measured: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Server, "boast", 2)
+    monkeypatch.setattr(Handler, "boast", 2)
     result = measured()
     assert result.status.value == "invalid"
     assert "the server counted 8 tokens, 4 were asked" in result.reasons[0]
@@ -162,7 +168,7 @@ def test_letters_are_told_from_token_ids(
 ) -> None:
     (rank,) = measured().ranks
     assert rank.answers is not None and rank.answers.unit == "letters"
-    monkeypatch.setattr(Server, "ids", True)
+    monkeypatch.setattr(Handler, "ids", True)
     (told,) = measured().ranks
     assert told.answers is not None and told.answers.unit == "tokens"
     letters = [[letter - FIRST_LETTER for letter in one] for one in rank.answers.tokens]
@@ -170,7 +176,7 @@ def test_letters_are_told_from_token_ids(
 
 
 def test_requests_at_a_rate_do_not_wait_for_answers(measured: Callable[..., Result]) -> None:
-    result = measured("rate: 100", **{"engine.most_waiting": 8})
+    result = measured("rate: 100", **{"engine.most_waiting": 8, "measure.steps": 12})
     assert result.status.completed, result.reasons
     found = metrics_of(result)
     # All came at once, and one token is computed at a time.
