@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -49,7 +50,7 @@ from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.doors import find_entry
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import try_in_copy
+from accel_bench.plugins.manager import try_apart
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment, identity_of
@@ -283,21 +284,24 @@ def _plan_points(
 ) -> tuple[Planned, ...]:
     """Plan the points in their environments, which are built where they are missing."""
     environments = find_environments(file, points, request.build_environments, request.notify)
+    work = partial(_planned, file, points, environments, machine, notices)
+    try_apart((use for point in points for use in point.uses), work)
+    return work()
 
-    def plan_points() -> tuple[Planned, ...]:
-        return tuple(
-            _plan_point(
-                file,
-                point,
-                environments.get(point.scenario.resources.environment),
-                machine,
-                notices,
-            )
-            for point in points
+
+def _planned(
+    file: ResolvedFile,
+    points: Sequence[Point],
+    environments: Mapping[str, Environment],
+    machine: Machine,
+    notices: tuple[str, ...],
+) -> tuple[Planned, ...]:
+    return tuple(
+        _plan_point(
+            file, point, environments.get(point.scenario.resources.environment), machine, notices
         )
-
-    try_in_copy((use for point in points for use in point.uses), plan_points)
-    return plan_points()
+        for point in points
+    )
 
 
 def _open_sizes(

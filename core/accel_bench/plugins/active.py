@@ -16,7 +16,8 @@ from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import LIMITED, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
-from accel_bench.plugins.loading import TookTooLongError, limit_seconds, note_call, time_limit
+from accel_bench.plugins.loading import TookTooLongError, limit_seconds, time_limit
+from accel_bench.plugins.trial import note_call
 from accel_bench.plugins.validation import marked_methods, validation_problems
 from accel_bench.result import PluginVersion
 from accel_bench.task import Task

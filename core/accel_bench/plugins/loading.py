@@ -1,35 +1,26 @@
-"""Import a plugin's class, and survive one that raises, exits, crashes, hangs or imports torch.
-
-What may end the process is done in a copy of it first.
-"""
+"""Import a plugin's class, and survive one that raises, exits, crashes, hangs or imports torch."""
 
 from __future__ import annotations
 
 import contextlib
-import math
-import mmap
 import os
-import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from accel_bench.documents.program import seconds_from
 from accel_bench.errors import PluginError
 from accel_bench.machine import clock  # noqa: F401 - taken before a plugin is imported
 from accel_bench.machine.scheduling import restored_scheduling
 from accel_bench.plugin import Plugin
-from accel_bench.plugins.shipped import is_shipped
+from accel_bench.plugins.trial import ending_apart
 
 IMPORT_SECONDS = 10.0
 """Limit for the import of a plugin's module, which takes milliseconds when it is light."""
-
-CALL_BYTES = 4096
-"""Size of the page in which a copy writes whose code it calls."""
 
 
 class TookTooLongError(BaseException):
@@ -42,14 +33,14 @@ def import_plugin(
     """Return the class behind an entry point.
 
     `label` names the plugin and its distribution in errors. With `probe` it is first imported in a
-    copy of this process, which may end or hang. Raises PluginError when the import fails, ends the
+    process of its own, which may end or hang. Raises PluginError when the import fails, ends the
     process or takes longer than `IMPORT_SECONDS`, when what it finds is no Plugin, and, unless
     `allow_torch`, when it imported torch.
     """
     before, seconds = "torch" in sys.modules, limit_seconds()
     too_long = f"{label} is broken: its import takes more than {seconds:g} s"
     probe = probe and entry.module not in sys.modules
-    if ending := ending_in_copy(entry.load, seconds) if probe else None:
+    if ending := ending_apart(entry.load, seconds) if probe else None:
         problem = f"{label} is broken: its import ends the process ({ending.how})"
         raise PluginError(problem if ending.how else too_long)
     try:
@@ -126,73 +117,3 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, previous)
-
-
-class Ending(NamedTuple):
-    """How a copy of this process ended before its work had returned."""
-
-    how: str
-    """`exit code 0` or `SIGSEGV`; empty when it had not returned in time."""
-
-    call: tuple[str, str, str]
-    """Plugin, distribution and hook that `note_call` was last given; empty texts without one."""
-
-
-class _Copy:
-    """What a copy writes to; None in the process itself."""
-
-    page: mmap.mmap | None = None
-
-
-def note_call(plugin: str, distribution: str, hook: str) -> None:
-    """In a copy, write down which plugin's code is called from here on, but for shipped ones."""
-    if _Copy.page is not None and not is_shipped(distribution):
-        text = "\0".join((plugin, distribution, hook)).encode()
-        _Copy.page[:] = text[:CALL_BYTES].ljust(CALL_BYTES, b"\n")
-
-
-def ending_in_copy(work: Callable[[], object], seconds: float) -> Ending | None:
-    """Run `work` in a forked process; return how that ended it, None when it returned or raised.
-
-    What it raises is left to the same work in this process to report.
-    """
-    page = mmap.mmap(-1, CALL_BYTES)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _work_and_leave(work, writing, page, seconds)
-    os.close(writing)
-    in_time = returned = False
-    try:
-        in_time = bool(select.select([reading], [], [], seconds)[0])
-        returned = in_time and os.read(reading, 1) != b""
-    finally:
-        os.close(reading)
-        if not in_time:
-            os.kill(child, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if returned:
-        return None
-    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    noted = page[:].strip(b"\0\n").decode(errors="replace")
-    plugin, distribution, hook, *_ = (*noted.split("\0"), "", "")
-    return Ending(how if in_time else "", (plugin, distribution, hook))
-
-
-def _work_and_leave(
-    work: Callable[[], object], writing: int, page: mmap.mmap, seconds: float
-) -> NoReturn:
-    """Work, say that this returned, and end without doing anything else that the parent does."""
-    try:
-        _Copy.page = page
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
-        # The kernel ends this process where the parent has gone and cannot.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(math.ceil(seconds) + 1)
-        with contextlib.suppress(BaseException):
-            work()
-        os.write(writing, b"1")
-    finally:
-        os._exit(0)

@@ -10,9 +10,11 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.load import Location
 from accel_bench.documents.validate import validate
 from accel_bench.errors import HookError, PluginError
@@ -20,15 +22,14 @@ from accel_bench.hookspecs import OF_EVALUATION, OF_SIZES, ONE_ANSWER
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.active import OBSERVERS, ActivePlugin, ActivePlugins, problem_of
 from accel_bench.plugins.loading import (
-    ending_in_copy,
     import_plugin,
     limit_seconds,
-    note_call,
     restored_environment,
     time_limit,
 )
 from accel_bench.plugins.registry import find
 from accel_bench.plugins.shipped import is_shipped
+from accel_bench.plugins.trial import ending_apart, note_call
 from accel_bench.plugins.validation import marked_methods, wrong_declarations
 from accel_bench.scenario.models import Scenario, Stack, Work
 from accel_bench.scenario.uses import NO_PLUGIN, Use
@@ -160,7 +161,7 @@ def activate_use(
     def label(path: Location) -> str:
         return f"{where((*place, *path))}: plugin {use.use!r} (as {slot})"
 
-    try_in_copy([use], lambda: _use_plugin(use, slot, False, label))
+    try_apart([use], partial(_use_plugin, use, slot, False, str))
     return _use_plugin(use, slot, False, label)
 
 
@@ -267,16 +268,27 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
             raise PluginError(f"{slot}: none cannot be run; name a plugin that has {hook}")
 
 
-def try_in_copy(uses: Iterable[Use], work: Callable[[], object]) -> None:
-    """Do `work` in a copy of this process first, where one of the uses is of another's plugin.
+def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
+    """Do picklable `work` in a process of its own first, if it uses a plugin of others that was not
+    tried yet with these options.
 
-    Raises HookError for a plugin whose code ends the copy: it would end the program in silence.
+    Raises HookError for a plugin whose code ends that: it would end the program in silence.
     """
-    if "torch" in sys.modules or not any(_is_foreign(name) for name in {use.use for use in uses}):
+    if "torch" in sys.modules:
         return
-    ending = ending_in_copy(work, limit_seconds())
+    by_text = {canonical_json(use.model_dump(mode="json")): use.use for use in uses}
+    foreign = {name for name in {*by_text.values()} if _is_foreign(name)}
+    untried = {text for text, name in by_text.items() if name in foreign} - _tried
+    if not untried:
+        return
+    ending = ending_apart(work, limit_seconds())
     if ending and ending.how and any(ending.call):
         raise HookError(*ending.call, f"it ends the process ({ending.how})")
+    _tried.update(untried)
+
+
+_tried: set[str] = set()
+"""Uses of plugins of others that have not ended a process of their own."""
 
 
 def _is_foreign(name: str) -> bool:

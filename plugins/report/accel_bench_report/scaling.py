@@ -22,7 +22,7 @@ from accel_bench.planning.plan import Plan
 from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.loading import restored_environment
-from accel_bench.plugins.manager import try_in_copy
+from accel_bench.plugins.manager import try_apart
 from accel_bench.scenario.batches import KEYS
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.sweep import Point
@@ -134,15 +134,16 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
 @restored_environment()
 def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
     """Return the points as `with_groups` does, with plugins that are activated for it."""
-
-    def work() -> list[Point]:
-        return [
-            with_groups(file, point, activate_present(file, point.scenario, point.stack))
-            for point in points
-        ]
-
-    try_in_copy((use for point in points for use in point.uses), work)
+    work = partial(_with_groups, file, points)
+    try_apart((use for point in points for use in point.uses), work)
     return work()
+
+
+def _with_groups(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
+    return [
+        with_groups(file, point, activate_present(file, point.scenario, point.stack))
+        for point in points
+    ]
 
 
 def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:

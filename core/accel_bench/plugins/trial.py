@@ -1,0 +1,91 @@
+"""Try work of plugins in a process of its own, which it may end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from accel_bench.plugins.shipped import is_shipped
+
+PROGRAM = (
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+    "from accel_bench.plugins.trial import serve; serve()"
+)
+"""What the process runs."""
+
+
+class Ending(NamedTuple):
+    """How the process ended before its work had returned."""
+
+    how: str
+    """`exit code 0` or `SIGSEGV`; empty when it had not returned in time."""
+
+    call: tuple[str, str, str]
+    """Plugin, distribution and hook that `note_call` was last given; empty texts without one."""
+
+
+class _Trial:
+    """The pipe to which a trial writes; None in any other process."""
+
+    notes: int | None = None
+
+
+def note_call(plugin: str, distribution: str, hook: str) -> None:
+    """In a trial, tell which plugin's code is called from here on, but for shipped ones."""
+    if _Trial.notes is not None and not is_shipped(distribution):
+        os.write(_Trial.notes, "\0".join(("\n" + plugin, distribution, hook)).encode())
+
+
+def ending_apart(work: Callable[[], object], seconds: float) -> Ending | None:
+    """Do picklable `work` in another process; return how it ended that, None if it returned or
+    raised, and in a trial itself.
+
+    What it raises is left to the same work in this process to report.
+    """
+    if _Trial.notes is not None:
+        return None
+    given = pickle.dumps(sys.path) + pickle.dumps((work, seconds))
+    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        feeder, process.stdin = process.stdin, None
+        assert feeder is not None and process.stdout is not None
+        try:
+            with contextlib.suppress(BrokenPipeError), feeder:
+                feeder.write(given)
+            os.read(process.stdout.fileno(), 1)  # Python has started, and the work begins.
+            notes, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as late:
+            in_time, notes = False, late.output or b""
+        else:
+            in_time = True
+        finally:
+            process.kill()
+    last = notes.decode(errors="replace").rpartition("\n")[2]
+    if last == "returned":
+        return None
+    code = process.returncode
+    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    plugin, distribution, hook = [*last.split("\0"), "", ""][:3]
+    return Ending(how if in_time else "", (plugin, distribution, hook))
+
+
+def serve() -> None:
+    """Do the work that standard input holds, say that it returned or raised, and end."""
+    _Trial.notes = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    with contextlib.suppress(BaseException):
+        work, seconds = pickle.load(sys.stdin.buffer)  # noqa: S301 - our parent's
+        # The kernel ends this process if the parent has gone and cannot.
+        signal.alarm(math.ceil(seconds) + 1)
+        os.write(_Trial.notes, b"\n")
+        work()
+    os.write(_Trial.notes, b"\nreturned")
+    os._exit(0)
