@@ -40,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Request], Entry | Iterable[Entry]]] = {
     "engine-large": lambda asked: engine.measure_large_engine(asked.counts, asked.device),
     "hf-trainer": lambda asked: hf_trainer.measure_hf_trainer(asked.counts, asked.device),
     "identical": lambda asked: identical.measure_identical(asked.counts, asked.device),
+    "identical-sessions": lambda asked: identical.measure_identical_sessions(asked.counts),
     "identical-training": lambda asked: identical_training.measure_identical_training(asked.counts),
     "slowdown-5": lambda asked: identical.measure_slowdown(asked.counts, 5),
     "slowdown-10": lambda asked: identical.measure_slowdown(asked.counts, 10),

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.checks.noise import load_of
@@ -45,6 +46,30 @@ def measure_identical(counts: Counts, device: str = "cpu") -> Entry:
     arguments = ("quickstart", "--set", f"stacks.{AGAIN}=[]", "--device", device)
     tiny = settings(*TINIER) if counts.process_rounds == 1 else ()
     return _measure("identical", (*arguments, *tiny), AGAIN, counts, ("same", "inconclusive"))
+
+
+def measure_identical_sessions(counts: Counts) -> Entry:
+    """Run sessions whose rounds are `auto`, of a baseline and two stacks that do the very same."""
+    names = [f"{AGAIN}-{number}" for number in (1, 2)]
+    words = [word for name in names for word in ("--set", f"stacks.{name}=[]", "--only", name)]
+    few = shortened(counts) if counts.process_rounds == 1 else ("--rounds", "auto")
+    alarms, rounds = [], []
+    machine = this_machine()
+    for _ in range(counts.identical_pairs):
+        compared = run_comparison(("quickstart", *words, *settings(*TINIER), *few))
+        rows = [one for one in compared.document["experiments"] if one["stack"] in names]
+        alarms.append(float(any(one["verdict"] in ("faster", "slower") for one in rows)))
+        rounds += [float(one["rounds"]) for one in rows]
+    return Entry(
+        name="identical-sessions",
+        value=fmean(alarms),
+        unit="fraction of sessions that call one of two equal stacks faster or slower",
+        goal=0.01,
+        goal_is="at most",
+        notes=(f"{len(alarms)} sessions, {fmean(rounds):.1f} rounds of a stack on average",),
+        samples={"alarms": tuple(alarms), "rounds": tuple(rounds)},
+        machine=machine,
+    )
 
 
 def measure_slowdown(counts: Counts, percent: int) -> Entry:

@@ -37,7 +37,7 @@ def say(experiments, results, **changes):
 
 def test_a_faster_stack_is_said_with_its_interval_and_its_loss():
     assert say([LORA, FAST], [*BASE, *make_rounds(FAST, scaled(0.8))]) == (
-        "fast is 1.250 times as fast as lora [1.249, 1.251], with an equivalent loss and update."
+        "fast is 1.250 times as fast as lora [1.248, 1.252], with an equivalent loss and update."
     )
 
 
@@ -67,7 +67,7 @@ def test_what_computed_something_else_is_said_and_load_of_the_machine_is_not():
     base = make_rounds(LORA, STEADY, reasons=[attention], **degraded)
     fast = make_rounds(FAST, scaled(0.8), reasons=reasons, **degraded)
     assert say([LORA, FAST], [*base, *fast]) == (
-        "fast is 1.250 times as fast as lora [1.249, 1.251], with an equivalent loss and update; "
+        "fast is 1.250 times as fast as lora [1.248, 1.252], with an equivalent loss and update; "
         f"lora is degraded: {attention}; fast is degraded: {other}."
     )
     open_ = make_rounds(FAST, NOISY, reasons=reasons, **degraded)
@@ -90,7 +90,7 @@ def test_an_equally_fast_stack_is_said_to_be_so():
 def test_an_open_verdict_says_what_would_settle_it():
     said = say([LORA, FAST], [*BASE, *make_rounds(FAST, NOISY)])
     assert said == (
-        "fast (0.93 to 1.06 times as fast) cannot be distinguished from lora, about 75 rounds "
+        "fast (0.87 to 1.14 times as fast) cannot be distinguished from lora, about 75 rounds "
         "would settle it (--resume --rounds 75)."
     )
 
@@ -101,13 +101,6 @@ def test_several_open_stacks_share_a_clause_with_the_rounds_that_settle_all():
     )
     assert said.count("distinguished") == 1
     assert "and nf4" in said
-
-
-def test_an_open_stack_whose_interval_leaves_out_one_leans_that_way():
-    said = say([LORA, FAST], [*BASE, *make_rounds(FAST, [0.11, 0.13, 0.12, 0.1, 0.14])])
-    assert "may be slower than lora, about" in said
-    said = say([LORA, FAST], [*BASE, *make_rounds(FAST, [0.09, 0.077, 0.083, 0.1, 0.071])])
-    assert "may be faster than lora, about" in said
 
 
 def test_a_slow_run_that_keeps_a_comparison_open_is_named_with_the_way_out():
@@ -139,7 +132,7 @@ def test_a_hopeless_spread_points_at_the_machine_instead_of_more_rounds():
 def test_too_few_rounds_say_how_many_are_needed():
     runs = [*BASE[:2], *make_rounds(FAST, scaled(0.5)[:2])]
     assert say([LORA, FAST], runs, rounds=2) == (
-        "no verdict against lora for fast (1.999 times as fast): 2 rounds of the 5 that a verdict "
+        "no verdict against lora for fast (2.00 times as fast): 2 rounds of the 5 that a verdict "
         "needs (--resume --rounds 5)."
     )
 

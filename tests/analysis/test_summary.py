@@ -56,7 +56,9 @@ def test_the_document_has_the_promised_keys():
     }
     row = document["experiments"][1]
     assert set(row) >= KEYS
-    assert set(row["tokens_per_second"]) == set(row["ratio"]) == {"median", "low", "high"}
+    interval = {"median", "low", "high", "confidence"}
+    assert set(row["tokens_per_second"]) == set(row["ratio"]) == interval
+    assert row["tokens_per_second"]["confidence"] == 0.95 < row["ratio"]["confidence"]
     assert set(row["step_seconds"]) == {"p50", "p90", "p95", "p99", "spread"}
     assert set(row["loss"]) == {"first", "last", "last_step"}
     speed = row["tokens_per_second"]["median"]

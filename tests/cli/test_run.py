@@ -115,8 +115,8 @@ def test_json_is_one_document_on_stdout_with_the_promised_keys(measured: Path) -
     assert stacks(found) == ["baseline", "other"]
     for experiment in found["experiments"]:
         assert set(experiment) >= KEYS
-        assert set(experiment["tokens_per_second"]) == {"median", "low", "high"}
-        assert set(experiment["ratio"]) == {"median", "low", "high"}
+        interval = {"median", "low", "high", "confidence"}
+        assert set(experiment["tokens_per_second"]) == set(experiment["ratio"]) == interval
         assert set(experiment["step_seconds"]) == {"p50", "p90", "p95", "p99", "spread"}
         assert set(experiment["loss"]) == {"first", "last", "last_step"}
         assert {"name", "distribution", "version"} == set(experiment["plugins"][0])

@@ -128,6 +128,10 @@ def _trained(row: ExperimentSummary) -> str:
     return ", ".join([*([f"with an equivalent {' and '.join(alike)}"] if alike else []), *others])
 
 
+ALIKE = "cannot be distinguished from"
+"""What is said of an open stack: the interval of its ratio holds 1."""
+
+
 def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]:
     """Return rows that are open: those that more rounds would settle, the hopeless, and those that
     other work has left open."""
@@ -143,12 +147,9 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
         ([row for row in rows if row.rounds_needed is not None], way_out),
         ([row for row in rows if row.rounds_needed is None], hopeless),
     ):
-        known = [
-            f"{join_names(list(map(_range, leaning)))} {verb} {baseline}"
-            for verb in ("may be faster than", "may be slower than", "cannot be distinguished from")
-            if (leaning := [row for row in open_rows if _leaning(row) == verb])
-        ]
-        clauses += [f"{join_names(known)}, {end}"] if known else []
+        if open_rows:
+            names = join_names(list(map(_range, open_rows)))
+            clauses.append(f"{names} {ALIKE} {baseline}, {end}")
     return clauses + [
         f"{_range(row)} {_leaning(row)} {baseline}: {row.verdict_reason}" for row in disturbed
     ]
@@ -172,12 +173,12 @@ def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _leaning(row: ExperimentSummary) -> str:
-    """Return which way the 95 % interval points, where it is not enough for a verdict."""
+    """Return which way the interval points, where something else keeps the verdict open."""
     if row.ratio and row.ratio.low is not None and row.ratio.low > 1:
         return "may be faster than"
     if row.ratio and row.ratio.high is not None and row.ratio.high < 1:
         return "may be slower than"
-    return "cannot be distinguished from"
+    return ALIKE
 
 
 def _range(row: ExperimentSummary) -> str:

@@ -21,12 +21,13 @@ from accel_bench.analysis.checks.comparability import comparability_of_rounds
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.metrics.offered_load import compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.sequential import is_slower, look_sizes
 from accel_bench.analysis.statistics.verdict import (
     MINIMUM_ROUNDS,
     PRACTICAL_FLOOR,
     RoundKey,
+    judged_interval,
     paired_logs,
 )
 from accel_bench.analysis.wording import count, duration, interval_text, join_names, ratio
@@ -61,7 +62,7 @@ class RaceDrop(Frozen):
     """The stack that is surely faster."""
 
     ratio: Interval
-    """Its speed over the rival's, with a 95 % interval over rounds."""
+    """Its speed over the rival's, with the interval over rounds that decided."""
 
     runs_saved: int = 0
     """Runs that it was spared."""
@@ -157,7 +158,7 @@ def _drop(
     if not sure:
         return None
     _, logs, rival = min(sure)
-    speed = log_interval(logs)
+    speed = judged_interval(logs, look, compared)
     assert speed is not None
     return RaceDrop(stack=name, after=len(logs), rival=rival, ratio=speed)
 

@@ -8,11 +8,15 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.statistics.verdict import ONE_SIDED_ALPHA
 from accel_bench.documents.base import JsonValue
 from accel_bench.result import EARLIEST
 from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.tags import is_chosen
+
+JUDGED = f"[{100 * (1 - 2 * ONE_SIDED_ALPHA):g} % interval]"
+"""Unit of ratios that have a verdict: its error is for all stacks and looks together."""
 
 WITHIN = "within what"
 """Beginning of the words for a declared difference by design."""
@@ -225,7 +229,8 @@ def interval_text(interval: Interval, form: Callable[[float], str]) -> str:
     """Return `95 % interval 1.300 to 1.340`, or that there is none."""
     if interval.low is None or interval.high is None:
         return "no interval"
-    return f"95 % interval {form(interval.low)} to {form(interval.high)}"
+    sure = f"{100 * interval.confidence:.4g} % interval"
+    return f"{sure} {form(interval.low)} to {form(interval.high)}"
 
 
 def milliseconds(seconds: float) -> str:

@@ -14,6 +14,7 @@ import typer
 from accel_bench.analysis.statistics.sequential import look_sizes
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
+    JUDGED,
     StackAtPoint,
     label,
     percent,
@@ -149,7 +150,7 @@ FAILURES: Mapping[str, str] = {
 COLUMNS = (
     Column("sweep point", lambda point: point_name(point) or "all", kind="name"),
     Column("outcome", reader("outcome"), kind="word"),
-    Column("times as fast", reader("ratio"), unit="[95 % interval]",
+    Column("times as fast", reader("ratio"), unit=JUDGED,
            form=ratio_interval, kind="number"),
     Column("at least", reader("slower_by_at_most"), form=lambda slower: ratio(1 / (1 + slower)),
            kind="number"),

@@ -17,12 +17,13 @@ from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import TrainingComparison, training_not_compared
 from accel_bench.analysis.metrics.offered_load import load_obstacle
 from accel_bench.analysis.schema import Document
-from accel_bench.analysis.statistics.estimators import Interval, log_interval
+from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.sequential import GATE_CODES, Judgement, judge_rounds
 from accel_bench.analysis.statistics.verdict import (
     MAXIMUM_ROUNDS,
     MINIMUM_ROUNDS,
     count_looks,
+    judged_interval,
     paired_logs,
 )
 from accel_bench.analysis.wording import interval_text, percent, ratio, with_reason
@@ -71,7 +72,8 @@ class GatePoint(TrainingComparison):
     """Sessions in which these rounds were measured; each is a look at them."""
 
     ratio: Interval | None = None
-    """The stack's speed over the other's, with a 95 % interval; null without a round."""
+    """The stack's speed over the other's; null without a round. Its interval has the confidence at
+    which a slow-down is called one."""
 
     slower_by: float | None = None
     """Estimated relative increase of the time per token; 0.01 is 1 %, negative is faster."""
@@ -223,7 +225,7 @@ def _judge_point(
         against_id=against.planned.experiment.id,
         rounds=len(logs),
         looks=looks,
-        ratio=None if disowned else log_interval(logs),
+        ratio=None if disowned else judged_interval(logs, looks, points),
         slower_by=judged.slower_by if judged else None,
         slower_by_at_most=judged.at_most if judged else None,
         rounds_needed=needed,
@@ -266,10 +268,9 @@ def _sentence(
     judged: Judgement,
     floor: float,
 ) -> str:
-    logs = paired_logs(against.compared_seconds, stack.compared_seconds)
-    speed, rounds = log_interval(logs), f"{len(logs)} rounds"
-    assert speed is not None
-    times = f"{ratio(speed.median)} times as fast ({interval_text(speed, ratio)}, {rounds})"
+    rounds, speed = len(set(stack.speeds) & set(against.speeds)), judged.ratio
+    interval = interval_text(speed, ratio)
+    times = f"{ratio(speed.median)} times as fast ({interval}, {rounds} rounds)"
     names = f"{stack.name} is slower than {against.name}"
     if judged.outcome == "regression":
         return f"{names} by more than {percent(floor)}: {times}"
@@ -280,7 +281,7 @@ def _sentence(
         )
         return f"{names} by less than {percent(floor)}, if at all: {open_end}; {same}"
     return f"it is open whether {names} by more than {percent(floor)}: {open_end}; " + (
-        f"about {judged.rounds_needed - len(logs)} more rounds would settle it (--resume --rounds "
+        f"about {judged.rounds_needed - rounds} more rounds would settle it (--resume --rounds "
         f"{judged.rounds_needed}, or --max-rounds {judged.rounds_needed} from the start)"
         if judged.rounds_needed
         else f"even {MAXIMUM_ROUNDS} rounds would not settle it: look for what makes the machine "

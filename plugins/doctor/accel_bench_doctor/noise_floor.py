@@ -33,7 +33,7 @@ class NoiseFloor(Frozen):
     """Rounds in which both completed."""
 
     ratio: Interval | None = None
-    """Speed of the one over that of the other, which is the same, with a 95 % interval."""
+    """Speed of the one over that of the other, which is the same, with its interval."""
 
     minimum_detectable_effect: float | None = None
     """Smallest relative difference that so many rounds could show here; 0.03 is 3 %."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
 from accel_bench.analysis.wording import (
+    JUDGED,
     count,
     flops,
     grouped_by_reason,
@@ -135,7 +136,7 @@ CELLS = (
            form=rate_interval),
     Column("call", reader("seconds_per_call.median"), unit="mean ms", form=milliseconds,
            kind="number", rank=5),
-    Column("times as fast", reader("ratio"), unit="[95 % interval]", kind="number",
+    Column("times as fast", reader("ratio"), unit=JUDGED, kind="number",
            form=ratio_interval),
     Column("FLOP/s", reader("flops_per_second"), form=lambda value: f"{flops(value)}/s",
            kind="number", rank=3),

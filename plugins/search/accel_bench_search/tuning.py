@@ -17,7 +17,6 @@ from accel_bench.analysis.learning.curves import Reached, training_curve, valida
 from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.metrics.offered_load import NO_LATENCY, compared_seconds, is_saturated
 from accel_bench.analysis.metrics.throughput import run_throughput
-from accel_bench.analysis.statistics.estimators import log_interval
 from accel_bench.analysis.statistics.verdict import compare_logs
 from accel_bench.analysis.tables.experiment_keys import place
 from accel_bench.analysis.wording import (
@@ -218,10 +217,10 @@ def check_losses(
             reason = f"over {seeds} its {words} {what} not finite with {count(without, 'seed')}"
             return check(verdict, reason, len(pairs))
     less = [math.log(base / winner) for base, winner in pairs if base > 0 and winner > 0]
-    found = log_interval([-one for one in less])
-    if found is None:
-        return check("open", f"no seed with a {words}", 0)
     compared = compare_logs({words: less}, {words: looks}, floor=0.0)[words]
+    if compared.ratio is None:
+        return check("open", f"no seed with a {words}", 0)
+    found = compared.ratio.mapped(lambda ratio: 1 / ratio)
     verdict = VERDICTS.get(compared.verdict, "open")
     change = percent(abs(found.median - 1))
     lower = f"{change} {'lower' if found.median < 1 else 'higher'}"

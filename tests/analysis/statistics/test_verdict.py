@@ -8,7 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from accel_bench.analysis.statistics.verdict import Comparison, compare, paired_logs
+from accel_bench.analysis.statistics.verdict import (
+    Comparison,
+    compare,
+    compare_logs,
+    paired_logs,
+)
 
 RUNS = 2000
 """Simulated comparisons; three standard deviations of a 1 % share are then 0.67 %."""
@@ -204,6 +209,28 @@ def test_following_the_advice_raises_a_false_alarm_in_at_most_1_percent(noise):
     alarms = sum(verdict in ("faster", "slower") for verdict, _ in found)
     assert alarms / 800 <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 800)
     assert sum(looks > 1 for _, looks in found) / 800 > 0.25
+
+
+def test_an_interval_leaves_out_1_exactly_if_the_verdict_sees_a_difference():
+    """Of up to four stacks with effects around what five to eight rounds can show, at two looks."""
+    generator = np.random.default_rng(5)
+    seen = set()
+    for _ in range(400):
+        rounds = int(generator.integers(5, 9))
+        logs = {
+            str(n): list(effect + 0.01 * generator.standard_normal(rounds))
+            for n, effect in enumerate(generator.choice([0.0, 0.02, -0.03, 0.05], 4))
+        }
+        looks = {
+            name: int(look) for name, look in zip(logs, generator.integers(1, 3, 4), strict=True)
+        }
+        for found in compare_logs(logs, looks, floor=0.0).values():
+            low, high = found.ratio.low, found.ratio.high
+            sees = not low <= 1 <= high
+            assert sees == (found.verdict in ("faster", "slower"))
+            seen.add((sees, found.verdict, found.looks))
+            assert 0.99 < found.ratio.confidence < 1
+    assert len(seen) >= 6
 
 
 def test_a_later_look_needs_more_certainty_and_says_what_it_could_have_seen():

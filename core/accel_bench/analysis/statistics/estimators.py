@@ -9,6 +9,9 @@ from statistics import NormalDist, fmean, median, stdev, variance
 
 from accel_bench.documents.base import Frozen
 
+CONFIDENCE = 0.95
+"""Confidence of intervals that no verdict rests on."""
+
 MOST_TERMS = 1000
 """Terms of a continued fraction; a million degrees of freedom need less than half of them."""
 
@@ -21,7 +24,7 @@ LARGEST_STATISTIC = 1e150
 
 
 class Interval(Frozen):
-    """An estimate with its 95 % interval, in the unit of the values that it was made from."""
+    """An estimate with its interval, in the unit of the values that it was made from."""
 
     median: float
     """The estimate: exp(mean of logarithms), the median of a log-normal distribution."""
@@ -32,11 +35,15 @@ class Interval(Frozen):
     high: float | None
     """Upper end; null with fewer than two values."""
 
+    confidence: float = CONFIDENCE
+    """Confidence of the interval: 0.95 is 95 %."""
+
     def mapped(self, function: Callable[[float], float]) -> Interval:
         """Apply a monotonic function to the estimate and both ends."""
         ends = [function(end) for end in (self.low, self.high) if end is not None]
         low, high = min(ends, default=None), max(ends, default=None)
-        return Interval(median=function(self.median), low=low, high=high)
+        update = {"median": function(self.median), "low": low, "high": high}
+        return self.model_copy(update=update)
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:
@@ -67,18 +74,18 @@ def positive_interval(values: Sequence[float]) -> Interval | None:
     return geometric_interval(values) if all(value > 0 for value in values) else None
 
 
-def log_interval(logarithms: Sequence[float]) -> Interval | None:
-    """Return exp of the mean of logarithms with its two-sided 95 % t interval; None without any."""
+def log_interval(logarithms: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Return exp of the mean of logarithms with its two-sided t interval; None without any."""
     if not logarithms:
         return None
-    half = t_bound(logarithms, 0.975) if len(logarithms) > 1 else None
-    return exp_interval(fmean(logarithms), half)
+    half = t_bound(logarithms, (1 + confidence) / 2) if len(logarithms) > 1 else None
+    return exp_interval(fmean(logarithms), half, confidence)
 
 
-def exp_interval(mean: float, half: float | None) -> Interval:
+def exp_interval(mean: float, half: float | None, confidence: float = CONFIDENCE) -> Interval:
     """Return exp of a mean of logarithms, and of its interval of that half width."""
     low, high = (None, None) if half is None else (math.exp(mean - half), math.exp(mean + half))
-    return Interval(median=math.exp(mean), low=low, high=high)
+    return Interval(median=math.exp(mean), low=low, high=high, confidence=confidence)
 
 
 def t_bound(values: Sequence[float], probability: float) -> float:

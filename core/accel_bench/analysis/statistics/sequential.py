@@ -16,13 +16,14 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple, TypeAlias
 
-from accel_bench.analysis.statistics.estimators import t_quantile
+from accel_bench.analysis.statistics.estimators import Interval, t_quantile
 from accel_bench.analysis.statistics.verdict import (
     MAXIMUM_ROUNDS,
     MINIMUM_ROUNDS,
     ONE_SIDED_ALPHA,
     Comparison,
     fraction_of_look,
+    judged_interval,
 )
 
 Settled: TypeAlias = Literal["passed", "regression", "inconclusive"]
@@ -40,6 +41,9 @@ class Judgement(NamedTuple):
     """What rounds show of speed."""
 
     outcome: Settled
+
+    ratio: Interval
+    """Speed over the other's, with the interval that leaves out 1 if one is surely slower."""
 
     slower_by: float
     """Estimated relative increase of the time per token."""
@@ -73,7 +77,9 @@ def judge_rounds(logs: Sequence[float], floor: float, looks: int = 1, points: in
     if outcome == "inconclusive":
         more = range(len(logs) + 1, MAXIMUM_ROUNDS + 1)
         needed = next((n for n in more if settle(n, looks + 1)[0] != "inconclusive"), None)
-    return Judgement(outcome, math.expm1(slow), math.expm1(at_most), needed)
+    speed = judged_interval(logs, looks, points)
+    assert speed is not None
+    return Judgement(outcome, speed, math.expm1(slow), math.expm1(at_most), needed)
 
 
 def judge_comparison(found: Comparison, floor: float) -> Settled:
@@ -88,7 +94,7 @@ def judge_comparison(found: Comparison, floor: float) -> Settled:
     if found.verdict == "slower" and speed < allowed:
         return "regression"
     level, freedom = 1 - PASS_ALPHA * fraction_of_look(found.looks), found.rounds - 1
-    error = (speed - math.log(ratio.low)) / t_quantile(freedom, 0.975)
+    error = (speed - math.log(ratio.low)) / t_quantile(freedom, (1 + ratio.confidence) / 2)
     return "passed" if speed - t_quantile(freedom, level) * error > allowed else "inconclusive"
 
 

@@ -56,7 +56,7 @@ PRACTICAL_FLOOR = 0.01
 """Relative effects below this are not worth a verdict, however sure they are."""
 
 SAME_WITHIN = 0.02
-"""Relative distance within which the whole 95 % interval must lie to be called the same."""
+"""Relative distance within which the ratio surely lies to be called the same."""
 
 
 class Comparison(Frozen):
@@ -69,9 +69,10 @@ class Comparison(Frozen):
     """Sessions in which these rounds were measured; each is a look at them."""
 
     ratio: Interval | None = None
-    """Speed-up, with a 95 % interval over rounds; null without a round.
+    """Speed-up, with its interval over rounds; null without a round.
 
-    Where `compare` has runs of different sessions alone, Welch's interval of unpaired runs.
+    The confidence is that of the verdict: the interval leaves out 1 exactly if the test sees a
+    difference. Unpaired runs, which get no verdict, have Welch's interval of 95 %.
     """
 
     verdict: Verdict = "not tested"
@@ -118,11 +119,17 @@ def compare_logs(
     tested = [name for name in logs if len(logs[name]) >= MINIMUM_ROUNDS]
     spent = [one_sided_p(logs[name]) / fraction_of_look(looks[name]) for name in tested]
     chances = dict(zip(tested, holm(spent), strict=True))
+    sharing = dict(zip(tested, _sharing(spent), strict=True))
     margin = math.log1p(max(SAME_WITHIN, 2 * (noise_floor or 0.0)))
     found = {
-        name: _judge(own, chances[name], _Rule(len(tested), margin, floor, looks[name]))
+        name: _judge(
+            own,
+            chances[name],
+            _Rule(len(tested), margin, floor, looks[name]),
+            judged_interval(own, looks[name], sharing[name]),
+        )
         if name in chances
-        else _too_few(own)
+        else _too_few(own, judged_interval(own, looks[name], 1))
         for name, own in logs.items()
     }
     return {name: one.model_copy(update={"looks": looks[name]}) for name, one in found.items()}
@@ -138,16 +145,34 @@ def fraction_of_look(look: int) -> float:
     return 1 / (look * (look + 1))
 
 
+def judged_interval(logs: Sequence[float], look: int, sharing: int) -> Interval | None:
+    """Return exp of the mean of log-ratios, with the interval that leaves out 1 exactly if the test
+    of that look sees a difference, whose error `sharing` stacks share."""
+    error = 2 * ONE_SIDED_ALPHA * fraction_of_look(max(look, 1)) / sharing
+    return log_interval(logs, 1 - error)
+
+
+def _sharing(p_values: Sequence[float]) -> list[int]:
+    """Return how many stacks share the error of each by Holm's method: one less for each that is
+    rejected before it."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    sharing, left = [0] * len(p_values), len(p_values)
+    for index in order:
+        sharing[index] = left
+        left -= left * p_values[index] < ONE_SIDED_ALPHA
+    return sharing
+
+
 def paired_logs(baseline: Mapping[RoundKey, float], runs: Mapping[RoundKey, float]) -> list[float]:
     """Return log(baseline / stack) of every shared round: positive where the stack took less."""
     return [math.log(baseline[key] / runs[key]) for key in sorted(set(baseline) & set(runs))]
 
 
-def _too_few(logs: Sequence[float]) -> Comparison:
+def _too_few(logs: Sequence[float], ratio: Interval | None) -> Comparison:
     few = f"{len(logs)} of the {MINIMUM_ROUNDS} rounds that a verdict needs"
     return Comparison(
         rounds=len(logs),
-        ratio=log_interval(logs),
+        ratio=ratio,
         verdict_reason=f"{few}; {MINIMUM_ROUNDS - len(logs)} missing",
         rounds_needed=MINIMUM_ROUNDS,
     )
@@ -176,12 +201,12 @@ class _Rule(NamedTuple):
         return 1 - SAME_ALPHA * fraction_of_look(self.look)
 
 
-def _judge(logs: Sequence[float], chance: float, rule: _Rule) -> Comparison:
+def _judge(logs: Sequence[float], chance: float, rule: _Rule, ratio: Interval | None) -> Comparison:
     """Apply the rule; `chance` is the p-value, adjusted for looks and stacks."""
     verdict = _verdict(logs, chance, rule)
     return Comparison(
         rounds=len(logs),
-        ratio=log_interval(logs),
+        ratio=ratio,
         verdict=verdict,
         minimum_detectable_effect=max(math.expm1(t_bound(logs, rule.probability)), rule.floor),
         rounds_needed=_rounds_needed(logs, rule._replace(look=rule.look + 1))

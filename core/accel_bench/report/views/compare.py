@@ -12,6 +12,7 @@ from accel_bench.analysis.compare import ExperimentComparison, Operand
 from accel_bench.analysis.metrics.named import MetricFigure, labels
 from accel_bench.analysis.schema import StepSeconds
 from accel_bench.analysis.wording import (
+    JUDGED,
     WITHIN,
     count,
     label,
@@ -65,7 +66,11 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
     if len(comparisons) > 1:
         names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
         counts = [side.counts for one in comparisons for side in (one.a, one.b)]
-        tables = [Table(in_units(POINTS, counts), comparisons)]
+        columns = in_units(POINTS, counts)
+        if all(one.paired for one in comparisons):
+            units = {ESTIMATED: JUDGED}
+            columns = [replace(one, unit=units.get(one.unit, one.unit)) for one in columns]
+        tables = [Table(columns, comparisons)]
         yield Section(title=f"{names} at {len(comparisons)} sweep points", tables=tables)
 
 
@@ -189,11 +194,14 @@ def _side_columns(name: str) -> list[Column]:
     ]
 
 
+ESTIMATED = "[95 % interval]"
+"""Unit of ratios of unpaired runs, which get no verdict."""
+
 POINTS = (
     Column("point", lambda one: point_name(one.a), kind="name"),
     Column("A", partial(_speed_of, "a"), unit="tokens/s", kind="number"),
     Column("B", partial(_speed_of, "b"), unit="tokens/s", kind="number"),
-    number_column("ratio", "times as fast", "[95 % interval]", ratio_interval),
+    number_column("ratio", "times as fast", ESTIMATED, ratio_interval),
     Column("loss", reader("loss_word"), kind="word"),
     Column("verdict", reader("verdict"), kind="word"),
 )

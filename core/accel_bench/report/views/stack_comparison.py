@@ -13,15 +13,10 @@ from accel_bench.analysis.ladder import LadderStep
 from accel_bench.analysis.metrics.named import MetricFigure, labels
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.sections import GROUP, KIND, call_section
-from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SeedEquivalence
-from accel_bench.analysis.statistics.verdict import (
-    ONE_SIDED_ALPHA,
-    PRACTICAL_FLOOR,
-    fraction_of_look,
-)
 from accel_bench.analysis.tables.points import PointFigure
 from accel_bench.analysis.wording import (
+    JUDGED,
     count,
     flops,
     group_label,
@@ -204,7 +199,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
     )
     return names, [
         number_column("tokens_per_second", "speed", speed_unit(summary), rate_interval),
-        Column("times as fast", lambda row: compared(row) and row.ratio, unit="[95 % interval]",
+        Column("times as fast", lambda row: compared(row) and row.ratio, unit=JUDGED,
                form=ratio_interval, kind="number"),
         number_column("step_seconds", "step", "ms p50/p95", _step),
         number_column("peak_memory_bytes", "memory", "MiB", mebibytes),
@@ -323,12 +318,6 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         yield row.dropped
     if row.verdict_reason and not row.ratio:
         yield f"speed not tested: {row.verdict_reason}"
-    if row.verdict == "inconclusive" and row.ratio and _beyond_one(row.ratio):
-        sure = 100 * (1 - ONE_SIDED_ALPHA * fraction_of_look(max(row.looks, 1)))
-        yield (
-            f"inconclusive since a verdict asks for {sure:.4g} % on one side, more with more "
-            "stacks; the interval is of 95 %"
-        )
     if row.repeated_rounds:
         numbers = join_names([str(number + 1) for number in row.repeated_rounds])
         yield f"round {numbers}: measured again, and counted as it came out then"
@@ -340,14 +329,6 @@ def _reasons(row: ExperimentSummary, baseline: str, answer: str) -> Iterator[str
         yield f"loss {row.loss_word}: {row.loss_reason}"
     if row.update_reason and row.ratio and row.update_reason not in answer:
         yield f"update {row.update_word}: {row.update_reason}"
-
-
-def _beyond_one(ratio: Interval) -> bool:
-    """Return whether an interval is on one side of 1, and its middle farther than the floor."""
-    if ratio.low is None or ratio.high is None:
-        return False
-    above = ratio.low > 1 and ratio.median > 1 + PRACTICAL_FLOOR
-    return above or (ratio.high < 1 and ratio.median < 1 / (1 + PRACTICAL_FLOOR))
 
 
 def _seeds(row: SeedEquivalence) -> str:

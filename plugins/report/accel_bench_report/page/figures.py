@@ -130,7 +130,7 @@ def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
         series.append(Series(row.name, row.number, dots, _band(ratio), shape=row.shape))
     if series:
         caption = (
-            f"Times as fast as {baseline}: each dot is a round, the bar the 95 % interval."
+            f"Times as fast as {baseline}: each dot is a round, the bar the verdict's interval."
             f"{_too_wide(row.row.summary.ratio for row in rows)}{end}"
         )
         yield strips("Times as fast", caption, series, f"times as fast as {baseline}", line=1.0)

@@ -143,7 +143,7 @@ def _strip(axes: Any, place: int, one: Series, axis: str) -> None:
         middle, low, high = one.band
         (bar,) = axes.plot([low, high], [place, place], color=one.colour, linewidth=3.2, alpha=0.9)
         (mark,) = axes.plot([middle], [place], "|", color=INK, markersize=11, markeredgewidth=2)
-        interval = f"95 % interval {_value(low)} to {_value(high)}"
+        interval = f"interval {_value(low)} to {_value(high)}"
         for artist in (bar, mark):
             show_on_hover(artist, f"{name}: {_value(middle)} {axis}, {interval}")
 
