@@ -20,14 +20,9 @@ from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import PluginError, ScenarioError, StoreError
 from accel_bench.machine.info import Machine
 from accel_bench.machine.scheduling import ended_children
-from accel_bench.planning.defaults import add_what_plugins_need, with_gpu_metrics
-from accel_bench.planning.environments import (
-    Environment,
-    environment_facts,
-    find_environments,
-    with_versions,
-)
-from accel_bench.planning.groups import activate_present, missing_extras, with_counts, with_groups
+from accel_bench.planning.activation import activate_points, missing_extras
+from accel_bench.planning.defaults import add_what_plugins_need
+from accel_bench.planning.environments import Environment, environment_facts, find_environments
 from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.limits import (
     MemoryNeed,
@@ -287,13 +282,13 @@ def _plan_points(
     def plan_points() -> tuple[Planned, ...]:
         return tuple(
             _plan_point(
-                file,
                 point,
+                active,
                 environments.get(point.scenario.resources.environment),
                 machine,
                 notices,
             )
-            for point in points
+            for point, active in activate_points(file, points, environments)
         )
 
     try_in_copy((use for point in points for use in point.uses), plan_points)
@@ -343,19 +338,16 @@ def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> N
 
 
 def _plan_point(
-    file: ResolvedFile,
     point: Point,
+    active: ActivePlugins,
     environment: Environment | None,
     machine: Machine,
     notices: tuple[str, ...],
 ) -> Planned:
-    """Activate the plugins, check constraints and compute the id."""
+    """Compute the id, and check constraints and memory."""
     there = environment.interpreter if environment else None
     machine = there.on(machine) if there else machine
-    stack, missing = point.stack, missing_extras(point.stack.uses)
-    active = activate_present(file, with_gpu_metrics(point.scenario), stack)
-    point = with_groups(file, point, active)
-    scenario = with_counts(with_gpu_metrics(point.scenario), active)
+    scenario, stack = point.scenario, point.stack
     draft = Experiment(
         id="",
         scenario=scenario,
@@ -365,11 +357,10 @@ def _plan_point(
         identity={},
         notices=(*notices, *_choice_notices(point)),
     )
-    active = with_versions(active, there.distributions) if there else active
     identity = identity_of(scenario, stack, environment_facts(draft, active, machine, there))
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = tuple(f"{EXCLUDED}{reason}" for reason in point.excluded)
-    reasons = reasons or tuple(missing.values())
+    reasons = reasons or tuple(missing_extras(stack.uses).values())
     reasons = reasons or (environment.missing if environment else ())
     reasons = reasons or unmet_constraints(experiment, active, machine, there)
     need = None if reasons else memory_need(experiment, active, machine)

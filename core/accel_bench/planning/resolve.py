@@ -132,9 +132,10 @@ class ResolvedFile:
         """
         here, _ = self._swept(point.sweep)
         here.set("resources.data_parallel", groups, "the plugin that parallelizes")
-        name, device = point.stack.name, point.scenario.resources.device
-        entry = self._stacks_at(here, point.sweep)[name]
-        scenario, _ = self._work_of(here, name, entry, point.sweep, device)
+        device = point.scenario.resources.device
+        sized, _ = self._work_of(here, point.stack, point.sweep, device)
+        batches = {"train": sized.train, "resources": sized.resources}
+        scenario = point.scenario.model_copy(update=batches)
         return point.model_copy(update={"scenario": scenario, "provisional": False})
 
     def _swept(self, sweep: Mapping[str, Any]) -> tuple[Draft, dict[str, Choice | None]]:
@@ -156,9 +157,9 @@ class ResolvedFile:
         ScenarioError."""
         here, sizes = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
-            scenario, provisional = self._work_of(here, name, entry, sweep, device)
             place = self.ladder and self.ladder.place(name)
             stack = Stack(name=name, uses=entry.use, settings=entry.set, ladder=place or None)
+            scenario, provisional = self._work_of(here, stack, sweep, device)
             yield Point(
                 scenario=scenario, stack=stack, sweep=sweep, provisional=provisional, sizes=sizes
             )
@@ -182,7 +183,7 @@ class ResolvedFile:
         return stacks
 
     def _work_of(
-        self, here: Draft, name: str, entry: StackEntry, sweep: dict[str, Any], device: str
+        self, here: Draft, stack: Stack, sweep: dict[str, Any], device: str
     ) -> tuple[Scenario, bool]:
         """Fold a stack's settings into the work, and validate the result; `device` is what `auto`
         means.
@@ -190,11 +191,11 @@ class ResolvedFile:
         Return too whether the batch fits only some groups of the devices, as a plugin may make.
         """
         work = copy.deepcopy({key: here.data[key] for key in here.data if key in Work.model_fields})
-        for key, value in entry.set.items():
+        for key, value in stack.settings.items():
             if key.split(".", maxsplit=1)[0] in ("measure", "name", "stacks", "sweep"):
                 raise ScenarioError(
-                    f"{here.where(('stacks', name))}: a stack cannot set {key!r}; that belongs to "
-                    "the whole comparison"
+                    f"{here.where(('stacks', stack.name))}: a stack cannot set {key!r}; that "
+                    "belongs to the whole comparison"
                 )
             check_depth(key)
             set_path(work, key.split("."), value)
@@ -204,9 +205,10 @@ class ResolvedFile:
 
         def where(location: Location) -> str:
             key = ".".join(map(str, location))
-            return here.where(("stacks", name, "set", key) if key in entry.set else location)
+            own = ("stacks", stack.name, "set", key)
+            return here.where(own if key in stack.settings else location)
 
-        context = f" (stack {name!r}{at(sweep)})"
+        context = f" (stack {stack.name!r}{at(sweep)})"
         scenario = validate(Scenario, work, where, ScenarioError, context)
         changed = dict(scenario.environment.items() - self.scenario.environment.items())
         check_environment(changed, where, self.allow_environment)

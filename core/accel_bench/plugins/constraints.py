@@ -56,8 +56,10 @@ def unmet_constraints(
     reasons += [*_resources(scenario), *_working_copies(scenario, active)]
     reasons += _missing_reader(scenario)
     reasons += _other_training(experiment, active)
+    architecture = architecture_of(scenario.model)
     for plugin in active.plugins:
-        unmet = [*_requirements(plugin, there), *_declared(scenario, plugin, machine)]
+        declared = _declared(scenario, plugin, machine, architecture)
+        unmet = [*_requirements(plugin, there), *declared]
         reasons += [f"{plugin.name}: {reason}" for reason in unmet]
     for plugin, answers in asked:
         for reason in answers:
@@ -209,12 +211,14 @@ def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
         )
 
 
-def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Iterable[str]:
+def _declared(
+    scenario: Scenario, plugin: ActivePlugin, machine: Machine, architecture: str | None
+) -> Iterable[str]:
     """Yield which declarations of the plugin's class are not met."""
     declared = plugin.instance
     # Models of another task are of other architectures: one of the two reasons is enough.
     if declared.tasks is None or scenario.task.use in declared.tasks:
-        yield from _wrong_architecture(plugin, architecture_of(scenario.model))
+        yield from _wrong_architecture(plugin, architecture)
     if plugin.slot == "task":
         yield from _wrong_family(scenario, plugin)
     for what, value, allowed in (

@@ -17,7 +17,7 @@ from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Invocation, one_draft, plan_request, run_plans
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
-from accel_bench.planning.groups import activate_present, with_groups
+from accel_bench.planning.activation import activate_points
 from accel_bench.planning.plan import Plan
 from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
 from accel_bench.planning.resolve import ResolvedFile
@@ -133,13 +133,10 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
 
 @restored_environment()
 def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    """Return the points as `with_groups` does, with plugins that are activated for it."""
+    """Return the points as their plugins have them, which are activated for it."""
 
     def work() -> list[Point]:
-        return [
-            with_groups(file, point, activate_present(file, point.scenario, point.stack))
-            for point in points
-        ]
+        return [point for point, _ in activate_points(file, points)]
 
     try_in_copy((use for point in points for use in point.uses), work)
     return work()

@@ -1,0 +1,118 @@
+"""Activate the plugins of sweep points, and lay down what they decide: groups of ranks that take
+batches of their own, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.planning.defaults import with_gpu_metrics
+from accel_bench.planning.environments import Environment, with_versions
+from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
+from accel_bench.plugins.manager import activate
+from accel_bench.plugins.registry import missing_extra
+from accel_bench.scenario.sweep import Point
+from accel_bench.scenario.uses import TOKENS, Use
+
+
+def activate_points(
+    file: ResolvedFile,
+    points: Iterable[Point],
+    environments: Mapping[str, Environment] = MappingProxyType({}),
+) -> Iterator[tuple[Point, ActivePlugins]]:
+    """Yield each point as its plugins have it, and the plugins that are installed.
+
+    Points with the same plugins and options, in the same environment, share what is activated.
+    Raises PluginError, and ScenarioError where the scenario gives other numbers than its plugins.
+    """
+    made: dict[str, ActivePlugins] = {}
+    for one in points:
+        point = one.model_copy(update={"scenario": with_gpu_metrics(one.scenario)})
+        key = _plugins_of(point)
+        if key not in made:
+            active = _activate_present(file, point)
+            environment = environments.get(point.scenario.resources.environment)
+            there = environment.interpreter if environment else None
+            made[key] = with_versions(active, there.distributions) if there else active
+        yield _with_counts(_with_groups(file, point, made[key]), made[key]), made[key]
+
+
+def _plugins_of(point: Point) -> str:
+    """Return equal texts for points whose plugins are the same, with the same options."""
+    scenario = point.scenario
+    uses = [[use.use, use.options] for use in point.uses]
+    checked = [scenario.mode, bool(scenario.data.held_out)]  # beside the plugins themselves
+    return canonical_json([len(point.stack.uses), uses, checked, scenario.resources.environment])
+
+
+def _activate_present(file: ResolvedFile, point: Point) -> ActivePlugins:
+    """Activate the plugins that are installed; an error in a ladder's stack names its item."""
+    stack, missing = point.stack, missing_extras(point.stack.uses)
+    present = tuple(use for use in stack.uses if use.use not in missing)
+    from_ladder = stack.ladder is not None and any(stack.ladder.holds)
+    # Numbers of uses are places in the file only where every one of them is here.
+    as_written = not from_ladder and len(file.stacks[stack.name].use) == len(present)
+    try:
+        return activate(
+            point.scenario,
+            stack.model_copy(update={"uses": present}),
+            where=file.where if as_written else None,
+        )
+    except PluginError as error:
+        if not from_ladder:
+            raise
+        where = file.where(("stacks", stack.name))
+        raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
+
+
+def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Point:
+    """Return the point with the groups of ranks that its plugin makes, and batches by them.
+
+    Raises ScenarioError where the scenario gives another number, and where the batch does not fit.
+    """
+    if point.provisional and missing_extras(point.stack.uses):
+        return point  # What is missing may make the groups.
+    plugin, scenario = active.answers("parallelize_model"), point.scenario
+    if plugin is not None:
+        groups = _groups(plugin, point)
+    else:
+        groups = scenario.world_size if point.provisional else scenario.data_parallel
+    return point if groups == scenario.data_parallel else file.with_data_parallel(point, groups)
+
+
+def _groups(plugin: ActivePlugin, point: Point) -> int:
+    """Return how many groups of ranks take batches of their own."""
+    scenario = point.scenario
+    with attribute_errors_to(plugin, "data_parallel"):
+        groups = int(plugin.instance.data_parallel(scenario))
+    given = None if point.provisional else scenario.resources.data_parallel
+    if given not in (None, groups):
+        raise ScenarioError(
+            f"resources.data_parallel is {given}, and {plugin.name} makes "
+            f"{groups} of {scenario.world_size} devices; leave it out"
+        )
+    return groups
+
+
+def _with_counts(point: Point, active: ActivePlugins) -> Point:
+    """Return the point with what its task counts. Raises ScenarioError for another one."""
+    scenario, task = point.scenario, task_of(active)
+    given = scenario.task.counts
+    if task is None:
+        return point
+    if given not in (None, task.counts):
+        raise ScenarioError(
+            f"task.counts is {given}, and {scenario.task.use} counts {task.counts}; leave it out"
+        )
+    named = None if task.counts == TOKENS else task.counts
+    use = scenario.task.model_copy(update={"counts": named})
+    return point.model_copy(update={"scenario": scenario.model_copy(update={"task": use})})
+
+
+def missing_extras(uses: Iterable[Use]) -> dict[str, str]:
+    """Return how to install each plugin that an extra brings and that is not installed."""
+    reasons = {use.use: missing_extra(use.use) for use in uses}
+    return {name: reason for name, reason in reasons.items() if reason}
