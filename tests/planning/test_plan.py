@@ -18,8 +18,8 @@ from accel_bench.documents.load import parse_value
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError, install_command
 from accel_bench.machine.info import GPU, Machine, read_machine
-from accel_bench.planning import defaults
-from accel_bench.planning.defaults import with_gpu_metrics
+from accel_bench.planning import activation
+from accel_bench.planning.activation import with_gpu_metrics
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins import registry
 from accel_bench.plugins.registry import installed
@@ -404,7 +404,7 @@ def test_a_gpu_is_watched_from_outside_unless_metrics_were_chosen(
 def test_without_the_metrics_of_a_gpu_it_is_measured_by_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(defaults, "installed", lambda: ())
+    monkeypatch.setattr(activation, "installed", lambda: ())
     scenario = Scenario.model_validate({"model": "gpt2", "resources": {"device": "cuda"}})
     assert with_gpu_metrics(scenario).metrics == scenario.metrics != ()
 

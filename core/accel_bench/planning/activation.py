@@ -1,21 +1,22 @@
-"""Activate the plugins of sweep points, and lay down what they decide: groups of ranks that take
-batches of their own, and what is counted."""
+"""Activate trackers and the plugins of sweep points, and lay down what the latter decide: groups of
+ranks that take batches of their own, and what is counted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.planning.defaults import with_gpu_metrics
 from accel_bench.planning.environments import Environment, with_versions
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
-from accel_bench.plugins.manager import activate
-from accel_bench.plugins.registry import missing_extra
+from accel_bench.plugins.manager import TRACKING, activate, activate_use
+from accel_bench.plugins.registry import find, installed, missing_extra, missing_extras
+from accel_bench.plugins.validation import marked_methods
+from accel_bench.scenario.models import Scenario
 from accel_bench.scenario.sweep import Point
-from accel_bench.scenario.uses import TOKENS, Use
+from accel_bench.scenario.uses import TOKENS, Use, slot_defaults
 
 
 def activate_points(
@@ -50,7 +51,7 @@ def _plugins_of(point: Point) -> str:
 
 def _activate_present(file: ResolvedFile, point: Point) -> ActivePlugins:
     """Activate the plugins that are installed; an error in a ladder's stack names its item."""
-    stack, missing = point.stack, missing_extras(point.stack.uses)
+    stack, missing = point.stack, missing_extras(use.use for use in point.stack.uses)
     present = tuple(use for use in stack.uses if use.use not in missing)
     from_ladder = stack.ladder is not None and any(stack.ladder.holds)
     # Numbers of uses are places in the file only where every one of them is here.
@@ -68,12 +69,21 @@ def _activate_present(file: ResolvedFile, point: Point) -> ActivePlugins:
         raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
 
 
+def with_gpu_metrics(scenario: Scenario) -> Scenario:
+    """Return the scenario with the installed metrics of a GPU, unless metrics were chosen."""
+    if scenario.resources.device != "cuda" or "metrics" in scenario.model_fields_set:
+        return scenario
+    here = {plugin.use for plugin in installed()}
+    added = tuple(Use(use=name) for name in slot_defaults().gpu_metrics if name in here)
+    return scenario.model_copy(update={"metrics": (*scenario.metrics, *added)})
+
+
 def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Point:
     """Return the point with the groups of ranks that its plugin makes, and batches by them.
 
     Raises ScenarioError where the scenario gives another number, and where the batch does not fit.
     """
-    if point.provisional and missing_extras(point.stack.uses):
+    if point.provisional and missing_extras(use.use for use in point.stack.uses):
         return point  # What is missing may make the groups.
     plugin, scenario = active.answers("parallelize_model"), point.scenario
     if plugin is not None:
@@ -112,7 +122,44 @@ def _with_counts(point: Point, active: ActivePlugins) -> Point:
     return point.model_copy(update={"scenario": scenario.model_copy(update={"task": use})})
 
 
-def missing_extras(uses: Iterable[Use]) -> dict[str, str]:
-    """Return how to install each plugin that an extra brings and that is not installed."""
-    reasons = {use.use: missing_extra(use.use) for use in uses}
-    return {name: reason for name, reason in reasons.items() if reason}
+def make_trackers(
+    file: ResolvedFile, named: Collection[str]
+) -> tuple[ActivePlugins | None, tuple[str, ...]]:
+    """Return the trackers, None where there is none, and why others are left out.
+
+    One whose library is missing is left out, unless it is among the `named`: those of the command
+    line. Raises PluginError for that, for an unknown one and for what is no tracker.
+    """
+    uses = file.scenario.trackers
+    names = [use.use for use in uses]
+    for name in names:
+        if names.count(name) > 1:
+            raise ScenarioError(
+                f"{file.where(('trackers',))}: the tracker {name!r} stands there twice; once is "
+                "enough"
+            )
+    active: list[ActivePlugin] = []
+    left_out: list[str] = []
+    for number, use in enumerate(uses):
+        made, reason = _make_tracker(file, number, use)
+        if made is not None:
+            active.append(made)
+        elif use.use in named:
+            raise PluginError(f"tracker {use.use!r} cannot be used here: {reason}")
+        else:
+            left_out.append(f"tracker {use.use!r} is left out: {reason}")
+    return (ActivePlugins(active) if active else None), tuple(left_out)
+
+
+def _make_tracker(file: ResolvedFile, number: int, use: Use) -> tuple[ActivePlugin | None, str]:
+    """Return the tracker of a use, or why there is none."""
+    place = ("trackers", number)
+    if reason := missing_extra(use.use):
+        return None, reason
+    made = activate_use(use, "trackers", place, file.where)
+    if TRACKING not in dict(marked_methods(type(made.instance))):
+        raise PluginError(
+            f"{file.where(place)}: plugin {use.use!r} is no tracker: it has no {TRACKING}"
+        )
+    unmet = find(use.use).unmet(made.instance.requires)
+    return (None, "; ".join(unmet)) if unmet else (made, "")

@@ -20,10 +20,9 @@ from accel_bench.documents.redaction import Redactor
 from accel_bench.errors import PluginError, ScenarioError, StoreError
 from accel_bench.machine.info import Machine
 from accel_bench.machine.scheduling import ended_children
-from accel_bench.planning.activation import activate_points, missing_extras
+from accel_bench.planning.activation import activate_points, make_trackers
 from accel_bench.planning.defaults import add_what_plugins_need
 from accel_bench.planning.environments import Environment, environment_facts, find_environments
-from accel_bench.planning.ladder_checks import check_ladder
 from accel_bench.planning.limits import (
     MemoryNeed,
     memory_need,
@@ -32,19 +31,18 @@ from accel_bench.planning.limits import (
 )
 from accel_bench.planning.request import (
     PlanRequest,
-    choose,
     chosen_points,
     resolve_request,
     with_chosen_stacks,
 )
 from accel_bench.planning.resolve import ResolvedFile
-from accel_bench.planning.trackers import make_trackers
 from accel_bench.plugins.active import ActivePlugins
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.doors import find_entry
 from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_in_copy
+from accel_bench.plugins.registry import missing_extras
 from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment, identity_of
@@ -220,8 +218,8 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """
     for name in request.sections:
         find_entry(GROUP, KIND, name)
-    file, notices = _complete(resolve_request(draft, request), request)
-    file = replace(with_chosen_stacks(file, request), choices=request.choices)
+    file, notices = add_what_plugins_need(resolve_request(draft, request), request)
+    file = with_chosen_stacks(file, request)
     points = chosen_points(file, request, machine.device)
     open_sizes = _open_sizes(file, points, request)
     notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
@@ -249,24 +247,6 @@ def _of_hubs(planned: Iterable[Planned]) -> Iterator[str]:
     """Yield what is to be known of each model of a hub."""
     for model in {one.experiment.scenario.model.id: one for one in planned}.values():
         yield from hub_notices(model.experiment.scenario.model)
-
-
-def _complete(file: ResolvedFile, request: PlanRequest) -> tuple[ResolvedFile, tuple[str, ...]]:
-    """Add what plugins need to the work; return notices of it and of what was taken for granted."""
-    baseline = file.scenario.baseline_name()
-    # Of these a plugin that is not installed is an error; any other stack is skipped without it.
-    needed = {baseline, *request.plugins, *request.only}
-    present = [
-        name
-        for name in choose(file.scenario, request)
-        if name in needed or not missing_extras(file.stacks[name].use)
-    ]
-    check_ladder(file, present)
-    file, added = add_what_plugins_need(file, present)
-    notices = (*file.written.notices, *added)
-    if not file.is_set("baseline") and "baseline" not in file.stacks:
-        notices += (f"no stack is called baseline: {baseline!r} is taken for it",)
-    return file, notices
 
 
 def _plan_points(
@@ -360,7 +340,7 @@ def _plan_point(
     identity = identity_of(scenario, stack, environment_facts(draft, active, machine, there))
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = tuple(f"{EXCLUDED}{reason}" for reason in point.excluded)
-    reasons = reasons or tuple(missing_extras(stack.uses).values())
+    reasons = reasons or tuple(missing_extras(use.use for use in stack.uses).values())
     reasons = reasons or (environment.missing if environment else ())
     reasons = reasons or unmet_constraints(experiment, active, machine, there)
     need = None if reasons else memory_need(experiment, active, machine)
