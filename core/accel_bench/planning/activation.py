@@ -4,13 +4,18 @@ ranks that take batches of their own, and what is counted."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
+from typing import NamedTuple
+
+from packaging.utils import canonicalize_name
 
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import PluginError, ScenarioError
-from accel_bench.planning.environments import Environment, with_versions
+from accel_bench.planning.environments import Environment
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
+from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.manager import TRACKING, activate, activate_use
 from accel_bench.plugins.registry import find, installed, missing_extra, missing_extras
 from accel_bench.plugins.validation import marked_methods
@@ -19,12 +24,24 @@ from accel_bench.scenario.sweep import Point
 from accel_bench.scenario.uses import TOKENS, Use, slot_defaults
 
 
+class ActivatedPoint(NamedTuple):
+    """A point as its plugins have it."""
+
+    point: Point
+
+    active: ActivePlugins
+    """Its plugins that are installed."""
+
+    environment: Environment | None
+    """The Python environment that it runs in; null for that of this program."""
+
+
 def activate_points(
     file: ResolvedFile,
     points: Iterable[Point],
     environments: Mapping[str, Environment] = MappingProxyType({}),
-) -> Iterator[tuple[Point, ActivePlugins]]:
-    """Yield each point as its plugins have it, and the plugins that are installed.
+) -> Iterator[ActivatedPoint]:
+    """Yield the points with their plugins, and with what these decide.
 
     Points with the same plugins and options, in the same environment, share what is activated.
     Raises PluginError, and ScenarioError where the scenario gives other numbers than its plugins.
@@ -32,13 +49,14 @@ def activate_points(
     made: dict[str, ActivePlugins] = {}
     for one in points:
         point = one.model_copy(update={"scenario": with_gpu_metrics(one.scenario)})
+        environment = environments.get(point.scenario.resources.environment)
         key = _plugins_of(point)
         if key not in made:
             active = _activate_present(file, point)
-            environment = environments.get(point.scenario.resources.environment)
             there = environment.interpreter if environment else None
-            made[key] = with_versions(active, there.distributions) if there else active
-        yield _with_counts(_with_groups(file, point, made[key]), made[key]), made[key]
+            made[key] = _in_environment(active, there) if there else active
+        sized = _with_groups(file, point, made[key])
+        yield ActivatedPoint(_with_counts(sized, made[key]), made[key], environment)
 
 
 def _plugins_of(point: Point) -> str:
@@ -67,6 +85,20 @@ def _activate_present(file: ResolvedFile, point: Point) -> ActivePlugins:
             raise
         where = file.where(("stacks", stack.name))
         raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
+
+
+def _in_environment(active: ActivePlugins, there: Interpreter) -> ActivePlugins:
+    """Return the plugins with the versions of another environment, and what is missing there."""
+    return ActivePlugins(
+        [
+            replace(
+                one,
+                installed_version=there.distributions.get(canonicalize_name(one.distribution), ""),
+                unmet_there=there.unmet(one.name, one.distribution),
+            )
+            for one in active.plugins
+        ]
+    )
 
 
 def with_gpu_metrics(scenario: Scenario) -> Scenario:

@@ -1,4 +1,4 @@
-"""Check the plugins that the chosen stacks name, and add to the work of every stack what they
+"""Check the plugins that the stacks name, and add to the work of every stack what they
 need."""
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, get_args
 from accel_bench.catalog.models import architecture_of
 from accel_bench.documents.load import Location
 from accel_bench.errors import PluginError, did_you_mean
-from accel_bench.planning.request import PlanRequest, choose
+from accel_bench.planning.request import PlanRequest
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed, missing_extras
 from accel_bench.plugins.shipped import extras, plugin_meant_by
-from accel_bench.scenario.ladder import Ladder
+from accel_bench.scenario.ladder import BASELINE, Ladder
 from accel_bench.scenario.ladder_items import Item
 from accel_bench.scenario.models import StackEntry, Work
 from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
@@ -47,7 +47,7 @@ class _Addition(NamedTuple):
 def add_what_plugins_need(
     file: ResolvedFile, request: PlanRequest
 ) -> tuple[ResolvedFile, tuple[str, ...]]:
-    """Add an adapter or a dtype that a chosen stack's plugin needs to the work of every stack.
+    """Add an adapter or a dtype that a stack's plugin needs to the work of every stack.
 
     A comparison changes one thing: so the baseline gets them too. What the file sweeps, or the
     stack sets itself, is not added. Returns the file with notices of what was added, taken for
@@ -59,8 +59,8 @@ def add_what_plugins_need(
     needed = {baseline, *request.plugins, *request.only}
     chosen = [
         name
-        for name in choose(file.scenario, request)
-        if name in needed or not missing_extras(use.use for use in file.stacks[name].use)
+        for name, stack in file.stacks.items()
+        if name in needed or not missing_extras(use.use for use in stack.use)
     ]
     held = _held_items(file.ladder, chosen)
     for item in held:
@@ -70,14 +70,14 @@ def add_what_plugins_need(
             find(name)
     uses = list(_chosen_uses(file, chosen))
     if file.ladder is not None:
-        below = {use.use for use in file.stacks[file.ladder.baseline].use}
+        below = {use.use for use in file.written.stack(file.ladder.baseline).use}
         _check_switches(file.ladder.items, held, below, {use.name: use.kind for use in uses})
     notices = list(file.written.notices)
     for key, added in _additions(file, uses).items():
         file = file.with_setting(key, added.value, f"added for {added.plugin}")
         notices.append(added.notice)
     notices += [text for use in uses for text in _unknown_architectures(file, use)]
-    if not file.is_set("baseline") and "baseline" not in file.stacks:
+    if not file.is_set("baseline") and baseline != BASELINE:
         notices.append(f"no stack is called baseline: {baseline!r} is taken for it")
     return file, tuple(dict.fromkeys(notices))
 

@@ -13,7 +13,6 @@ from typing import Any
 from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
 from accel_bench.catalog.models import ModelCard, cards_of_family
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
-from accel_bench.planning.environments import with_swept_environments
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import TRACKING, load_class
@@ -110,7 +109,7 @@ def _is_tracker(name: str) -> bool:
 def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
     """Return the file with the changes of the command line. Raises ScenarioError."""
     file = resolve(_requested(draft, request), request.allow_environment)
-    return replace(with_swept_environments(file), choices=request.choices)
+    return replace(file, choices=request.choices)
 
 
 def _requested(draft: Draft, request: PlanRequest) -> Draft:
@@ -270,8 +269,7 @@ def with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile
 
     The runs are counted before any point is made.
     """
-    stacks = {name: file.stacks[name] for name in choose(file.scenario, request)}
-    file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
+    file = file.with_stacks(_choose(file.scenario, request))
     rounds = file.scenario.measure.rounds
     runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
     _refuse_too_many(file.scenario.name, runs, request.max_runs)
@@ -292,7 +290,7 @@ def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list
     return points
 
 
-def choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
+def _choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
     """Return the stacks of `--only`, and the baseline unless `--no-baseline` is given."""
     for name in request.only:
         if name not in file.stacks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +46,9 @@ OF_THE_COMPARISON = frozenset(
 )
 """Keys that do not change an experiment, so that none of them is swept."""
 
+ENVIRONMENT = "resources.environment"
+"""Key that chooses one of the environments."""
+
 
 @dataclass(frozen=True)
 class ResolvedFile:
@@ -83,7 +86,12 @@ class ResolvedFile:
         written = copy.deepcopy(self.written)
         written.set(key, value, place)
         file = _validated(written, self.ladder, self.allow_environment)
-        return replace(file, choices=self.choices)
+        return replace(file, choices=self.choices).with_stacks(self.stacks)
+
+    def with_stacks(self, names: Iterable[str]) -> ResolvedFile:
+        """Return the file with these of its stacks alone."""
+        stacks = {name: self.stacks[name] for name in names}
+        return replace(self, scenario=self.scenario.model_copy(update={"stacks": stacks}))
 
     def points(self, device: str) -> Iterator[Point]:
         """Yield the points in written order: sweep points outermost, within each the stacks.
@@ -223,13 +231,24 @@ class ResolvedFile:
 
 
 def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
-    """Validate a draft as a whole and expand its ladder; the draft stays as it is.
+    """Validate a draft as a whole, expand its ladder and sweep its environments; the draft stays as
+    it is.
 
     Raises ScenarioError with file, line and column.
     """
     written = copy.deepcopy(draft)
     ladder = expand_ladder(written)
-    return _validated(written, ladder, allow_environment)
+    return _with_swept_environments(_validated(written, ladder, allow_environment))
+
+
+def _with_swept_environments(file: ResolvedFile) -> ResolvedFile:
+    """Return the file with its environments as an axis, unless something in it chooses one."""
+    names = list(file.scenario.environments)
+    chosen = {*file.scenario.sweep, *file.scenario.zip}
+    chosen |= {key for stack in file.stacks.values() for key in stack.set}
+    if not names or ENVIRONMENT in chosen or file.is_set(ENVIRONMENT):
+        return file
+    return file.with_setting(f"sweep.{ENVIRONMENT}", names, file.where(("environments",)))
 
 
 def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -> ResolvedFile:

@@ -53,6 +53,9 @@ class ActivePlugin:
     installed_version: str | None = None
     """Version of the distribution where the job runs; null for the one that is installed here."""
 
+    unmet_there: tuple[str, ...] | None = None
+    """Requirements that are not met where the job runs; null where it runs in this environment."""
+
     @property
     def version(self) -> PluginVersion:
         """Name, distribution and version, for the record."""
