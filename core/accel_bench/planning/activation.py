@@ -16,11 +16,10 @@ from accel_bench.planning.environments import Environment
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
 from accel_bench.plugins.interpreter import Interpreter
-from accel_bench.plugins.manager import TRACKING, activate, activate_use
+from accel_bench.plugins.manager import TRACKING, activate, activate_use, is_tracker
 from accel_bench.plugins.registry import find, installed, missing_extra, missing_extras
-from accel_bench.plugins.validation import marked_methods
 from accel_bench.scenario.models import Scenario
-from accel_bench.scenario.sweep import Point
+from accel_bench.scenario.sweep import EXCLUDED, Point
 from accel_bench.scenario.uses import TOKENS, Use, slot_defaults
 
 
@@ -34,6 +33,9 @@ class ActivatedPoint(NamedTuple):
 
     environment: Environment | None
     """The Python environment that it runs in; null for that of this program."""
+
+    skipped: tuple[str, ...]
+    """Why it is not run: it is excluded, or plugins or its environment are missing."""
 
 
 def activate_points(
@@ -50,13 +52,18 @@ def activate_points(
     for one in points:
         point = one.model_copy(update={"scenario": with_gpu_metrics(one.scenario)})
         environment = environments.get(point.scenario.resources.environment)
+        missing = missing_extras(use.use for use in point.stack.uses)
         key = _plugins_of(point)
         if key not in made:
-            active = _activate_present(file, point)
+            active = _activate_present(file, point, missing)
             there = environment.interpreter if environment else None
             made[key] = _in_environment(active, there) if there else active
-        sized = _with_groups(file, point, made[key])
-        yield ActivatedPoint(_with_counts(sized, made[key]), made[key], environment)
+        active = made[key]
+        if not (point.provisional and missing):  # What is missing may make the groups.
+            point = _with_groups(file, point, active)
+        reasons = tuple(f"{EXCLUDED}{reason}" for reason in point.excluded)
+        reasons = reasons or tuple(missing.values()) or (environment.missing if environment else ())
+        yield ActivatedPoint(_with_counts(point, active), active, environment, reasons)
 
 
 def _plugins_of(point: Point) -> str:
@@ -67,9 +74,9 @@ def _plugins_of(point: Point) -> str:
     return canonical_json([len(point.stack.uses), uses, checked, scenario.resources.environment])
 
 
-def _activate_present(file: ResolvedFile, point: Point) -> ActivePlugins:
+def _activate_present(file: ResolvedFile, point: Point, missing: Collection[str]) -> ActivePlugins:
     """Activate the plugins that are installed; an error in a ladder's stack names its item."""
-    stack, missing = point.stack, missing_extras(use.use for use in point.stack.uses)
+    stack = point.stack
     present = tuple(use for use in stack.uses if use.use not in missing)
     from_ladder = stack.ladder is not None and any(stack.ladder.holds)
     # Numbers of uses are places in the file only where every one of them is here.
@@ -115,8 +122,6 @@ def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Poi
 
     Raises ScenarioError where the scenario gives another number, and where the batch does not fit.
     """
-    if point.provisional and missing_extras(use.use for use in point.stack.uses):
-        return point  # What is missing may make the groups.
     plugin, scenario = active.answers("parallelize_model"), point.scenario
     if plugin is not None:
         groups = _groups(plugin, point)
@@ -189,7 +194,7 @@ def _make_tracker(file: ResolvedFile, number: int, use: Use) -> tuple[ActivePlug
     if reason := missing_extra(use.use):
         return None, reason
     made = activate_use(use, "trackers", place, file.where)
-    if TRACKING not in dict(marked_methods(type(made.instance))):
+    if not is_tracker(type(made.instance)):
         raise PluginError(
             f"{file.where(place)}: plugin {use.use!r} is no tracker: it has no {TRACKING}"
         )

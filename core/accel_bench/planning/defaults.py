@@ -3,7 +3,7 @@ need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, get_args
 
@@ -16,7 +16,7 @@ from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.registry import find, installed, missing_extras
 from accel_bench.plugins.shipped import extras, plugin_meant_by
-from accel_bench.scenario.ladder import BASELINE, Ladder
+from accel_bench.scenario.ladder import BASELINE
 from accel_bench.scenario.ladder_items import Item
 from accel_bench.scenario.models import StackEntry, Work
 from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
@@ -34,14 +34,6 @@ class _ChosenUse(NamedTuple):
     name: str
     kind: type[Plugin[Any]]
     entry: StackEntry
-
-
-class _Addition(NamedTuple):
-    """A setting that a plugin needs, and that nothing decides on."""
-
-    value: str
-    plugin: str
-    notice: str
 
 
 def add_what_plugins_need(
@@ -62,32 +54,47 @@ def add_what_plugins_need(
         for name, stack in file.stacks.items()
         if name in needed or not missing_extras(use.use for use in stack.use)
     ]
-    held = _held_items(file.ladder, chosen)
-    for item in held:
-        _find_plugins(item)
-    for location, name in _named_in_work(file):
-        with _located(file, location):
-            find(name)
-    uses = list(_chosen_uses(file, chosen))
-    if file.ladder is not None:
-        below = {use.use for use in file.written.stack(file.ladder.baseline).use}
-        _check_switches(file.ladder.items, held, below, {use.name: use.kind for use in uses})
+    uses = _checked_uses(file, chosen)
     notices = list(file.written.notices)
-    for key, added in _additions(file, uses).items():
-        file = file.with_setting(key, added.value, f"added for {added.plugin}")
-        notices.append(added.notice)
+    adapter, trains = slot_defaults().needed_adapter, file.scenario.mode == "train"
+    adapted = (use for use in uses if trains and use.kind.needs_adapter)
+    if use := _first_undecided(file, adapted, "adapter"):
+        file = file.with_setting("adapter.use", adapter, f"added for {use.name}")
+        notices.append(f"adapter: {adapter} added to every stack: {use.name} needs one")
+    halved = (use for use in uses if USUAL_DTYPE not in (use.kind.dtypes or {USUAL_DTYPE}))
+    if use := _first_undecided(file, halved, "model.dtype"):
+        dtype = _dtype_for(use, uses)
+        file = file.with_setting("model.dtype", dtype, f"added for {use.name}")
+        notices.append(f"model.dtype: {dtype} set for every stack: {use.name} needs it")
     notices += [text for use in uses for text in _unknown_architectures(file, use)]
     if not file.is_set("baseline") and baseline != BASELINE:
         notices.append(f"no stack is called baseline: {baseline!r} is taken for it")
     return file, tuple(dict.fromkeys(notices))
 
 
-def _held_items(ladder: Ladder | None, chosen: Sequence[str]) -> list[Item]:
-    """Return the items of the ladder that a chosen stack has."""
-    if ladder is None:
-        return []
-    rungs = [ladder.subsets[name][0] for name in chosen if name in ladder.subsets]
-    return [item for number, item in enumerate(ladder.items) if any(number in one for one in rungs)]
+def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]:
+    """Import the plugins of the chosen stacks, in order; all others that the file names are found.
+
+    Raises PluginError.
+    """
+    ladder, held = file.ladder, list[Item]()
+    if ladder is not None:
+        numbers = {n for name in chosen for n in ladder.subsets.get(name, [()])[0]}
+        held = [ladder.items[number] for number in sorted(numbers)]
+    for item in held:
+        _find_plugins(item)
+    for location, name in _named_in_work(file):
+        with _located(file, location):
+            find(name)
+    uses = []
+    for stack in chosen:
+        for number, use in enumerate(file.stacks[stack].use):
+            with _located(file, ("stacks", stack, "use", number)):
+                uses.append(_ChosenUse(use.use, load_class(use.use), file.stacks[stack]))
+    if ladder is not None:
+        below = {use.use for use in file.written.stack(ladder.baseline).use}
+        _check_switches(ladder.items, held, below, {use.name: use.kind for use in uses})
+    return uses
 
 
 def _find_plugins(item: Item) -> None:
@@ -119,15 +126,6 @@ def _named_in_work(file: ResolvedFile) -> Iterator[tuple[Location, str]]:
             yield (slot, "use"), use
     for number, metric in enumerate(file.scenario.metrics):
         yield ("metrics", number, "use"), metric.use
-
-
-def _chosen_uses(file: ResolvedFile, chosen: Sequence[str]) -> Iterator[_ChosenUse]:
-    """Import the plugins of the chosen stacks, in order."""
-    for stack in chosen:
-        entry = file.stacks[stack]
-        for number, use in enumerate(entry.use):
-            with _located(file, ("stacks", stack, "use", number)):
-                yield _ChosenUse(use.use, load_class(use.use), entry)
 
 
 @contextmanager
@@ -173,41 +171,24 @@ def _check_switches(
             )
 
 
-def _additions(file: ResolvedFile, uses: Sequence[_ChosenUse]) -> dict[str, _Addition]:
-    """Return the settings to add, by dotted key, each for the first plugin that needs it."""
-    found: dict[str, _Addition] = {}
-    adapter = slot_defaults().needed_adapter
-    for use in uses if file.scenario.mode == "train" else ():
-        if use.kind.needs_adapter and not _is_given(file, use, "adapter"):
-            notice = f"adapter: {adapter} added to every stack: {use.name} needs one"
-            found.setdefault("adapter.use", _Addition(adapter, use.name, notice))
-    for use, dtype in _needed_dtypes(uses):
-        if not _is_given(file, use, "model.dtype"):
-            notice = f"model.dtype: {dtype} set for every stack: {use.name} needs it"
-            found.setdefault("model.dtype", _Addition(dtype, use.name, notice))
-    return found
-
-
-def _needed_dtypes(uses: Sequence[_ChosenUse]) -> Iterator[tuple[_ChosenUse, str]]:
-    """Yield each plugin that does not work with the usual dtype, with the first by name of those
-    that every plugin allows, else that it allows itself.
-
-    That prefers bfloat16, which has the range of float32, to float16, which needs loss scaling.
-    """
-    for use in uses:
-        allowed = use.kind.dtypes
-        if allowed and USUAL_DTYPE not in allowed:
-            common = allowed.intersection(*(other.kind.dtypes or allowed for other in uses))
-            yield use, min(common or allowed)
-
-
-def _is_given(file: ResolvedFile, use: _ChosenUse, key: str) -> bool:
-    """Return whether the file, its sweep or the stack decides on a key, or on a slot's plugin."""
+def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -> _ChosenUse | None:
+    """Return the first use for which neither the file, its sweep nor the stack decides on a key, or
+    on a slot's plugin."""
     written = file.written.get(key)
     if isinstance(written, dict):
         written = written.get("use")
-    decided = {*file.scenario.sweep, *file.scenario.zip, *use.entry.set}
-    return written is not None or not decided.isdisjoint({key, f"{key}.use"})
+    swept = {*file.scenario.sweep, *file.scenario.zip}
+    undecided = (use for use in uses if {*swept, *use.entry.set}.isdisjoint({key, f"{key}.use"}))
+    return next(undecided, None) if written is None else None
+
+
+def _dtype_for(use: _ChosenUse, uses: Sequence[_ChosenUse]) -> str:
+    """Return the first dtype by name that every plugin allows, else that this one allows itself.
+
+    That prefers bfloat16, which has the range of float32, to float16, which needs loss scaling.
+    """
+    allowed = use.kind.dtypes or frozenset()
+    return min(allowed.intersection(*(other.kind.dtypes or allowed for other in uses)) or allowed)
 
 
 def _unknown_architectures(file: ResolvedFile, use: _ChosenUse) -> Iterator[str]:

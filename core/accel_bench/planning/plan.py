@@ -31,11 +31,10 @@ from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.doors import find_entry
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_in_copy
-from accel_bench.plugins.registry import missing_extras
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment, identity_of
-from accel_bench.scenario.sweep import EXCLUDED, STAND_INS, Point, at, is_excluded
+from accel_bench.scenario.sweep import STAND_INS, Point, at, is_excluded
 
 __all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
 
@@ -101,7 +100,7 @@ def _plan_points(
 
 def _plan_point(one: ActivatedPoint, machine: Machine, notices: tuple[str, ...]) -> Planned:
     """Compute the id, and check constraints and memory."""
-    point, active, environment = one
+    point, active, environment = one.point, one.active, one.environment
     there = environment.interpreter if environment else None
     machine = there.on(machine) if there else machine
     draft = Experiment(
@@ -118,10 +117,7 @@ def _plan_point(one: ActivatedPoint, machine: Machine, notices: tuple[str, ...])
         facts["distributions"] = there.distributions
     identity = identity_of(point.scenario, point.stack, facts)
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
-    reasons = tuple(f"{EXCLUDED}{reason}" for reason in point.excluded)
-    reasons = reasons or tuple(missing_extras(use.use for use in point.stack.uses).values())
-    reasons = reasons or (environment.missing if environment else ())
-    reasons = reasons or unmet_constraints(experiment, active, machine)
+    reasons = one.skipped or unmet_constraints(experiment, active, machine)
     need = None if reasons else memory_need(experiment, active, machine)
     return Planned(experiment, active, reasons, need, environment)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
+import fnmatch
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
@@ -15,11 +15,10 @@ from accel_bench.catalog.models import ModelCard, cards_of_family
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.planning.resolve import ResolvedFile, resolve
 from accel_bench.plugin import Plugin
-from accel_bench.plugins.manager import TRACKING, load_class
+from accel_bench.plugins.manager import is_tracker, load_class
 from accel_bench.plugins.registry import find
 from accel_bench.plugins.validation import marked_methods
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.models import ScenarioFile
 from accel_bench.scenario.sweep import Choices, Point, count_points
 from accel_bench.scenario.uses import DataUse, Use, slot_defaults
 
@@ -102,7 +101,7 @@ def split_trackers(plugins: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, 
 
 def _is_tracker(name: str) -> bool:
     with suppress(PluginError):  # what is wrong with it is said where its stack is made
-        return TRACKING in dict(marked_methods(load_class(name)))
+        return is_tracker(load_class(name))
     return False
 
 
@@ -265,49 +264,24 @@ def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str
 
 
 def with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile:
-    """Return the file with the stacks that the request names. Raises ScenarioError.
+    """Return the file with the stacks of `--only`, and its baseline unless there is to be none.
 
-    The runs are counted before any point is made.
+    The runs are counted before any point is made. Raises ScenarioError.
     """
-    file = file.with_stacks(_choose(file.scenario, request))
-    rounds = file.scenario.measure.rounds
-    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
-    _refuse_too_many(file.scenario.name, runs, request.max_runs)
-    return file
-
-
-def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return the points of the tags that the request names. Raises ScenarioError."""
-    points = list(file.points(device))
-    known = {point.tag for point in points}
-    for tag in request.tags:
-        if not any(fnmatchcase(name, tag) for name in known):
-            _refuse_unknown_tag(tag, known)
-    tags = request.tags or ("*",)
-    points = [point for point in points if any(fnmatchcase(point.tag, tag) for tag in tags)]
-    if request.reference_point:
-        _refuse_unknown_tag(request.reference_point, {point.tag for point in points})
-    return points
-
-
-def _choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
-    """Return the stacks of `--only`, and the baseline unless `--no-baseline` is given."""
+    baseline = file.scenario.baseline_name()
     for name in request.only:
         if name not in file.stacks:
             raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
-    baseline = file.baseline_name()
     chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
     if request.no_baseline and baseline not in request.only:
         chosen = [name for name in chosen if name != baseline]
     if not chosen:
         raise ScenarioError("--no-baseline leaves no stack to run")
-    return chosen
-
-
-def _refuse_unknown_tag(tag: str, known: Collection[str]) -> None:
-    if tag not in known:
-        hint = did_you_mean(tag, filter(None, known))
-        raise ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")
+    file = file.with_stacks(chosen)
+    rounds = file.scenario.measure.rounds
+    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
+    _refuse_too_many(file.scenario.name, runs, request.max_runs)
+    return file
 
 
 def _refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
@@ -316,3 +290,21 @@ def _refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
             f"scenario {scenario!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
             "sweep over less, or raise the limit"
         )
+
+
+def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
+    """Return the points of the tags that the request names. Raises ScenarioError."""
+    points = list(file.points(device))
+    known = {point.tag for point in points}
+    for tag in request.tags:
+        if not fnmatch.filter(known, tag):
+            raise _unknown_tag(tag, known)
+    chosen = {name for tag in request.tags or ("*",) for name in fnmatch.filter(known, tag)}
+    if request.reference_point and request.reference_point not in chosen:
+        raise _unknown_tag(request.reference_point, chosen)
+    return [point for point in points if point.tag in chosen]
+
+
+def _unknown_tag(tag: str, known: Collection[str]) -> ScenarioError:
+    hint = did_you_mean(tag, filter(None, known))
+    return ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")

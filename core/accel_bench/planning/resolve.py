@@ -220,11 +220,12 @@ class ResolvedFile:
         scenario = validate(Scenario, work, where, ScenarioError, context)
         changed = dict(scenario.environment.items() - self.scenario.environment.items())
         check_environment(changed, where, self.allow_environment)
-        if scenario.resources.device == AUTO_DEVICE:
-            resources = scenario.resources.model_copy(update={"device": device})
+        resources = scenario.resources
+        if resources.device == AUTO_DEVICE:
+            resources = resources.model_copy(update={"device": device})
             return scenario.model_copy(update={"resources": resources}), groups is not None
         try:
-            device_type(scenario.resources.device)
+            device_type(resources.device)
         except ScenarioError as error:
             raise ScenarioError(f"{self.where(('resources', 'device'))}: {error}") from error
         return scenario, groups is not None
