@@ -4,18 +4,14 @@ ranks that take batches of their own, and what is counted."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
-
-from packaging.utils import canonicalize_name
 
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.planning.environments import Environment
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
-from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.manager import TRACKING, activate, activate_use, is_tracker
 from accel_bench.plugins.registry import find, installed, missing_extra, missing_extras
 from accel_bench.scenario.models import Scenario
@@ -56,8 +52,9 @@ def activate_points(
         key = _plugins_of(point)
         if key not in made:
             active = _activate_present(file, point, missing)
-            there = environment.interpreter if environment else None
-            made[key] = _in_environment(active, there) if there else active
+            if environment and (there := environment.interpreter):
+                active = ActivePlugins([plugin.run_by(there) for plugin in active.plugins])
+            made[key] = active
         active = made[key]
         if not (point.provisional and missing):  # What is missing may make the groups.
             point = _with_groups(file, point, active)
@@ -92,20 +89,6 @@ def _activate_present(file: ResolvedFile, point: Point, missing: Collection[str]
             raise
         where = file.where(("stacks", stack.name))
         raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
-
-
-def _in_environment(active: ActivePlugins, there: Interpreter) -> ActivePlugins:
-    """Return the plugins with the versions of another environment, and what is missing there."""
-    return ActivePlugins(
-        [
-            replace(
-                one,
-                installed_version=there.distributions.get(canonicalize_name(one.distribution), ""),
-                unmet_there=there.unmet(one.name, one.distribution),
-            )
-            for one in active.plugins
-        ]
-    )
 
 
 def with_gpu_metrics(scenario: Scenario) -> Scenario:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.analysis.sections import GROUP, KIND
@@ -16,7 +16,7 @@ from accel_bench.machine.info import Machine
 from accel_bench.machine.scheduling import ended_children
 from accel_bench.planning.activation import ActivatedPoint, activate_points, make_trackers
 from accel_bench.planning.defaults import add_what_plugins_need
-from accel_bench.planning.environments import Environment, find_environments
+from accel_bench.planning.environments import find_environments
 from accel_bench.planning.limits import memory_need, refuse_needs, refuse_oversubscription
 from accel_bench.planning.planned import Plan, Planned, scenario_of
 from accel_bench.planning.request import (
@@ -34,7 +34,7 @@ from accel_bench.plugins.manager import try_in_copy
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment, identity_of
-from accel_bench.scenario.sweep import STAND_INS, Point, at, is_excluded
+from accel_bench.scenario.sweep import STAND_INS, Point, at
 
 __all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
 
@@ -54,9 +54,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     points = chosen_points(file, request, machine.device)
     open_sizes = _open_sizes(file, points, request)
     notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
-    environments = find_environments(file, points, request.build_environments, request.notify)
-    planned = _plan_points(file, points, environments, machine, notices)
-    _refuse_skipped(planned, {*request.plugins, *request.only})
+    planned = _plan_points(file, points, machine, request, notices)
     choices = [f"{text}{at(one.sweep)}" for one in points for text in _choice_notices(one)]
     trackers, left_out = make_trackers(file, request.trackers)
     plan = Plan(
@@ -84,21 +82,24 @@ def _of_hubs(planned: Iterable[Planned]) -> Iterator[str]:
 def _plan_points(
     file: ResolvedFile,
     points: Sequence[Point],
-    environments: Mapping[str, Environment],
     machine: Machine,
+    request: PlanRequest,
     notices: tuple[str, ...],
 ) -> tuple[Planned, ...]:
-    """Activate and plan the points, in a copy of this process first."""
+    """Plan the points in their environments, which are built where they are missing."""
+    environments = find_environments(file, points, request.build_environments, request.notify)
 
     def plan_points() -> tuple[Planned, ...]:
         activated = activate_points(file, points, environments)
-        return tuple(_plan_point(one, machine, notices) for one in activated)
+        return tuple(_plan_point(one, machine, request, notices) for one in activated)
 
     try_in_copy((use for point in points for use in point.uses), plan_points)
     return plan_points()
 
 
-def _plan_point(one: ActivatedPoint, machine: Machine, notices: tuple[str, ...]) -> Planned:
+def _plan_point(
+    one: ActivatedPoint, machine: Machine, request: PlanRequest, notices: tuple[str, ...]
+) -> Planned:
     """Compute the id, and check constraints and memory."""
     point, active, environment = one.point, one.active, one.environment
     there = environment.interpreter if environment else None
@@ -118,6 +119,9 @@ def _plan_point(one: ActivatedPoint, machine: Machine, notices: tuple[str, ...])
     identity = identity_of(point.scenario, point.stack, facts)
     experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
     reasons = one.skipped or unmet_constraints(experiment, active, machine)
+    stack = point.stack.name
+    if reasons and not point.excluded and stack in (*request.plugins, *request.only):
+        raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(reasons)}")
     need = None if reasons else memory_need(experiment, active, machine)
     return Planned(experiment, active, reasons, need, environment)
 
@@ -182,11 +186,3 @@ def _choice_notices(point: Point) -> tuple[str, ...]:
     """Return how the sizes of a sweep point came about."""
     sizes = filter(None, point.sizes.values())
     return tuple(f"{one.key}: {one.value:,} for auto: {one.because}" for one in sizes)
-
-
-def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> None:
-    """Refuse to skip a stack that the command line names."""
-    for planned in experiments:
-        stack = planned.experiment.stack.name
-        if stack in named and planned.skipped and not is_excluded(planned.skipped):
-            raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(planned.skipped)}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pluggy
+from packaging.utils import canonicalize_name
 
 from accel_bench import hookspecs
 from accel_bench.documents.canonical import unreadable_part
@@ -16,6 +17,7 @@ from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import LIMITED, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import TookTooLongError, limit_seconds, note_call, time_limit
 from accel_bench.plugins.validation import marked_methods, validation_problems
 from accel_bench.result import PluginVersion
@@ -61,6 +63,12 @@ class ActivePlugin:
         """Name, distribution and version, for the record."""
         version = self.installed_version or distribution_version(self.distribution)
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
+
+    def run_by(self, there: Interpreter) -> ActivePlugin:
+        """Return the same in another environment, by what is installed and missing there."""
+        version = there.distributions.get(canonicalize_name(self.distribution), "")
+        unmet = there.unmet(self.name, self.distribution)
+        return replace(self, installed_version=version, unmet_there=unmet)
 
 
 class _Hooks(pluggy.PluginManager):
