@@ -38,9 +38,10 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class Plugin(Generic[OptionsT]):
     """Base of all plugins.
 
-    One instance serves one use in one run. The module that holds the class imports nothing heavy:
-    torch and friends are imported inside hook bodies. Class attributes declare what is needed; core
-    checks them before anything starts and says what is not met.
+    One instance serves one use in one run; in the parent, which plans and starts runs, all runs of
+    a stack with the same options. The module that holds the class imports nothing heavy: torch and
+    friends are imported inside hook bodies. Class attributes declare what is needed; core checks
+    them before anything starts and says what is not met.
     """
 
     Options: ClassVar[type[Options]] = Options

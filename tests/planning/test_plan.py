@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tracemalloc
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ from accel_bench.documents.load import parse_value
 from accel_bench.documents.presets import preset_path
 from accel_bench.errors import PluginError, ScenarioError, install_command
 from accel_bench.machine.info import GPU, Machine, read_machine
-from accel_bench.planning import defaults
-from accel_bench.planning.defaults import with_gpu_metrics
+from accel_bench.planning import activation
+from accel_bench.planning.activation import with_gpu_metrics
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
 from accel_bench.plugins import registry
 from accel_bench.plugins.registry import installed
@@ -150,6 +151,46 @@ def test_a_variable_beyond_the_list_needs_trust(plan_of: Any, name: str) -> None
         plan_of(environment={name: "value"})
     trusted = plan_of(PlanRequest(allow_environment=True), environment={name: "value"})
     assert trusted.planned[0].experiment.scenario.environment == {name: "value"}
+
+
+COUNTED = """
+from accel_bench import Options, Plugin, hookimpl
+
+MADE = []
+
+class Size(Options):
+    size: int = 1
+
+class Counted(Plugin[Size]):
+    def __init__(self, options, name=""):
+        super().__init__(options, name)
+        MADE.append(options.size)
+
+    @hookimpl
+    def accelerate_model(self, run):
+        return None
+"""
+
+
+def test_plugins_are_made_once_for_each_stack_and_its_options(
+    plan_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    install(tmp_path / "site", "counted", {"counted": "Counted"}, COUNTED)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    installed.cache_clear()
+    stacks = {"baseline": [], "one": ["counted"], "other": [{"use": "counted", "size": 2}]}
+    sweep = {
+        "stacks.other.counted.size": [2, 3],
+        "engine.step_seconds": [0.001, 0.002],
+        "train.seed": [1, 2, 3],
+    }
+    plan = plan_of(stacks=stacks, sweep=sweep, engine={"use": "null"})
+    installed.cache_clear()
+    assert len(plan.planned) == len(stacks) * 2 * 2 * 3
+    # By the engine's options: `one` twice, `other` twice for each of its own.
+    assert sorted(importlib.import_module("counted").MADE) == [1, 1, 2, 2, 3, 3]
+    assert len({id(one.active) for one in plan.planned}) == 2 + 2 + 4
 
 
 def test_two_stacks_that_do_the_same_are_the_same_experiment(plan_of: Any) -> None:
@@ -363,7 +404,7 @@ def test_a_gpu_is_watched_from_outside_unless_metrics_were_chosen(
 def test_without_the_metrics_of_a_gpu_it_is_measured_by_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(defaults, "installed", lambda: ())
+    monkeypatch.setattr(activation, "installed", lambda: ())
     scenario = Scenario.model_validate({"model": "gpt2", "resources": {"device": "cuda"}})
     assert with_gpu_metrics(scenario).metrics == scenario.metrics != ()
 

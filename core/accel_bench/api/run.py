@@ -20,8 +20,8 @@ from accel_bench.api.stored import place_of
 from accel_bench.errors import AccelBenchError, NothingToRunError, ScenarioError, did_you_mean
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.planning.request import split_trackers
 from accel_bench.planning.sizes import plan_with_sizes
-from accel_bench.planning.trackers import split_trackers
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.benchmark import Benchmark, Measured, run_plans
 from accel_bench.runner.purpose import ask_ranks, plan_stack

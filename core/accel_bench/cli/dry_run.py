@@ -13,7 +13,7 @@ from accel_bench.cli.output import print_report
 from accel_bench.errors import NothingToRunError, StoreError
 from accel_bench.machine.info import read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.planning.trackers import split_trackers
+from accel_bench.planning.request import split_trackers
 from accel_bench.report.table import Report, Section, keyed, one_or_list
 from accel_bench.scenario.find import find_drafts
 from accel_bench.scenario.tags import is_chosen

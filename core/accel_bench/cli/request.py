@@ -23,7 +23,7 @@ from accel_bench.errors import NothingToRunError, ScenarioError
 from accel_bench.launcher import Allocation
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Plan, PlanRequest, make_plan
-from accel_bench.planning.trackers import split_trackers
+from accel_bench.planning.request import split_trackers
 from accel_bench.result import Status
 from accel_bench.runner.allocation import allocated, machine_of
 from accel_bench.runner.artifacts import log_end

@@ -22,8 +22,8 @@ from accel_bench.cli.request import Invocation, plan_request, run_plans
 from accel_bench.documents.escaping import plain
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.planning.request import split_trackers
 from accel_bench.planning.sizes import plan_with_sizes
-from accel_bench.planning.trackers import split_trackers
 from accel_bench.report.formats import render
 from accel_bench.runner.benchmark import WITHIN
 from accel_bench.scenario.draft import Draft

@@ -1,195 +1,31 @@
-"""Add to a scenario what the command line and the plugins of its stacks need."""
+"""Check the plugins that the stacks name, and add to the work of every stack what they
+need."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, get_args
 
-from accel_bench.catalog.models import ModelCard, architecture_of, cards_of_family
+from accel_bench.catalog.models import architecture_of
 from accel_bench.documents.load import Location
-from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.errors import PluginError, did_you_mean
+from accel_bench.planning.request import PlanRequest
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugin import Plugin
 from accel_bench.plugins.manager import load_class
-from accel_bench.plugins.registry import find, installed
-from accel_bench.plugins.validation import marked_methods
-from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.models import Scenario, StackEntry
-from accel_bench.scenario.uses import NO_PLUGIN, DataUse, Use, slot_defaults
-
-OF_ALL_DATA = DataUse.owned_keys() - {"use"}
-"""Settings of `data` that hold whichever plugin brings them."""
+from accel_bench.plugins.registry import find, installed, missing_extras
+from accel_bench.plugins.shipped import extras, plugin_meant_by
+from accel_bench.scenario.ladder import BASELINE
+from accel_bench.scenario.ladder_items import Item
+from accel_bench.scenario.models import StackEntry, Work
+from accel_bench.scenario.uses import NO_PLUGIN, slot_defaults
 
 USUAL_DTYPE = "float32"
 """What `model.dtype` is when it is not set."""
 
-
-def add_stack(draft: Draft, stack: str) -> None:
-    """Add the stack of `--plugin`; a file without stacks is itself the baseline."""
-    names = stack.split("+")
-    for name in names:
-        find(name)
-    stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
-    if not isinstance(stacks, dict):
-        return
-    if stacks.get(stack, {"use": names}) != {"use": names}:
-        raise ScenarioError(
-            f"{draft.where(('stacks', stack))}: the file has a stack {stack!r} of its own, so "
-            f"--plugin {stack} cannot add one; --only {stack} runs it"
-        )
-    stacks[stack] = {"use": names}
-    draft.places["stacks", stack] = f"--plugin {stack}"
-
-
-def sweep_seeds(draft: Draft, count: int) -> None:
-    """Sweep the seeds of weights and data together (`--seeds`), from those that the file sets."""
-    if draft.get("zip") is not None:
-        raise ScenarioError(f"{draft.where(('zip',))}: --seeds cannot be added to a zip")
-    values = {}
-    for key in ("train.seed", "data.seed"):
-        slot, _, name = key.partition(".")
-        settings = draft.data.get(slot)
-        first = settings.pop(name, 0) if isinstance(settings, dict) else 0
-        if not isinstance(first, int):
-            raise ScenarioError(f"{draft.where((slot, name))}: {key} is no whole number")
-        values[key] = list(range(first, first + count))
-    for key, seeds in values.items():
-        draft.set(f"zip.{key}", seeds, f"--seeds {count}")
-
-
-def sweep_family(draft: Draft, family: str) -> None:
-    """Sweep over the models of the catalog of one family (`--family`).
-
-    A task that the file names chooses those that were trained by it; else each model has its own,
-    and data that this task learns from.
-    """
-    cards = cards_of_family(family)
-    if draft.get("zip") is not None:
-        raise ScenarioError(f"{draft.where(('zip',))}: --family cannot be added to a zip")
-    model, place = draft.data.get("model"), f"--family {family}"
-    if isinstance(model, dict):
-        model.pop("id", None)
-    written = draft.get("task")
-    task = written.get("use") if isinstance(written, dict) else written
-    names = [name for name, card in cards.items() if task in (None, card.task)] or list(cards)
-    if task is not None:
-        draft.set("sweep.model.id", names, place)
-        return
-    if draft.get("sweep") is None and draft.get("tag") is None:
-        draft.set("tag.format", "{model.id}", place)
-    draft.set("zip.model.id", names, place)
-    draft.set("zip.task.use", [cards[name].task for name in names], place)
-    of_file = draft.data.get("data") or slot_defaults().slots["data"]
-    replaced = _replaced_data(of_file, [cards[name] for name in names])
-    if any(replaced):
-        data = [own or of_file for own in replaced]
-        draft.data.pop("data", None)
-        draft.set("zip.data", data, place)
-        draft.notices += _of_replaced(of_file, list(filter(None, replaced)), place)
-
-
-def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, Any] | None]:
-    """Return for each model the data of its task, with the file's settings that all data have; None
-    where its task learns from the file's."""
-    written = of_file if isinstance(of_file, dict) else {"use": of_file}
-    named = written.get("use", slot_defaults().slots["data"])
-    kind = None
-    with suppress(PluginError):  # Which is raised later, with its place in the file.
-        kind = load_class(named) if isinstance(named, str) else None
-    family_data = slot_defaults().family_data
-    return [
-        _data_of(card, family_data[card.task], written)
-        if kind and card.task in family_data and not _teaches(kind, card.task)
-        else None
-        for card in cards
-    ]
-
-
-def _teaches(data: type[Plugin[Any]], task: str) -> bool:
-    """Return whether a task that does not learn from tokens can learn from a plugin's data.
-
-    Where the plugin declares no tasks, its batches are tokens unless it simulates others.
-    """
-    if data.tasks is not None:
-        return task in data.tasks
-    return "simulate_batch" in dict(marked_methods(data))
-
-
-def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a card's task, with the slot's settings that are written, in images and
-    texts that the model takes."""
-    kept = {key: written[key] for key in sorted(OF_ALL_DATA & written.keys())}
-    if kept.get("sequence_length") == "auto":
-        del kept["sequence_length"]  # It is worked out from the data that are replaced.
-    length = kept.get("sequence_length")
-    longest = _of_tower(card, "text_config", "max_position_embeddings")
-    if isinstance(length, int) and isinstance(longest, int):
-        kept["sequence_length"] = min(length, longest)
-    size = _of_tower(card, "vision_config", "image_size")
-    return {**own, **kept, **({"image_size": size} if size and "image_size" in own else {})}
-
-
-def _of_tower(card: ModelCard, tower: str, key: str) -> Any:
-    """Return a key of the configuration of a part of a model, or of one without such a part."""
-    config = card.config.get(tower, card.config)
-    return config.get(key) if isinstance(config, dict) else None
-
-
-def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
-    """Yield what took the place of the file's data, and which of its settings no longer count."""
-    written = of_file if isinstance(of_file, dict) else {"use": of_file}
-    named = written.get("use", slot_defaults().slots["data"])
-    lost = sorted(written.keys() - OF_ALL_DATA - {"use"})
-    without = f" (left out: {', '.join(lost)})" if lost else ""
-    for use, count in Counter(str(data["use"]) for data in replaced).items():
-        yield (
-            f"data: {use} in the place of {named}{without} for {count} of the models of {place}, "
-            f"whose task does not learn from {named}"
-        )
-
-
-def add_what_plugins_need(
-    file: ResolvedFile, chosen: Sequence[str]
-) -> tuple[ResolvedFile, tuple[str, ...]]:
-    """Add an adapter or a dtype that a chosen stack's plugin needs to the work of every stack.
-
-    A comparison changes one thing: so the baseline gets them too. What the file sweeps, or the
-    stack sets itself, is not added. Returns the file with notices of what was added, and of what
-    cannot be known yet. Raises PluginError with the place where an unknown or broken plugin is
-    named.
-    """
-    for slot in file.scenario.SLOTS:
-        use = getattr(file.scenario, slot).use
-        if file.is_set(slot) and use != NO_PLUGIN:
-            with _located(file, (slot, "use")):
-                find(use)
-    for number, metric in enumerate(file.scenario.metrics):
-        with _located(file, ("metrics", number, "use")):
-            find(metric.use)
-    uses = list(_chosen_uses(file, chosen))
-    notices: list[str] = []
-    adapter = slot_defaults().needed_adapter
-    for chosen_use in uses if file.scenario.mode == "train" else ():
-        if chosen_use.kind.needs_adapter and not _is_given(file, chosen_use, "adapter"):
-            file = file.with_setting("adapter.use", adapter, f"added for {chosen_use.name}")
-            notices.append(f"adapter: {adapter} added to every stack: {chosen_use.name} needs one")
-    for chosen_use, dtype in _needed_dtypes(uses):
-        if not _is_given(file, chosen_use, "model.dtype"):
-            file = file.with_setting("model.dtype", dtype, f"added for {chosen_use.name}")
-            notices.append(f"model.dtype: {dtype} set for every stack: {chosen_use.name} needs it")
-    notices += [text for use in uses for text in _unknown_architectures(file, use)]
-    return file, tuple(dict.fromkeys(notices))
-
-
-def with_gpu_metrics(scenario: Scenario) -> Scenario:
-    """Return the scenario with the installed metrics of a GPU, unless metrics were chosen."""
-    if scenario.resources.device != "cuda" or "metrics" in scenario.model_fields_set:
-        return scenario
-    here = {plugin.use for plugin in installed()}
-    added = tuple(Use(use=name) for name in slot_defaults().gpu_metrics if name in here)
-    return scenario.model_copy(update={"metrics": (*scenario.metrics, *added)})
+SECTIONS = ("train", "resources")
+"""Parts of the work that hold settings and no plugin's options."""
 
 
 class _ChosenUse(NamedTuple):
@@ -200,13 +36,96 @@ class _ChosenUse(NamedTuple):
     entry: StackEntry
 
 
-def _chosen_uses(file: ResolvedFile, chosen: Sequence[str]) -> Iterator[_ChosenUse]:
-    """Import the plugins of the chosen stacks, in order."""
+def add_what_plugins_need(
+    file: ResolvedFile, request: PlanRequest
+) -> tuple[ResolvedFile, tuple[str, ...]]:
+    """Add an adapter or a dtype that a stack's plugin needs to the work of every stack.
+
+    A comparison changes one thing: so the baseline gets them too. What the file sweeps, or the
+    stack sets itself, is not added. Returns the file with notices of what was added, taken for
+    granted, or cannot be known yet. Raises PluginError with the place where an unknown or broken
+    plugin is named, or a ladder's item that its plugin does not have.
+    """
+    baseline = file.scenario.baseline_name()
+    # Of these a plugin that is not installed is an error; any other stack is skipped without it.
+    needed = {baseline, *request.plugins, *request.only}
+    chosen = [
+        name
+        for name, stack in file.stacks.items()
+        if name in needed or not missing_extras(use.use for use in stack.use)
+    ]
+    uses = _checked_uses(file, chosen)
+    notices = list(file.written.notices)
+    adapter, trains = slot_defaults().needed_adapter, file.scenario.mode == "train"
+    adapted = (use for use in uses if trains and use.kind.needs_adapter)
+    if use := _first_undecided(file, adapted, "adapter"):
+        file = file.with_setting("adapter.use", adapter, f"added for {use.name}")
+        notices.append(f"adapter: {adapter} added to every stack: {use.name} needs one")
+    halved = (use for use in uses if USUAL_DTYPE not in (use.kind.dtypes or {USUAL_DTYPE}))
+    if use := _first_undecided(file, halved, "model.dtype"):
+        dtype = _dtype_for(use, uses)
+        file = file.with_setting("model.dtype", dtype, f"added for {use.name}")
+        notices.append(f"model.dtype: {dtype} set for every stack: {use.name} needs it")
+    notices += [text for use in uses for text in _unknown_architectures(file, use)]
+    if not file.is_set("baseline") and baseline != BASELINE:
+        notices.append(f"no stack is called baseline: {baseline!r} is taken for it")
+    return file, tuple(dict.fromkeys(notices))
+
+
+def _checked_uses(file: ResolvedFile, chosen: Sequence[str]) -> list[_ChosenUse]:
+    """Import the plugins of the chosen stacks, in order; all others that the file names are found.
+
+    Raises PluginError.
+    """
+    ladder, held = file.ladder, list[Item]()
+    if ladder is not None:
+        numbers = {n for name in chosen for n in ladder.subsets.get(name, [()])[0]}
+        held = [ladder.items[number] for number in sorted(numbers)]
+    for item in held:
+        _find_plugins(item)
+    for location, name in _named_in_work(file):
+        with _located(file, location):
+            find(name)
+    uses = []
     for stack in chosen:
-        entry = file.stacks[stack]
-        for number, use in enumerate(entry.use):
+        for number, use in enumerate(file.stacks[stack].use):
             with _located(file, ("stacks", stack, "use", number)):
-                yield _ChosenUse(use.use, load_class(use.use), entry)
+                uses.append(_ChosenUse(use.use, load_class(use.use), file.stacks[stack]))
+    if ladder is not None:
+        below = {use.use for use in file.written.stack(ladder.baseline).use}
+        _check_switches(ladder.items, held, below, {use.name: use.kind for use in uses})
+    return uses
+
+
+def _find_plugins(item: Item) -> None:
+    """Refuse a plugin that is not installed; a misspelt section of the work looks like one."""
+    for use in item.uses:
+        try:
+            find(use.use)
+        except PluginError as error:
+            problem = _unknown_head(use.use) if item.switch else None
+            raise PluginError(
+                f"{item.place}: ladder item {item.text!r}: {problem or error}"
+            ) from error
+
+
+def _unknown_head(head: str) -> str | None:
+    """Return the error for an unknown `head.option`; None where an extra brings the plugin."""
+    if plugin_meant_by(head) is not None:
+        return None
+    known = [*(plugin.name for plugin in installed()), *extras(), *Work.SLOTS, *SECTIONS]
+    hint = did_you_mean(head, known)
+    return f"{head!r} is neither a plugin nor a part of the work{hint}"
+
+
+def _named_in_work(file: ResolvedFile) -> Iterator[tuple[Location, str]]:
+    """Yield the plugins of slots that the file fills, and of metrics, with their places."""
+    for slot in Work.SLOTS:
+        use = getattr(file.scenario, slot).use
+        if file.is_set(slot) and use != NO_PLUGIN:
+            yield (slot, "use"), use
+    for number, metric in enumerate(file.scenario.metrics):
+        yield ("metrics", number, "use"), metric.use
 
 
 @contextmanager
@@ -217,17 +136,59 @@ def _located(file: ResolvedFile, location: Location) -> Iterator[None]:
         raise PluginError(f"{file.where(location)}: {error}") from error
 
 
-def _needed_dtypes(uses: Sequence[_ChosenUse]) -> Iterator[tuple[_ChosenUse, str]]:
-    """Yield each plugin that does not work with the usual dtype, with the first by name of those
-    that every plugin allows, else that it allows itself.
+def _check_switches(
+    items: Sequence[Item],
+    held: Sequence[Item],
+    below: set[str],
+    kinds: Mapping[str, type[Plugin[Any]]],
+) -> None:
+    """Refuse to switch an option that is not on or off, or one part of a plugin that is named
+    alone too: then it chooses the parts itself. `below` are the plugins of the baseline."""
+    named = {use.use for item in held for use in item.uses}
+    for item in items:
+        if item.switch is None or item.switch[0] not in named:
+            continue
+        plugin, option = item.switch
+        label = f"{item.place}: ladder item {item.text!r}"
+        fields = kinds[plugin].Options.model_fields
+        if option not in fields:
+            hint = did_you_mean(option, fields)
+            raise PluginError(f"{label}: plugin {plugin!r} has no option {option!r}{hint}")
+        annotation = fields[option].annotation
+        if bool not in (annotation, *get_args(annotation)):
+            raise PluginError(
+                f"{label}: option {option!r} takes more than true and false; "
+                f"write {{use: {plugin}, {option}: VALUE}}"
+            )
+        others = [other for other in items if plugin in (use.use for use in other.uses)]
+        alone = plugin in below or any(other.switch is None for other in others)
+        if fields[option].default is None and alone:
+            where = "the baseline" if plugin in below else "another item"
+            raise PluginError(
+                f"{label}: {where} has {plugin!r} without it, and which parts of that are on "
+                "depends on which are named; name every part in an item of its own, "
+                f"{plugin}.PART, and leave {plugin!r} alone out"
+            )
+
+
+def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -> _ChosenUse | None:
+    """Return the first use for which neither the file, its sweep nor the stack decides on a key, or
+    on a slot's plugin."""
+    written = file.written.get(key)
+    if isinstance(written, dict):
+        written = written.get("use")
+    swept = {*file.scenario.sweep, *file.scenario.zip}
+    undecided = (use for use in uses if {*swept, *use.entry.set}.isdisjoint({key, f"{key}.use"}))
+    return next(undecided, None) if written is None else None
+
+
+def _dtype_for(use: _ChosenUse, uses: Sequence[_ChosenUse]) -> str:
+    """Return the first dtype by name that every plugin allows, else that this one allows itself.
 
     That prefers bfloat16, which has the range of float32, to float16, which needs loss scaling.
     """
-    for use in uses:
-        allowed = use.kind.dtypes
-        if allowed and USUAL_DTYPE not in allowed:
-            common = allowed.intersection(*(other.kind.dtypes or allowed for other in uses))
-            yield use, min(common or allowed)
+    allowed = use.kind.dtypes or frozenset()
+    return min(allowed.intersection(*(other.kind.dtypes or allowed for other in uses)) or allowed)
 
 
 def _unknown_architectures(file: ResolvedFile, use: _ChosenUse) -> Iterator[str]:
@@ -242,12 +203,3 @@ def _unknown_architectures(file: ResolvedFile, use: _ChosenUse) -> Iterator[str]
                 f"{use.name} supports {', '.join(sorted(known))}: whether {name} is one of them is "
                 "only known when it is loaded"
             )
-
-
-def _is_given(file: ResolvedFile, use: _ChosenUse, key: str) -> bool:
-    """Return whether the file, its sweep or the stack decides on a key, or on a slot's plugin."""
-    written = file.written.get(key)
-    if isinstance(written, dict):
-        written = written.get("use")
-    decided = {*file.scenario.sweep, *file.scenario.zip, *use.entry.set}
-    return written is not None or not decided.isdisjoint({key, f"{key}.use"})

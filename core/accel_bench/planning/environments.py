@@ -1,5 +1,4 @@
-"""Find the Python environments that points run in, build those that are missing, and return what of
-an environment changes a result."""
+"""Find the Python environments that points run in, and build those that are missing."""
 
 from __future__ import annotations
 
@@ -8,35 +7,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from packaging.utils import canonicalize_name
-
-from accel_bench.documents.base import JsonValue
-from accel_bench.documents.canonical import canonical_json, digest
+from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import locked
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.caches import cache_folder
-from accel_bench.machine.devices import device_type
-from accel_bench.machine.info import Machine
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.planning.resolve import ResolvedFile
-from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
 from accel_bench.plugins.interpreter import Interpreter, read_interpreter
 from accel_bench.plugins.registry import find, missing_extra
-from accel_bench.scenario.environment import recorded
-from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.settings import PythonEnvironment
 from accel_bench.scenario.sweep import Point
 from accel_bench.scenario.uses import NO_PLUGIN
-
-KEY = "resources.environment"
-"""Setting that chooses one of the environments."""
 
 SECONDS = 3600.0
 """Limit for one installation."""
@@ -64,16 +51,6 @@ class Environment:
         if self.interpreter is None:
             return (f"the environment {self.name!r} is not built yet; a run builds it",)
         return ()
-
-
-def with_swept_environments(file: ResolvedFile) -> ResolvedFile:
-    """Return the file with its environments as an axis, unless something in it chooses one."""
-    names = list(file.scenario.environments)
-    chosen = {*file.scenario.sweep, *file.scenario.zip}
-    chosen |= {key for stack in file.stacks.values() for key in stack.set}
-    if not names or KEY in chosen or file.is_set(KEY):
-        return file
-    return file.with_setting(f"sweep.{KEY}", names, file.where(("environments",)))
 
 
 def find_environments(
@@ -237,48 +214,3 @@ def _distributions(points: Iterable[Point]) -> list[str]:
     uses = {use.use for point in points for use in point.uses} - {NO_PLUGIN}
     present = [use for use in sorted(uses) if not missing_extra(use)]
     return sorted({OWN_DISTRIBUTION, *(find(use).distribution for use in present)})
-
-
-def with_versions(active: ActivePlugins, distributions: Mapping[str, str]) -> ActivePlugins:
-    """Return the plugins with the versions of another environment, by canonical name."""
-    names = [canonicalize_name(plugin.distribution) for plugin in active.plugins]
-    versions = [distributions.get(name, "") for name in names]
-    both = zip(active.plugins, versions, strict=True)
-    return ActivePlugins([replace(plugin, installed_version=found) for plugin, found in both])
-
-
-def environment_facts(
-    experiment: Experiment,
-    active: ActivePlugins,
-    machine: Machine,
-    there: Interpreter | None,
-) -> dict[str, Any]:
-    """Return what changes a result and is in no scenario: versions, devices, fingerprints.
-
-    Of an environment of the scenario's own that is every package.
-    """
-    resources = experiment.scenario.resources
-    device = device_type(resources.device)
-    devices = list(device.find(machine)[: resources.devices])
-    measured = [plugin for plugin in active.plugins if plugin.slot != "launcher"]
-    fingerprints = {plugin.name: _fingerprint(plugin, experiment) for plugin in measured}
-    return {
-        "python": machine.python,
-        "versions": machine.versions,
-        "plugins": [plugin.version.model_dump() for plugin in measured],
-        "cuda": machine.cuda if resources.device == "cuda" else None,
-        "driver": device.driver(machine),
-        "devices": devices,
-        "cores": machine.cores,
-        "fingerprints": {name: one for name, one in fingerprints.items() if one is not None},
-        "variables": recorded(os.environ),
-        **({"distributions": there.distributions} if there else {}),
-    }
-
-
-def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
-    """Return what a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
-    with attribute_errors_to(plugin, "fingerprint"):
-        found = plugin.instance.fingerprint(experiment)
-        canonical_json(found)
-    return found

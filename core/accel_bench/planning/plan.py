@@ -1,219 +1,43 @@
-"""Plan the experiments: those to run with their ids, those to skip with their reasons."""
+"""Plan the experiments of a scenario in one pass, from its file to ids and reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import median
 from typing import Any
 
-from accel_bench.analysis.aggregate import BY_THE_USER, PlannedSummary, StopReason
-from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.sections import GROUP, KIND
-from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.analysis.summary import summarize
-from accel_bench.analysis.wording import count, join_names
 from accel_bench.catalog.hub import hub_notices
+from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json, digest
-from accel_bench.documents.redaction import Redactor
-from accel_bench.errors import PluginError, ScenarioError, StoreError
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.machine.scheduling import ended_children
-from accel_bench.planning.defaults import add_what_plugins_need, with_gpu_metrics
-from accel_bench.planning.environments import (
-    Environment,
-    environment_facts,
-    find_environments,
-    with_versions,
-)
-from accel_bench.planning.groups import activate_present, missing_extras, with_counts, with_groups
-from accel_bench.planning.ladder_checks import check_ladder
-from accel_bench.planning.limits import (
-    MemoryNeed,
-    memory_need,
-    refuse_needs,
-    refuse_oversubscription,
-)
+from accel_bench.planning.activation import ActivatedPoint, activate_points, make_trackers
+from accel_bench.planning.defaults import add_what_plugins_need
+from accel_bench.planning.environments import Environment, find_environments
+from accel_bench.planning.limits import memory_need, refuse_needs, refuse_oversubscription
+from accel_bench.planning.planned import Plan, Planned, scenario_of
 from accel_bench.planning.request import (
     PlanRequest,
-    choose,
     chosen_points,
     resolve_request,
     with_chosen_stacks,
 )
 from accel_bench.planning.resolve import ResolvedFile
-from accel_bench.planning.trackers import make_trackers
-from accel_bench.plugins.active import ActivePlugins
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to
 from accel_bench.plugins.constraints import unmet_constraints
 from accel_bench.plugins.doors import find_entry
-from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_apart
-from accel_bench.result import Result
 from accel_bench.scenario.draft import Draft
+from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.experiment import Experiment, identity_of
-from accel_bench.scenario.models import ScenarioFile
-from accel_bench.scenario.sweep import EXCLUDED, STAND_INS, Point, at, is_excluded
-from accel_bench.store.database import Store
+from accel_bench.scenario.sweep import STAND_INS, Point, at
 
 __all__ = ["Plan", "PlanRequest", "Planned", "make_plan", "scenario_of"]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One experiment of the plan."""
-
-    experiment: Experiment
-    active: ActivePlugins
-
-    skipped: tuple[str, ...] = ()
-    """Why it is not run; empty when it is run."""
-
-    need: MemoryNeed | None = None
-    """Its memory at least; null where that is not known."""
-
-    environment: Environment | None = None
-    """The Python environment that it runs in; null for that of this program."""
-
-    @property
-    def interpreter(self) -> Interpreter | None:
-        """The Python of that environment."""
-        return self.environment.interpreter if self.environment else None
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """Command of that Python; empty for the one of this program."""
-        return self.interpreter.command if self.interpreter else ()
-
-    def machine(self, machine: Machine) -> Machine:
-        """Return this machine with the versions that it runs with."""
-        return self.interpreter.on(machine) if self.interpreter else machine
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All experiments of one scenario, in order."""
-
-    file: ScenarioFile
-    """The scenario as it was written, with the command line's changes."""
-
-    baseline: str
-    """The stack that the others are compared with."""
-
-    planned: tuple[Planned, ...]
-    """Sweep points outermost, within each the stacks in written order."""
-
-    request: PlanRequest
-
-    notices: tuple[str, ...] = ()
-    """What was added to the work because a plugin needs it, and trackers that are left out."""
-
-    trackers: ActivePlugins | None = None
-    """Plugins that log its runs beside the store; null where there is no tracker."""
-
-    open_sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Keys that stand for `auto`, by the sweep points where they are not worked out."""
-
-    look_rounds: int = 0
-    """Rounds in all at a further look at open verdicts; 0 at the first."""
-
-    @property
-    def summaries(self) -> list[PlannedSummary]:
-        """Return the plan as the analysis needs it, without secrets."""
-        return [
-            Redactor.of_this_process(planned.experiment.scenario.environment).redact_model(
-                PlannedSummary(experiment=planned.experiment, skipped=planned.skipped)
-            )
-            for planned in self.planned
-        ]
-
-    def summarize(self, results: Sequence[Result], stopped: StopReason = BY_THE_USER) -> Summary:
-        """Return the comparison of the stacks; `stopped` is why later runs are missing."""
-        return summarize(
-            self.file.name,
-            self.baseline,
-            self.summaries,
-            results,
-            self.rounds,
-            stopped=stopped,
-            reference=self.request.reference_point,
-            race=self.request.race,
-            sections=self.request.sections,
-        )
-
-    @property
-    def runnable(self) -> list[Planned]:
-        """Return the experiments that are to run."""
-        return [planned for planned in self.planned if not planned.skipped]
-
-    @property
-    def single(self) -> Planned:
-        """Return the only experiment. Raises ScenarioError where there are several, or none."""
-        if self.nothing:
-            raise ScenarioError(self.nothing)
-        if len(self.planned) > 1:
-            swept = ", ".join({key: None for one in self.planned for key in one.experiment.sweep})
-            raise ScenarioError(
-                f"scenario {self.file.name!r} sweeps over {swept}, and one point is searched at a "
-                "time; choose it with --set KEY=VALUE"
-            )
-        return self.planned[0]
-
-    @property
-    def rounds(self) -> int:
-        """Return the number of rounds; of `auto` those of all stacks, which more may follow."""
-        rounds = self.file.measure.rounds
-        return (self.look_rounds or MINIMUM_ROUNDS) if rounds == "auto" else rounds
-
-    @property
-    def adds_rounds(self) -> bool:
-        """True if the number of rounds is `auto`: more may follow while a verdict is open."""
-        return self.file.measure.rounds == "auto"
-
-    @property
-    def runs(self) -> int:
-        """Return the number of runs in all rounds."""
-        return len(self.runnable) * self.rounds
-
-    def of_open(self, summary: Summary, rounds: int) -> Plan:
-        """Return so many rounds of the stacks whose verdict is open, each beside its baseline.
-
-        Stacks that have as many rounds are left out.
-        """
-        rows = list(zip(self.planned, summary.experiments, strict=True))
-        left = [one for one, row in rows if row.verdict == "inconclusive" and row.rounds < rounds]
-        if not left:
-            return replace(self, planned=())
-        points = {one.experiment.point for one in left}
-        beside = (one for one in self.runnable if one.experiment.stack.name == self.baseline)
-        kept = {id(one) for one in (*left, *beside) if one.experiment.point in points}
-        chosen = tuple(one for one in self.planned if id(one) in kept)
-        names = join_names([one.experiment.stack.name for one in left], most=5)
-        notice = f"the verdict is open for {names}: {count(rounds, 'round')} in all"
-        return replace(self, planned=chosen, notices=(notice,), look_rounds=rounds)
-
-    def seconds(self, store: Store | None) -> float | None:
-        """Return the seconds of all rounds, each run as long as the median of those stored.
-
-        None where an experiment has none, since nothing else says how fast this machine is.
-        """
-        found: dict[str, list[float]] = {one.experiment.id: [] for one in self.runnable}
-        with suppress(StoreError):
-            for result in store.results(experiment_ids=[*found]) if store else ():
-                if result.status.completed:
-                    found[result.experiment.id].append(result.seconds)
-        if not all(found.values()):
-            return None
-        one_round = sum(median(found[one.experiment.id]) for one in self.runnable)
-        return one_round * self.rounds
-
-    @property
-    def nothing(self) -> str:
-        """Return why nothing can run here; empty when something can."""
-        reasons = {reason for planned in self.planned for reason in planned.skipped}
-        return "" if self.runnable else f"nothing can run here: {'; '.join(sorted(reasons))}"
 
 
 @ended_children()
@@ -226,13 +50,12 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     """
     for name in request.sections:
         find_entry(GROUP, KIND, name)
-    file, notices = _complete(resolve_request(draft, request), request)
-    file = replace(with_chosen_stacks(file, request), choices=request.choices)
+    file = with_chosen_stacks(resolve_request(draft, request), request)
+    file, notices = add_what_plugins_need(file, request)
     points = chosen_points(file, request, machine.device)
     open_sizes = _open_sizes(file, points, request)
     notices += tuple(dict.fromkeys(_stand_in_notices(open_sizes)))
     planned = _plan_points(file, points, machine, request, notices)
-    _refuse_skipped(planned, {*request.plugins, *request.only})
     choices = [f"{text}{at(one.sweep)}" for one in points for text in _choice_notices(one)]
     trackers, left_out = make_trackers(file, request.trackers)
     plan = Plan(
@@ -257,24 +80,6 @@ def _of_hubs(planned: Iterable[Planned]) -> Iterator[str]:
         yield from hub_notices(model.experiment.scenario.model)
 
 
-def _complete(file: ResolvedFile, request: PlanRequest) -> tuple[ResolvedFile, tuple[str, ...]]:
-    """Add what plugins need to the work; return notices of it and of what was taken for granted."""
-    baseline = file.scenario.baseline_name()
-    # Of these a plugin that is not installed is an error; any other stack is skipped without it.
-    needed = {baseline, *request.plugins, *request.only}
-    present = [
-        name
-        for name in choose(file.scenario, request)
-        if name in needed or not missing_extras(file.stacks[name].use)
-    ]
-    check_ladder(file, present)
-    file, added = add_what_plugins_need(file, present)
-    notices = (*file.written.notices, *added)
-    if not file.is_set("baseline") and "baseline" not in file.stacks:
-        notices += (f"no stack is called baseline: {baseline!r} is taken for it",)
-    return file, notices
-
-
 def _plan_points(
     file: ResolvedFile,
     points: Sequence[Point],
@@ -284,7 +89,9 @@ def _plan_points(
 ) -> tuple[Planned, ...]:
     """Plan the points in their environments, which are built where they are missing."""
     environments = find_environments(file, points, request.build_environments, request.notify)
-    work = partial(_planned, file, points, environments, machine, notices)
+    named = {*request.plugins, *request.only}
+    plan_point = partial(_plan_point, machine=machine, named=named, notices=notices)
+    work = partial(_planned, file, points, environments, plan_point)
     try_apart((use for point in points for use in point.uses), work)
     return work()
 
@@ -293,15 +100,66 @@ def _planned(
     file: ResolvedFile,
     points: Sequence[Point],
     environments: Mapping[str, Environment],
-    machine: Machine,
-    notices: tuple[str, ...],
+    plan_point: Callable[[ActivatedPoint], Planned],
 ) -> tuple[Planned, ...]:
-    return tuple(
-        _plan_point(
-            file, point, environments.get(point.scenario.resources.environment), machine, notices
-        )
-        for point in points
+    return tuple(map(plan_point, activate_points(file, points, environments)))
+
+
+def _plan_point(
+    one: ActivatedPoint, machine: Machine, named: Collection[str], notices: tuple[str, ...]
+) -> Planned:
+    """Compute the id, and check constraints and memory."""
+    point, active, environment = one.point, one.active, one.environment
+    there = environment.interpreter if environment else None
+    machine = there.on(machine) if there else machine
+    draft = Experiment(
+        id="",
+        scenario=point.scenario,
+        stack=point.stack,
+        sweep=point.sweep,
+        tag=point.tag,
+        identity={},
+        notices=(*notices, *_choice_notices(point)),
     )
+    facts = _facts(draft, active, machine)
+    if there is not None:
+        facts["distributions"] = there.distributions
+    identity = identity_of(point.scenario, point.stack, facts)
+    experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
+    reasons = one.skipped or unmet_constraints(experiment, active, machine)
+    stack = point.stack.name
+    if reasons and not point.excluded and stack in named:
+        raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(reasons)}")
+    need = None if reasons else memory_need(experiment, active, machine)
+    return Planned(experiment, active, reasons, need, environment)
+
+
+def _facts(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
+    """Return what changes a result and is in no scenario: versions, devices, fingerprints."""
+    resources = experiment.scenario.resources
+    device = device_type(resources.device)
+    devices = list(device.find(machine)[: resources.devices])
+    measured = [plugin for plugin in active.plugins if plugin.slot != "launcher"]
+    fingerprints = {plugin.name: _fingerprint(plugin, experiment) for plugin in measured}
+    return {
+        "python": machine.python,
+        "versions": machine.versions,
+        "plugins": [plugin.version.model_dump() for plugin in measured],
+        "cuda": machine.cuda if resources.device == "cuda" else None,
+        "driver": device.driver(machine),
+        "devices": devices,
+        "cores": machine.cores,
+        "fingerprints": {name: one for name, one in fingerprints.items() if one is not None},
+        "variables": recorded(os.environ),
+    }
+
+
+def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
+    """Return what a plugin adds to the id. Raises HookError when it raises or returns no JSON."""
+    with attribute_errors_to(plugin, "fingerprint"):
+        found = plugin.instance.fingerprint(experiment)
+        canonical_json(found)
+    return found
 
 
 def _open_sizes(
@@ -336,56 +194,3 @@ def _choice_notices(point: Point) -> tuple[str, ...]:
     """Return how the sizes of a sweep point came about."""
     sizes = filter(None, point.sizes.values())
     return tuple(f"{one.key}: {one.value:,} for auto: {one.because}" for one in sizes)
-
-
-def _refuse_skipped(experiments: Sequence[Planned], named: Collection[str]) -> None:
-    """Refuse to skip a stack that the command line names."""
-    for planned in experiments:
-        stack = planned.experiment.stack.name
-        if stack in named and planned.skipped and not is_excluded(planned.skipped):
-            raise PluginError(f"stack {stack!r} cannot run here: {'; '.join(planned.skipped)}")
-
-
-def _plan_point(
-    file: ResolvedFile,
-    point: Point,
-    environment: Environment | None,
-    machine: Machine,
-    notices: tuple[str, ...],
-) -> Planned:
-    """Activate the plugins, check constraints and compute the id."""
-    there = environment.interpreter if environment else None
-    machine = there.on(machine) if there else machine
-    stack, missing = point.stack, missing_extras(point.stack.uses)
-    active = activate_present(file, with_gpu_metrics(point.scenario), stack)
-    point = with_groups(file, point, active)
-    scenario = with_counts(with_gpu_metrics(point.scenario), active)
-    draft = Experiment(
-        id="",
-        scenario=scenario,
-        stack=stack,
-        sweep=point.sweep,
-        tag=point.tag,
-        identity={},
-        notices=(*notices, *_choice_notices(point)),
-    )
-    active = with_versions(active, there.distributions) if there else active
-    identity = identity_of(scenario, stack, environment_facts(draft, active, machine, there))
-    experiment = draft.model_copy(update={"id": digest(identity), "identity": identity})
-    reasons = tuple(f"{EXCLUDED}{reason}" for reason in point.excluded)
-    reasons = reasons or tuple(missing.values())
-    reasons = reasons or (environment.missing if environment else ())
-    reasons = reasons or unmet_constraints(experiment, active, machine, there)
-    need = None if reasons else memory_need(experiment, active, machine)
-    return Planned(experiment, active, reasons, need, environment)
-
-
-def scenario_of(planned: Planned) -> dict[str, Any]:
-    """Return a scenario file of this one experiment: running it gives the same id."""
-    experiment = planned.experiment
-    work = experiment.scenario.model_dump(mode="json", exclude_none=True)
-    uses = [use.model_dump(mode="json") for use in experiment.stack.uses]
-    named = {}
-    if chosen := planned.environment:
-        named = {"environments": {chosen.name: chosen.settings.model_dump(exclude_defaults=True)}}
-    return {**work, **named, "stacks": {experiment.stack.name: {"use": uses}}}

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
+import fnmatch
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from accel_bench.analysis.statistics.verdict import MOST_ROUNDS
-from accel_bench.errors import ScenarioError, did_you_mean
-from accel_bench.planning.defaults import add_stack, sweep_family, sweep_seeds
-from accel_bench.planning.environments import with_swept_environments
+from accel_bench.catalog.models import ModelCard, cards_of_family
+from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.planning.resolve import ResolvedFile, resolve
-from accel_bench.planning.trackers import add_trackers
+from accel_bench.plugin import Plugin
+from accel_bench.plugins.manager import is_tracker, load_class
+from accel_bench.plugins.registry import find
+from accel_bench.plugins.validation import marked_methods
 from accel_bench.scenario.draft import Draft
-from accel_bench.scenario.models import ScenarioFile
 from accel_bench.scenario.sweep import Choices, Point, count_points
-from accel_bench.scenario.uses import Use
+from accel_bench.scenario.uses import DataUse, Use, slot_defaults
+
+OF_ALL_DATA = DataUse.owned_keys() - {"use"}
+"""Settings of `data` that hold whichever plugin brings them."""
 
 
 @dataclass(frozen=True)
@@ -86,37 +92,23 @@ class PlanRequest:
     """Takes a line before something that takes minutes."""
 
 
+def split_trackers(plugins: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the stacks of `--plugin`, and the trackers among what it names."""
+    named = tuple(plugins)
+    trackers = tuple(name for name in named if _is_tracker(name))
+    return tuple(name for name in named if name not in trackers), trackers
+
+
+def _is_tracker(name: str) -> bool:
+    with suppress(PluginError):  # what is wrong with it is said where its stack is made
+        return is_tracker(load_class(name))
+    return False
+
+
 def resolve_request(draft: Draft, request: PlanRequest) -> ResolvedFile:
     """Return the file with the changes of the command line. Raises ScenarioError."""
     file = resolve(_requested(draft, request), request.allow_environment)
-    return with_swept_environments(file)
-
-
-def with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile:
-    """Return the file with the stacks that the request names. Raises ScenarioError.
-
-    The runs are counted before any point is made.
-    """
-    stacks = {name: file.stacks[name] for name in choose(file.scenario, request)}
-    file = replace(file, scenario=file.scenario.model_copy(update={"stacks": stacks}))
-    rounds = file.scenario.measure.rounds
-    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
-    _refuse_too_many(file.scenario.name, runs, request.max_runs)
-    return file
-
-
-def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
-    """Return the points of the stacks and tags that the request names. Raises ScenarioError."""
-    points = list(with_chosen_stacks(file, request).points(device))
-    known = {point.tag for point in points}
-    for tag in request.tags:
-        if not any(fnmatchcase(name, tag) for name in known):
-            _refuse_unknown_tag(tag, known)
-    tags = request.tags or ("*",)
-    points = [point for point in points if any(fnmatchcase(point.tag, tag) for tag in tags)]
-    if request.reference_point:
-        _refuse_unknown_tag(request.reference_point, {point.tag for point in points})
-    return points
+    return replace(file, choices=request.choices)
 
 
 def _requested(draft: Draft, request: PlanRequest) -> Draft:
@@ -125,34 +117,171 @@ def _requested(draft: Draft, request: PlanRequest) -> Draft:
     for stack in request.plugins:
         add_stack(draft, stack)
     draft.override(request.overrides)
-    add_trackers(draft, request.trackers)
+    _add_trackers(draft, request.trackers)
     if request.family:
-        sweep_family(draft, request.family)
+        _sweep_family(draft, request.family)
     if request.seeds:
         # Before a list of them is made.
         _refuse_too_many(str(draft.get("name")), request.seeds, request.max_runs)
-        sweep_seeds(draft, request.seeds)
+        _sweep_seeds(draft, request.seeds)
     return draft
 
 
-def choose(file: ScenarioFile, request: PlanRequest) -> list[str]:
-    """Return the stacks of `--only`, and the baseline unless `--no-baseline` is given."""
+def add_stack(draft: Draft, stack: str) -> None:
+    """Add the stack of `--plugin`; a file without stacks is itself the baseline."""
+    names = stack.split("+")
+    for name in names:
+        find(name)
+    stacks = draft.data.setdefault("stacks", {"baseline": {"use": []}})
+    if not isinstance(stacks, dict):
+        return
+    if stacks.get(stack, {"use": names}) != {"use": names}:
+        raise ScenarioError(
+            f"{draft.where(('stacks', stack))}: the file has a stack {stack!r} of its own, so "
+            f"--plugin {stack} cannot add one; --only {stack} runs it"
+        )
+    stacks[stack] = {"use": names}
+    draft.places["stacks", stack] = f"--plugin {stack}"
+
+
+def _add_trackers(draft: Draft, names: Iterable[str]) -> None:
+    """Add the trackers of the command line to those of the file."""
+    for name in names:
+        listed = draft.data.setdefault("trackers", [])
+        if not isinstance(listed, list):
+            return
+        written = [one.get("use") if isinstance(one, dict) else one for one in listed]
+        if name not in written:
+            draft.places["trackers", len(listed)] = f"--plugin {name}"
+            listed.append(name)
+
+
+def _sweep_seeds(draft: Draft, count: int) -> None:
+    """Sweep the seeds of weights and data together (`--seeds`), from those that the file sets."""
+    if draft.get("zip") is not None:
+        raise ScenarioError(f"{draft.where(('zip',))}: --seeds cannot be added to a zip")
+    values = {}
+    for key in ("train.seed", "data.seed"):
+        slot, _, name = key.partition(".")
+        settings = draft.data.get(slot)
+        first = settings.pop(name, 0) if isinstance(settings, dict) else 0
+        if not isinstance(first, int):
+            raise ScenarioError(f"{draft.where((slot, name))}: {key} is no whole number")
+        values[key] = list(range(first, first + count))
+    for key, seeds in values.items():
+        draft.set(f"zip.{key}", seeds, f"--seeds {count}")
+
+
+def _sweep_family(draft: Draft, family: str) -> None:
+    """Sweep over the models of the catalog of one family (`--family`).
+
+    A task that the file names chooses those that were trained by it; else each model has its own,
+    and data that this task learns from.
+    """
+    cards = cards_of_family(family)
+    if draft.get("zip") is not None:
+        raise ScenarioError(f"{draft.where(('zip',))}: --family cannot be added to a zip")
+    model, place = draft.data.get("model"), f"--family {family}"
+    if isinstance(model, dict):
+        model.pop("id", None)
+    written = draft.get("task")
+    task = written.get("use") if isinstance(written, dict) else written
+    names = [name for name, card in cards.items() if task in (None, card.task)] or list(cards)
+    if task is not None:
+        draft.set("sweep.model.id", names, place)
+        return
+    if draft.get("sweep") is None and draft.get("tag") is None:
+        draft.set("tag.format", "{model.id}", place)
+    draft.set("zip.model.id", names, place)
+    draft.set("zip.task.use", [cards[name].task for name in names], place)
+    of_file = draft.data.get("data") or slot_defaults().slots["data"]
+    replaced = _replaced_data(of_file, [cards[name] for name in names])
+    if any(replaced):
+        data = [own or of_file for own in replaced]
+        draft.data.pop("data", None)
+        draft.set("zip.data", data, place)
+        draft.notices += _of_replaced(of_file, list(filter(None, replaced)), place)
+
+
+def _replaced_data(of_file: Any, cards: Sequence[ModelCard]) -> list[dict[str, Any] | None]:
+    """Return for each model the data of its task, with the file's settings that all data have; None
+    where its task learns from the file's."""
+    written = of_file if isinstance(of_file, dict) else {"use": of_file}
+    named = written.get("use", slot_defaults().slots["data"])
+    kind = None
+    with suppress(PluginError):  # Which is raised later, with its place in the file.
+        kind = load_class(named) if isinstance(named, str) else None
+    family_data = slot_defaults().family_data
+    return [
+        _data_of(card, family_data[card.task], written)
+        if kind and card.task in family_data and not _teaches(kind, card.task)
+        else None
+        for card in cards
+    ]
+
+
+def _teaches(data: type[Plugin[Any]], task: str) -> bool:
+    """Return whether a task that does not learn from tokens can learn from a plugin's data.
+
+    Where the plugin declares no tasks, its batches are tokens unless it simulates others.
+    """
+    if data.tasks is not None:
+        return task in data.tasks
+    return "simulate_batch" in dict(marked_methods(data))
+
+
+def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a card's task, with the slot's settings that are written, in images and
+    texts that the model takes."""
+    kept = {key: written[key] for key in sorted(OF_ALL_DATA & written.keys())}
+    if kept.get("sequence_length") == "auto":
+        del kept["sequence_length"]  # It is worked out from the data that are replaced.
+    length = kept.get("sequence_length")
+    longest = _of_tower(card, "text_config", "max_position_embeddings")
+    if isinstance(length, int) and isinstance(longest, int):
+        kept["sequence_length"] = min(length, longest)
+    size = _of_tower(card, "vision_config", "image_size")
+    return {**own, **kept, **({"image_size": size} if size and "image_size" in own else {})}
+
+
+def _of_tower(card: ModelCard, tower: str, key: str) -> Any:
+    """Return a key of the configuration of a part of a model, or of one without such a part."""
+    config = card.config.get(tower, card.config)
+    return config.get(key) if isinstance(config, dict) else None
+
+
+def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
+    """Yield what took the place of the file's data, and which of its settings no longer count."""
+    written = of_file if isinstance(of_file, dict) else {"use": of_file}
+    named = written.get("use", slot_defaults().slots["data"])
+    lost = sorted(written.keys() - OF_ALL_DATA - {"use"})
+    without = f" (left out: {', '.join(lost)})" if lost else ""
+    for use, count in Counter(str(data["use"]) for data in replaced).items():
+        yield (
+            f"data: {use} in the place of {named}{without} for {count} of the models of {place}, "
+            f"whose task does not learn from {named}"
+        )
+
+
+def with_chosen_stacks(file: ResolvedFile, request: PlanRequest) -> ResolvedFile:
+    """Return the file with the stacks of `--only`, and its baseline unless there is to be none.
+
+    The runs are counted before any point is made. Raises ScenarioError.
+    """
+    baseline = file.scenario.baseline_name()
     for name in request.only:
         if name not in file.stacks:
             raise ScenarioError(f"no stack is called {name!r}{did_you_mean(name, file.stacks)}")
-    baseline = file.baseline_name()
     chosen = [name for name in file.stacks if not request.only or name in {*request.only, baseline}]
     if request.no_baseline and baseline not in request.only:
         chosen = [name for name in chosen if name != baseline]
     if not chosen:
         raise ScenarioError("--no-baseline leaves no stack to run")
-    return chosen
-
-
-def _refuse_unknown_tag(tag: str, known: Collection[str]) -> None:
-    if tag not in known:
-        hint = did_you_mean(tag, filter(None, known))
-        raise ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")
+    file = file.with_stacks(chosen)
+    rounds = file.scenario.measure.rounds
+    runs = count_points(file.scenario) * (MOST_ROUNDS if rounds == "auto" else rounds)
+    _refuse_too_many(file.scenario.name, runs, request.max_runs)
+    return file
 
 
 def _refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
@@ -161,3 +290,21 @@ def _refuse_too_many(scenario: str, runs: int, max_runs: int) -> None:
             f"scenario {scenario!r} asks for {runs:,} runs, more than --max-runs {max_runs:,}; "
             "sweep over less, or raise the limit"
         )
+
+
+def chosen_points(file: ResolvedFile, request: PlanRequest, device: str) -> list[Point]:
+    """Return the points of the tags that the request names. Raises ScenarioError."""
+    points = list(file.points(device))
+    known = {point.tag for point in points}
+    for tag in request.tags:
+        if not fnmatch.filter(known, tag):
+            raise _unknown_tag(tag, known)
+    chosen = {name for tag in request.tags or ("*",) for name in fnmatch.filter(known, tag)}
+    if request.reference_point and request.reference_point not in chosen:
+        raise _unknown_tag(request.reference_point, chosen)
+    return [point for point in points if point.tag in chosen]
+
+
+def _unknown_tag(tag: str, known: Collection[str]) -> ScenarioError:
+    hint = did_you_mean(tag, filter(None, known))
+    return ScenarioError(f"no point of the sweep has the tag {tag!r}{hint}")

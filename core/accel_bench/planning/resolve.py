@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +46,9 @@ OF_THE_COMPARISON = frozenset(
 )
 """Keys that do not change an experiment, so that none of them is swept."""
 
+ENVIRONMENT = "resources.environment"
+"""Key that chooses one of the environments."""
+
 
 @dataclass(frozen=True)
 class ResolvedFile:
@@ -83,7 +86,12 @@ class ResolvedFile:
         written = copy.deepcopy(self.written)
         written.set(key, value, place)
         file = _validated(written, self.ladder, self.allow_environment)
-        return replace(file, choices=self.choices)
+        return replace(file, choices=self.choices).with_stacks(self.stacks)
+
+    def with_stacks(self, names: Iterable[str]) -> ResolvedFile:
+        """Return the file with these of its stacks alone."""
+        stacks = {name: self.stacks[name] for name in names}
+        return replace(self, scenario=self.scenario.model_copy(update={"stacks": stacks}))
 
     def points(self, device: str) -> Iterator[Point]:
         """Yield the points in written order: sweep points outermost, within each the stacks.
@@ -132,9 +140,10 @@ class ResolvedFile:
         """
         here, _ = self._swept(point.sweep)
         here.set("resources.data_parallel", groups, "the plugin that parallelizes")
-        name, device = point.stack.name, point.scenario.resources.device
-        entry = self._stacks_at(here, point.sweep)[name]
-        scenario, _ = self._work_of(here, name, entry, point.sweep, device)
+        device = point.scenario.resources.device
+        sized, _ = self._work_of(here, point.stack, point.sweep, device)
+        batches = {"train": sized.train, "resources": sized.resources}
+        scenario = point.scenario.model_copy(update=batches)
         return point.model_copy(update={"scenario": scenario, "provisional": False})
 
     def _swept(self, sweep: Mapping[str, Any]) -> tuple[Draft, dict[str, Choice | None]]:
@@ -156,9 +165,9 @@ class ResolvedFile:
         ScenarioError."""
         here, sizes = self._swept(sweep)
         for name, entry in self._stacks_at(here, sweep).items():
-            scenario, provisional = self._work_of(here, name, entry, sweep, device)
             place = self.ladder and self.ladder.place(name)
             stack = Stack(name=name, uses=entry.use, settings=entry.set, ladder=place or None)
+            scenario, provisional = self._work_of(here, stack, sweep, device)
             yield Point(
                 scenario=scenario, stack=stack, sweep=sweep, provisional=provisional, sizes=sizes
             )
@@ -182,7 +191,7 @@ class ResolvedFile:
         return stacks
 
     def _work_of(
-        self, here: Draft, name: str, entry: StackEntry, sweep: dict[str, Any], device: str
+        self, here: Draft, stack: Stack, sweep: dict[str, Any], device: str
     ) -> tuple[Scenario, bool]:
         """Fold a stack's settings into the work, and validate the result; `device` is what `auto`
         means.
@@ -190,11 +199,11 @@ class ResolvedFile:
         Return too whether the batch fits only some groups of the devices, as a plugin may make.
         """
         work = copy.deepcopy({key: here.data[key] for key in here.data if key in Work.model_fields})
-        for key, value in entry.set.items():
+        for key, value in stack.settings.items():
             if key.split(".", maxsplit=1)[0] in ("measure", "name", "stacks", "sweep"):
                 raise ScenarioError(
-                    f"{here.where(('stacks', name))}: a stack cannot set {key!r}; that belongs to "
-                    "the whole comparison"
+                    f"{here.where(('stacks', stack.name))}: a stack cannot set {key!r}; that "
+                    "belongs to the whole comparison"
                 )
             check_depth(key)
             set_path(work, key.split("."), value)
@@ -204,30 +213,43 @@ class ResolvedFile:
 
         def where(location: Location) -> str:
             key = ".".join(map(str, location))
-            return here.where(("stacks", name, "set", key) if key in entry.set else location)
+            own = ("stacks", stack.name, "set", key)
+            return here.where(own if key in stack.settings else location)
 
-        context = f" (stack {name!r}{at(sweep)})"
+        context = f" (stack {stack.name!r}{at(sweep)})"
         scenario = validate(Scenario, work, where, ScenarioError, context)
         changed = dict(scenario.environment.items() - self.scenario.environment.items())
         check_environment(changed, where, self.allow_environment)
-        if scenario.resources.device == AUTO_DEVICE:
-            resources = scenario.resources.model_copy(update={"device": device})
+        resources = scenario.resources
+        if resources.device == AUTO_DEVICE:
+            resources = resources.model_copy(update={"device": device})
             return scenario.model_copy(update={"resources": resources}), groups is not None
         try:
-            device_type(scenario.resources.device)
+            device_type(resources.device)
         except ScenarioError as error:
             raise ScenarioError(f"{self.where(('resources', 'device'))}: {error}") from error
         return scenario, groups is not None
 
 
 def resolve(draft: Draft, allow_environment: bool = False) -> ResolvedFile:
-    """Validate a draft as a whole and expand its ladder; the draft stays as it is.
+    """Validate a draft as a whole, expand its ladder and sweep its environments; the draft stays as
+    it is.
 
     Raises ScenarioError with file, line and column.
     """
     written = copy.deepcopy(draft)
     ladder = expand_ladder(written)
-    return _validated(written, ladder, allow_environment)
+    return _with_swept_environments(_validated(written, ladder, allow_environment))
+
+
+def _with_swept_environments(file: ResolvedFile) -> ResolvedFile:
+    """Return the file with its environments as an axis, unless something in it chooses one."""
+    names = list(file.scenario.environments)
+    chosen = {*file.scenario.sweep, *file.scenario.zip}
+    chosen |= {key for stack in file.stacks.values() for key in stack.set}
+    if not names or ENVIRONMENT in chosen or file.is_set(ENVIRONMENT):
+        return file
+    return file.with_setting(f"sweep.{ENVIRONMENT}", names, file.where(("environments",)))
 
 
 def _validated(written: Draft, ladder: Ladder | None, allow_environment: bool) -> ResolvedFile:

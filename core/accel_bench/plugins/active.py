@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pluggy
+from packaging.utils import canonicalize_name
 
 from accel_bench import hookspecs
 from accel_bench.documents.canonical import unreadable_part
@@ -16,6 +17,7 @@ from accel_bench.errors import AccelBenchError, HookError, PluginError
 from accel_bench.hookspecs import LIMITED, ONE_ANSWER
 from accel_bench.machine.provenance import distribution_version
 from accel_bench.plugin import PROJECT, Plugin
+from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.loading import TookTooLongError, limit_seconds, time_limit
 from accel_bench.plugins.trial import note_call
 from accel_bench.plugins.validation import marked_methods, validation_problems
@@ -54,11 +56,20 @@ class ActivePlugin:
     installed_version: str | None = None
     """Version of the distribution where the job runs; null for the one that is installed here."""
 
+    unmet_there: tuple[str, ...] | None = None
+    """Requirements that are not met where the job runs; null where it runs in this environment."""
+
     @property
     def version(self) -> PluginVersion:
         """Name, distribution and version, for the record."""
         version = self.installed_version or distribution_version(self.distribution)
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
+
+    def run_by(self, there: Interpreter) -> ActivePlugin:
+        """Return the same in another environment, by what is installed and missing there."""
+        version = there.distributions.get(canonicalize_name(self.distribution), "")
+        unmet = there.unmet(self.name, self.distribution)
+        return replace(self, installed_version=version, unmet_there=unmet)
 
 
 class _Hooks(pluggy.PluginManager):

@@ -10,7 +10,6 @@ from accel_bench.machine.devices import device_type
 from accel_bench.machine.info import Machine
 from accel_bench.plugins.active import ActivePlugin, ActivePlugins, task_of, wrong_answer
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
-from accel_bench.plugins.interpreter import Interpreter
 from accel_bench.plugins.registry import find, missing_extra, unmet_requirement
 from accel_bench.plugins.shipped import plugin_meant_by
 from accel_bench.scenario.experiment import Experiment
@@ -38,15 +37,9 @@ MICRO_BATCH = frozenset(
 
 
 def unmet_constraints(
-    experiment: Experiment,
-    active: ActivePlugins,
-    machine: Machine,
-    there: Interpreter | None = None,
+    experiment: Experiment, active: ActivePlugins, machine: Machine
 ) -> tuple[str, ...]:
-    """Return why this experiment cannot run here, from declarations and from `check_scenario`.
-
-    `there` is the interpreter that runs it, where that is another one.
-    """
+    """Return why this experiment cannot run here, from declarations and from `check_scenario`."""
     scenario = experiment.scenario
     known = {"experiment": experiment, "machine": machine, "task": task_of(active)}
     # First of all, since a model that is looked up has an architecture from then on.
@@ -56,8 +49,10 @@ def unmet_constraints(
     reasons += [*_resources(scenario), *_working_copies(scenario, active)]
     reasons += _missing_reader(scenario)
     reasons += _other_training(experiment, active)
+    architecture = architecture_of(scenario.model)
     for plugin in active.plugins:
-        unmet = [*_requirements(plugin, there), *_declared(scenario, plugin, machine)]
+        declared = _declared(scenario, plugin, machine, architecture)
+        unmet = [*_requirements(plugin), *declared]
         reasons += [f"{plugin.name}: {reason}" for reason in unmet]
     for plugin, answers in asked:
         for reason in answers:
@@ -172,12 +167,11 @@ def _known_device(scenario: Scenario, allowed: frozenset[str] | None) -> str:
     return torch_type if allowed and torch_type in allowed else name
 
 
-def _requirements(plugin: ActivePlugin, there: Interpreter | None) -> Iterable[str]:
+def _requirements(plugin: ActivePlugin) -> Iterable[str]:
     """Yield which packages are missing where the job runs."""
     requires = plugin.instance.requires
-    if there is not None:
-        unmet = there.unmet(plugin.name, plugin.distribution)
-        yield from (f"{reason} (in {there.command[0]})" for reason in unmet)
+    if plugin.unmet_there is not None:
+        yield from plugin.unmet_there
     elif plugin.distribution == OWN_DISTRIBUTION:
         # We would not run without our own requirements; classes in the box can have more.
         yield from filter(None, map(unmet_requirement, requires))
@@ -209,12 +203,14 @@ def _working_copies(scenario: Scenario, active: ActivePlugins) -> Iterable[str]:
         )
 
 
-def _declared(scenario: Scenario, plugin: ActivePlugin, machine: Machine) -> Iterable[str]:
+def _declared(
+    scenario: Scenario, plugin: ActivePlugin, machine: Machine, architecture: str | None
+) -> Iterable[str]:
     """Yield which declarations of the plugin's class are not met."""
     declared = plugin.instance
     # Models of another task are of other architectures: one of the two reasons is enough.
     if declared.tasks is None or scenario.task.use in declared.tasks:
-        yield from _wrong_architecture(plugin, architecture_of(scenario.model))
+        yield from _wrong_architecture(plugin, architecture)
     if plugin.slot == "task":
         yield from _wrong_family(scenario, plugin)
     for what, value, allowed in (

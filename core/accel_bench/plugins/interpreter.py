@@ -72,8 +72,8 @@ class Interpreter(Frozen):
         wanted = (name.rpartition(":")[2], canonicalize_name(distribution))
         for plugin in self.plugins:
             if (plugin.name, canonicalize_name(plugin.distribution)) == wanted:
-                return plugin.unmet
-        return (f"{distribution}, which brings it, is not installed",)
+                return tuple(f"{reason} (in {self.command[0]})" for reason in plugin.unmet)
+        return (f"{distribution}, which brings it, is not installed (in {self.command[0]})",)
 
 
 def read_interpreter(python: str) -> Interpreter:

@@ -99,9 +99,14 @@ def activate(
     return active
 
 
+def is_tracker(kind: type[Plugin[Any]]) -> bool:
+    """Return whether a plugin logs results."""
+    return TRACKING in dict(marked_methods(kind))
+
+
 def _refuse_tracker(plugin: ActivePlugin) -> None:
     """Refuse a tracker as a part of a stack or of the work, whose id it would change."""
-    if TRACKING in dict(marked_methods(type(plugin.instance))):
+    if is_tracker(type(plugin.instance)):
         raise PluginError(
             f"plugin {plugin.name!r} is a tracker, and no part of what is measured; write "
             f"`trackers: [{plugin.name}]`, or --plugin {plugin.name}"

@@ -212,6 +212,12 @@ def missing_extra(name: str) -> str | None:
     return f"the plugin {name!r} is not installed; {extras()[name].command}"
 
 
+def missing_extras(names: Iterable[str]) -> dict[str, str]:
+    """Return how to install each plugin that an extra brings and that is not installed."""
+    reasons = {name: missing_extra(name) for name in names}
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
 def _not_installed(name: str) -> str:
     """Return how to get a missing plugin: install an extra, or correct its name."""
     if reason := missing_extra(name):

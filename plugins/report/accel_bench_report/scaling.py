@@ -17,9 +17,14 @@ from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Invocation, one_draft, plan_request, run_plans
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Machine
-from accel_bench.planning.groups import activate_present, with_groups
+from accel_bench.planning.activation import activate_points
 from accel_bench.planning.plan import Plan
-from accel_bench.planning.request import PlanRequest, chosen_points, resolve_request
+from accel_bench.planning.request import (
+    PlanRequest,
+    chosen_points,
+    resolve_request,
+    with_chosen_stacks,
+)
 from accel_bench.planning.resolve import ResolvedFile
 from accel_bench.plugins.loading import restored_environment
 from accel_bench.plugins.manager import try_apart
@@ -133,17 +138,14 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
 
 @restored_environment()
 def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    """Return the points as `with_groups` does, with plugins that are activated for it."""
-    work = partial(_with_groups, file, points)
+    """Return the points as their plugins have them, which are activated for it."""
+    work = partial(_activated, file, points)
     try_apart((use for point in points for use in point.uses), work)
     return work()
 
 
-def _with_groups(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    return [
-        with_groups(file, point, activate_present(file, point.scenario, point.stack))
-        for point in points
-    ]
+def _activated(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
+    return [one.point for one in activate_points(file, points)]
 
 
 def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
@@ -162,6 +164,7 @@ def _strong(
     kept = _batch(file, machine)
     unset = [(f"train.{key}", None) for key in KEYS if file.is_set(f"train.{key}")]
     sized = resolve_request(draft, replace(request, overrides=(*request.overrides, *unset)))
+    sized = with_chosen_stacks(sized, request)
     points = _with_groups_of_plugins(sized, chosen_points(sized, request, machine.device))
     groups = {point.scenario.data_parallel for point in points}
 

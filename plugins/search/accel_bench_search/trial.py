@@ -11,8 +11,8 @@ from accel_bench.cli.request import Invocation
 from accel_bench.documents.base import JsonValue
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine
-from accel_bench.planning.defaults import add_stack
 from accel_bench.planning.plan import Plan, PlanRequest
+from accel_bench.planning.request import add_stack
 from accel_bench.result import Result, Status
 from accel_bench.runner.session import Session
 from accel_bench.scenario.draft import Draft

@@ -1,0 +1,185 @@
+"""Activate trackers and the plugins of sweep points, and lay down what the latter decide: groups of
+ranks that take batches of their own, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from accel_bench.documents.canonical import canonical_json
+from accel_bench.errors import PluginError, ScenarioError
+from accel_bench.planning.environments import Environment
+from accel_bench.planning.resolve import ResolvedFile
+from accel_bench.plugins.active import ActivePlugin, ActivePlugins, attribute_errors_to, task_of
+from accel_bench.plugins.manager import TRACKING, activate, activate_use, is_tracker
+from accel_bench.plugins.registry import find, installed, missing_extra, missing_extras
+from accel_bench.scenario.models import Scenario
+from accel_bench.scenario.sweep import EXCLUDED, Point
+from accel_bench.scenario.uses import TOKENS, Use, slot_defaults
+
+
+class ActivatedPoint(NamedTuple):
+    """A point as its plugins have it."""
+
+    point: Point
+
+    active: ActivePlugins
+    """Its plugins that are installed."""
+
+    environment: Environment | None
+    """The Python environment that it runs in; null for that of this program."""
+
+    skipped: tuple[str, ...]
+    """Why it is not run: it is excluded, or plugins or its environment are missing."""
+
+
+def activate_points(
+    file: ResolvedFile,
+    points: Iterable[Point],
+    environments: Mapping[str, Environment] = MappingProxyType({}),
+) -> Iterator[ActivatedPoint]:
+    """Yield the points with their plugins, and with what these decide.
+
+    Points with the same plugins and options, in the same environment, share what is activated.
+    Raises PluginError, and ScenarioError where the scenario gives other numbers than its plugins.
+    """
+    made: dict[str, ActivePlugins] = {}
+    for one in points:
+        point = one.model_copy(update={"scenario": with_gpu_metrics(one.scenario)})
+        environment = environments.get(point.scenario.resources.environment)
+        missing = missing_extras(use.use for use in point.stack.uses)
+        key = _plugins_of(point)
+        if key not in made:
+            active = _activate_present(file, point, missing)
+            if environment and (there := environment.interpreter):
+                active = ActivePlugins([plugin.run_by(there) for plugin in active.plugins])
+            made[key] = active
+        active = made[key]
+        if not (point.provisional and missing):  # What is missing may make the groups.
+            point = _with_groups(file, point, active)
+        reasons = tuple(f"{EXCLUDED}{reason}" for reason in point.excluded)
+        reasons = reasons or tuple(missing.values()) or (environment.missing if environment else ())
+        yield ActivatedPoint(_with_counts(point, active), active, environment, reasons)
+
+
+def _plugins_of(point: Point) -> str:
+    """Return equal texts for points whose plugins are the same, with the same options."""
+    scenario = point.scenario
+    uses = [[use.use, use.options] for use in point.uses]
+    checked = [scenario.mode, bool(scenario.data.held_out)]  # beside the plugins themselves
+    return canonical_json([len(point.stack.uses), uses, checked, scenario.resources.environment])
+
+
+def _activate_present(file: ResolvedFile, point: Point, missing: Collection[str]) -> ActivePlugins:
+    """Activate the plugins that are installed; an error in a ladder's stack names its item."""
+    stack = point.stack
+    present = tuple(use for use in stack.uses if use.use not in missing)
+    from_ladder = stack.ladder is not None and any(stack.ladder.holds)
+    # Numbers of uses are places in the file only where every one of them is here.
+    as_written = not from_ladder and len(file.stacks[stack.name].use) == len(present)
+    try:
+        return activate(
+            point.scenario,
+            stack.model_copy(update={"uses": present}),
+            where=file.where if as_written else None,
+        )
+    except PluginError as error:
+        if not from_ladder:
+            raise
+        where = file.where(("stacks", stack.name))
+        raise PluginError(f"{where}: the ladder's stack {stack.name!r}: {error}") from error
+
+
+def with_gpu_metrics(scenario: Scenario) -> Scenario:
+    """Return the scenario with the installed metrics of a GPU, unless metrics were chosen."""
+    if scenario.resources.device != "cuda" or "metrics" in scenario.model_fields_set:
+        return scenario
+    here = {plugin.use for plugin in installed()}
+    added = tuple(Use(use=name) for name in slot_defaults().gpu_metrics if name in here)
+    return scenario.model_copy(update={"metrics": (*scenario.metrics, *added)})
+
+
+def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Point:
+    """Return the point with the groups of ranks that its plugin makes, and batches by them.
+
+    Raises ScenarioError where the scenario gives another number, and where the batch does not fit.
+    """
+    plugin, scenario = active.answers("parallelize_model"), point.scenario
+    if plugin is not None:
+        groups = _groups(plugin, point)
+    else:
+        groups = scenario.world_size if point.provisional else scenario.data_parallel
+    return point if groups == scenario.data_parallel else file.with_data_parallel(point, groups)
+
+
+def _groups(plugin: ActivePlugin, point: Point) -> int:
+    """Return how many groups of ranks take batches of their own."""
+    scenario = point.scenario
+    with attribute_errors_to(plugin, "data_parallel"):
+        groups = int(plugin.instance.data_parallel(scenario))
+    given = None if point.provisional else scenario.resources.data_parallel
+    if given not in (None, groups):
+        raise ScenarioError(
+            f"resources.data_parallel is {given}, and {plugin.name} makes "
+            f"{groups} of {scenario.world_size} devices; leave it out"
+        )
+    return groups
+
+
+def _with_counts(point: Point, active: ActivePlugins) -> Point:
+    """Return the point with what its task counts. Raises ScenarioError for another one."""
+    scenario, task = point.scenario, task_of(active)
+    given = scenario.task.counts
+    if task is None:
+        return point
+    if given not in (None, task.counts):
+        raise ScenarioError(
+            f"task.counts is {given}, and {scenario.task.use} counts {task.counts}; leave it out"
+        )
+    named = None if task.counts == TOKENS else task.counts
+    use = scenario.task.model_copy(update={"counts": named})
+    return point.model_copy(update={"scenario": scenario.model_copy(update={"task": use})})
+
+
+def make_trackers(
+    file: ResolvedFile, named: Collection[str]
+) -> tuple[ActivePlugins | None, tuple[str, ...]]:
+    """Return the trackers, None where there is none, and why others are left out.
+
+    One whose library is missing is left out, unless it is among the `named`: those of the command
+    line. Raises PluginError for that, for an unknown one and for what is no tracker.
+    """
+    uses = file.scenario.trackers
+    names = [use.use for use in uses]
+    for name in names:
+        if names.count(name) > 1:
+            raise ScenarioError(
+                f"{file.where(('trackers',))}: the tracker {name!r} stands there twice; once is "
+                "enough"
+            )
+    active: list[ActivePlugin] = []
+    left_out: list[str] = []
+    for number, use in enumerate(uses):
+        made, reason = _make_tracker(file, number, use)
+        if made is not None:
+            active.append(made)
+        elif use.use in named:
+            raise PluginError(f"tracker {use.use!r} cannot be used here: {reason}")
+        else:
+            left_out.append(f"tracker {use.use!r} is left out: {reason}")
+    return (ActivePlugins(active) if active else None), tuple(left_out)
+
+
+def _make_tracker(file: ResolvedFile, number: int, use: Use) -> tuple[ActivePlugin | None, str]:
+    """Return the tracker of a use, or why there is none."""
+    place = ("trackers", number)
+    if reason := missing_extra(use.use):
+        return None, reason
+    made = activate_use(use, "trackers", place, file.where)
+    if not is_tracker(type(made.instance)):
+        raise PluginError(
+            f"{file.where(place)}: plugin {use.use!r} is no tracker: it has no {TRACKING}"
+        )
+    unmet = find(use.use).unmet(made.instance.requires)
+    return (None, "; ".join(unmet)) if unmet else (made, "")
