@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 from analysis_factory import (
-    limit,
     make_experiment,
     make_rank,
     make_result,
@@ -19,16 +17,13 @@ from analysis_factory import (
 from analysis_factory import scaled as times
 
 from accel_bench.analysis.checks.audit import audit
-from accel_bench.analysis.checks.convergence import SMOOTHING_STEPS
 from accel_bench.analysis.checks.distance import Changes
 from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import of_same_training, training_obstacle
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.statistics.verdict import Comparison
 from accel_bench.analysis.summary import judge_row
-from accel_bench.analysis.wording import percent
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
-from accel_bench.plugins.active import MOST_BY_SENSITIVITY
 from accel_bench.report.formats import render
 from accel_bench.report.render_terminal import render_terminal
 from accel_bench.report.views.stack_comparison import stacks_report
@@ -566,22 +561,3 @@ def test_only_coarse_arithmetic_allows_more_than_one_percent(setting, word):
     experiment = make_experiment("fast", scenario={"train": setting})
     found = verdict(make_update(turned=0.05), experiment=experiment)
     assert found.update_verdict == word
-
-
-def test_the_page_on_verdicts_has_the_tolerances_of_the_code():
-    page = (Path(__file__).parents[3] / "docs/verdicts.md").read_text(encoding="utf8")
-    starts = ("| loss |", "| update:")
-    loss, update = (line for line in page.splitlines() if line.startswith(starts))
-    assert f"means of {SMOOTHING_STEPS} steps" in loss
-    assert f"| {percent(limit('loss', 'float32'))} | " in loss
-    halves = limit("loss", "16 bits"), limit("loss", "other dtypes")
-    assert "| {}; {} where".format(*map(percent, halves)) in loss
-    cases = ("float32", "coarse products", "16 bits")
-    exact, coarse, half = (percent(limit("update", case)) for case in cases)
-    assert f"| {exact}; {coarse} where `train.matmul_precision` is not" in update
-    assert update.endswith(f"| {half} |")
-    limits = (limit(f"declared {of}", "always") for of in ("loss", "update"))
-    most = "tolerance of {} for a loss, and up to {} of an update (".format(*map(percent, limits))
-    assert most in page
-    assert f"`cannot tell` up to {percent(limit('explained mixture', '16 bits'))} apart" in page
-    assert f"never above {percent(MOST_BY_SENSITIVITY)}" in page

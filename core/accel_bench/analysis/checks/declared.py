@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -41,39 +41,31 @@ def in_letters(runs: Iterable[Result]) -> bool:
     return any(one is not None and one.unit == "letters" for one in answers)
 
 
-def _of_loss(run: Result) -> Mapping[str, float]:
-    if not run.loss_tolerances and run.loss_tolerance is not None:
-        return {OF_EARLIER_ROWS: run.loss_tolerance}
-    return run.loss_tolerances
-
-
-def _of_output(run: Result) -> Mapping[str, float]:
-    return {} if in_letters([run]) else run.output_tolerances
-
-
-TOLERANCES: Mapping[str, Callable[[Result], Mapping[str, float]]] = {
-    "loss": _of_loss,
-    "update": lambda run: run.update_tolerances,
-    "output": _of_output,
-}
-"""Returns what each plugin of a run allows by design, by what is compared."""
-
-
-def declared_tolerances(on: str, baseline: Result, stack: Result) -> dict[str, float]:
+def declared_tolerances(of: str, baseline: Result, stack: Result) -> dict[str, float]:
     """Return the tolerances of the plugins in which two runs differ, by the plugin's name.
 
     A plugin that both use alike changes nothing between them, and excuses nothing.
     """
-    declared = _of_one_side(on, baseline, stack)
-    for name, tolerance in _of_one_side(on, stack, baseline).items():
+    declared = _of_one_side(of, baseline, stack)
+    for name, tolerance in _of_one_side(of, stack, baseline).items():
         declared[name] = max(tolerance, declared.get(name, 0.0))
     return declared
 
 
-def _of_one_side(on: str, run: Result, other: Result) -> dict[str, float]:
+def _of_one_side(of: str, run: Result, other: Result) -> dict[str, float]:
     """Return the tolerances of a run's plugins that the other one does not use alike."""
     alone = plugins_of_one_side(run, other) | {OF_EARLIER_ROWS}
-    return {name: value for name, value in TOLERANCES[on](run).items() if name in alone}
+    return {name: value for name, value in _tolerances(of, run).items() if name in alone}
+
+
+def _tolerances(of: str, run: Result) -> Mapping[str, float]:
+    """Return what each plugin of a run allows by design: nothing for answers in letters."""
+    if of == "loss":
+        earlier = {} if run.loss_tolerance is None else {OF_EARLIER_ROWS: run.loss_tolerance}
+        return run.loss_tolerances or earlier
+    if of == "output":
+        return {} if in_letters([run]) else run.output_tolerances
+    return run.update_tolerances
 
 
 def plugins_of_one_side(run: Result, other: Result) -> set[str]:

@@ -228,7 +228,10 @@ RULES = (
     Rule("FLOPs", "always", _always, 0.01, "a kernel may pad its matrices"),
     Rule("tokens", "always", _always, PRACTICAL_FLOOR, "so few make no stack faster"),
 )
-"""All limits, and all exceptions to them; relative differences but of norms, which are factors."""
+"""All limits, and all exceptions to them: relative differences, but for norms, which are factors.
+
+A task's sensitivities multiply what plugins declare before a run (`plugins/active.py`).
+"""
 
 
 def limit_of(figure: str, pair: Pair) -> float:

@@ -30,9 +30,6 @@ from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.result import Result
 
-NOT_STORED = "one of the two did not store its update"
-"""Why nothing is compared where one run has an update and the other has none."""
-
 
 def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
@@ -69,7 +66,7 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
     """Compare the updates of one round; where neither run has stored one there is no reason."""
     baseline, stack = (run.ranks[0].update if run.ranks else None for run in pair)
     if baseline is None or stack is None:
-        missing = "" if baseline is stack else NOT_STORED
+        missing = "" if baseline is stack else "one of the two did not store its update"
         return TrainingComparison(update_reason=missing)
     if baseline.steps != stack.steps:
         steps = f"{stack.steps} steps in the place of {baseline.steps}"
