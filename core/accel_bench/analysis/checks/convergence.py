@@ -202,10 +202,8 @@ def _compare_round(
     if (verdict == "equivalent" or may_be_excused) and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.
         verdict = "cannot tell"
-    explained = ""
-    if verdict == "different":
-        explained = explanation("explained loss", difference, pair)
-    if explained:
+    far = verdict == "different"
+    if explained := explanation("explained loss", difference, pair) if far else "":
         verdict = "cannot tell"
     why: dict[TrainingWord, str] = {
         "equivalent": "",
