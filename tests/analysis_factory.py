@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accel_bench.analysis.aggregate import PlannedSummary
+from accel_bench.analysis.checks.rules import RULES
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.summary import summarize
 from accel_bench.documents.canonical import digest
@@ -65,6 +66,12 @@ def make_sample(
         supervised_tokens=tokens - 1,
         loss=loss,
     )
+
+
+def limit(figure: str, case: str) -> float:
+    """The limit of one rule of the verdicts."""
+    (found,) = (rule.limit for rule in RULES if (rule.figure, rule.case) == (figure, case))
+    return found
 
 
 UPDATE = WeightUpdate(

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from analysis_factory import limit
 
-from accel_bench.analysis.checks.training import TOLERANCE
 from accel_bench.effective import EffectiveConfiguration
 from accel_bench.testing import make_experiment
 from benchmarks import support
@@ -211,4 +211,4 @@ def test_stacks_that_declare_nothing_are_within_what_float32_allows() -> None:
     ]
     found = [apart for apart in plain if apart is not None]
     assert len(found) > 250
-    assert max(found) <= TOLERANCE
+    assert max(found) <= limit("update", "float32")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from analysis_factory import limit
 
 from accel_bench import Run
-from accel_bench.analysis.checks.gradients import different_norms
+from accel_bench.analysis.checks import gradients
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 
 # PEFT asks transformers by a name that is being replaced.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+FACTOR = limit("gradient norms", "rounding")
+different_norms = partial(gradients.different_norms, factor=FACTOR, of_expert=FACTOR)
 
 TOKENS = torch.arange(16)[None]
 

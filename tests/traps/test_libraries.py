@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analysis_factory import limit
 from fault_plugins.distribution import install
 from faults.program import Finished, Program
 
 from accel_bench import RankResult, Status
-from accel_bench.analysis.checks.gradients import APPROXIMATE_FACTOR as FACTOR
 
 pytestmark = pytest.mark.long
+
+FACTOR = limit("gradient norms", "approximations")
 
 PLUGINS = {
     "gptq-sound": "Gptq",

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
-from analysis_factory import make_experiment, make_rank, make_result
+from analysis_factory import limit, make_experiment, make_rank, make_result
 
 from accel_bench import Result, Status
 from accel_bench.analysis.aggregate import PlannedSummary
-from accel_bench.analysis.checks.gradients import (
-    APPROXIMATE_FACTOR,
-    EXACT_FACTOR,
-    OTHER_WORK_FACTOR,
-    allowed_factor,
-    different_norms,
-    gradient_norms,
-    gradient_reasons,
-)
-from accel_bench.analysis.checks.gradients import ROUNDED_FACTOR as FACTOR
+from accel_bench.analysis.checks import gradients
+from accel_bench.analysis.checks.gradients import gradient_reasons
+from accel_bench.analysis.checks.rules import gradient_norms, limit_of
 from accel_bench.analysis.summary import summarize
 from accel_bench.effective import EffectiveConfiguration, GradientFlow, OptimizerProgress
 from accel_bench.scenario.uses import Use
+
+CASES = ("float32", "rounding", "approximations", "other work")
+EXACT_FACTOR, FACTOR, APPROXIMATE_FACTOR, OTHER_WORK_FACTOR = (
+    limit("gradient norms", case) for case in CASES
+)
+EXPERT_FACTOR = limit("norms of an expert", "rounding")
+different_norms = partial(gradients.different_norms, factor=FACTOR, of_expert=EXPERT_FACTOR)
 
 BASELINE = {"a": 1.0, "b": 0.5, "tiny": 1e-9, "zero": 0.0}
 
@@ -56,7 +57,7 @@ def test_tensors_of_one_side_alone_are_not_compared() -> None:
 def test_an_expert_may_get_other_tokens_where_something_is_rounded() -> None:
     one, other = {"b": 1.0, "m.experts.3.up": 1.0}, {"b": 1.0, "m.experts.3.up": 3.0}
     assert different_norms(one, other) == []
-    assert len(different_norms(one, other, EXACT_FACTOR)) == 1
+    assert len(different_norms(one, other, of_expert=EXACT_FACTOR)) == 1
 
 
 def exact(
@@ -102,11 +103,14 @@ def exact(
     ],
 )
 def test_the_factor_follows_what_differs(changes: dict[str, Any], factor: float) -> None:
-    assert allowed_factor(exact(), exact(**changes)) == factor
+    pair = exact(), exact(**changes)
+    assert limit_of("gradient norms", pair) == factor
+    expert = EXACT_FACTOR if factor == EXACT_FACTOR else EXPERT_FACTOR
+    assert limit_of("norms of an expert", pair) == expert
 
 
 def test_a_row_of_an_earlier_version_is_not_taken_for_exact() -> None:
-    assert allowed_factor(with_norms(BASELINE), exact()) == FACTOR
+    assert limit_of("gradient norms", (with_norms(BASELINE), exact())) == FACTOR
 
 
 @pytest.mark.parametrize("tolerances", [{}, {"compiled": 1e-3}], ids=["exact", "rounded"])

@@ -17,7 +17,7 @@ from analysis_factory import (
     scaled,
 )
 
-from accel_bench.analysis.checks.training import token_differences
+from accel_bench.analysis.checks.trained import token_differences
 from accel_bench.result import RankResult, Result
 
 

@@ -9,13 +9,12 @@ from itertools import takewhile
 from statistics import fmean, linear_regression
 from typing import Literal, NamedTuple, TypeAlias
 
-from accel_bench.analysis.checks.allowance import (
-    OF_EARLIER_ROWS,
+from accel_bench.analysis.checks.rules import (
     Allowance,
-    Limits,
+    Pair,
     allowance,
     allowed_words,
-    excuse_of_draws,
+    explanation,
 )
 from accel_bench.analysis.metrics.throughput import RunThroughput, run_throughput
 from accel_bench.analysis.statistics.estimators import t_quantile
@@ -28,52 +27,16 @@ TrainingWord: TypeAlias = Literal[
     "equivalent", "cannot tell", "different", "different by design", "not tested"
 ]
 """Verdicts on a loss and on an update. `cannot tell` is that of steps which hardly moved the loss,
-and of a distance that something other than a mistake may explain: random numbers drawn in another
-order, gradient scalers that left out other steps, or rounded scores that send tokens of a mixture
-of experts to other experts."""
+and of a distance that a rule explains."""
 
 SMOOTHING_STEPS = 5
 """Steps of the centred moving mean; fewer at the ends of the curve."""
-
-SAME_DTYPE_TOLERANCE = 1e-3
-"""Relative distance allowed where no plugin declares one and both compute in the same dtype."""
-
-HALF_TOLERANCE = 5e-3
-"""The same where both compute in 16 bits."""
-
-OTHER_DTYPE_TOLERANCE = 2e-2
-"""Relative distance allowed where no plugin declares one and the dtypes differ."""
-
-MAXIMUM_TOLERANCE = 2e-2
-"""Largest declared tolerance that excuses a loss, and the most that random draws excuse.
-
-It is that of base weights of 4 bits, the coarsest approximation among the shipped plugins.
-"""
 
 MINIMUM_STEPS = 3
 """Steps that a line and the scatter about it need."""
 
 POWER = 0.80
 """How often a movement, or a difference over seeds, that is called detectable is seen."""
-
-
-def _declared(run: Result) -> Mapping[str, float]:
-    if not run.loss_tolerances and run.loss_tolerance is not None:
-        return {OF_EARLIER_ROWS: run.loss_tolerance}
-    return run.loss_tolerances
-
-
-def _usual(baseline: Result, stack: Result) -> float:
-    works = (baseline.experiment.scenario, stack.experiment.scenario)
-    dtypes = {(work.model.dtype, work.train.precision) for work in works}
-    if len(dtypes) > 1:
-        return OTHER_DTYPE_TOLERANCE
-    exact = baseline.experiment.scenario.compute_dtype == "float32"
-    return SAME_DTYPE_TOLERANCE if exact else HALF_TOLERANCE
-
-
-LIMITS = Limits(_declared, _usual, MAXIMUM_TOLERANCE, trusts_distance=False)
-"""What is allowed for the distance of two loss curves."""
 
 
 class LossComparison(Frozen):
@@ -168,13 +131,13 @@ def compare_losses(
     speeds = [(_completed_throughput(baseline[k]), _completed_throughput(stack[k])) for k in keys]
     known = [before for before, _ in speeds if before]
     pairs = [
-        (_extended(before, known), after, excuse_of_draws(baseline[key], stack[key]))
+        (_extended(before, known), after, (baseline[key], stack[key]))
         for key, (before, after) in zip(keys, speeds, strict=True)
         if before and after
     ]
     if not pairs:
         return LossComparison(loss_reason="no round in which both completed")
-    allowed = allowance(baseline[keys[0]], stack[keys[0]], LIMITS)
+    allowed = allowance("loss", (baseline[keys[0]], stack[keys[0]]))
     return max((_compare_round(*pair, allowed) for pair in pairs), key=_severity)
 
 
@@ -216,12 +179,9 @@ def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThrough
 
 
 def _compare_round(
-    baseline: RunThroughput, stack: RunThroughput, excuse: str, allowed: Allowance
+    baseline: RunThroughput, stack: RunThroughput, pair: Pair, allowed: Allowance
 ) -> LossComparison:
-    """Compare one round's curves over the steps that both took.
-
-    `excuse` says what else than another training may have moved the loss by a little.
-    """
+    """Compare one round's curves over the steps that both took."""
     steps = min(len(baseline.losses), len(stack.losses))
     if baseline.step_tokens[:steps] != stack.step_tokens[:steps]:
         return LossComparison(loss_reason="steps hold different numbers of tokens")
@@ -242,11 +202,12 @@ def _compare_round(
     if (verdict == "equivalent" or may_be_excused) and moved.at_least <= tolerance:
         # A stack that does not train at all would be as near.
         verdict = "cannot tell"
-    if drawn := verdict == "different" and difference <= MAXIMUM_TOLERANCE and bool(excuse):
+    far = verdict == "different"
+    if explained := explanation("explained loss", difference, pair) if far else "":
         verdict = "cannot tell"
     why: dict[TrainingWord, str] = {
         "equivalent": "",
-        "cannot tell": f"{reason}; {excuse}" if drawn else _too_still(moved, tolerance),
+        "cannot tell": f"{reason}; {explained}" if explained else _too_still(moved, tolerance),
         "different": reason,
         "different by design": "; ".join(filter(None, (reason, allowed.by_design))),
     }

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from accel_bench.analysis.checks.trained import ONE_EXPERT
-from accel_bench.result import Result, WeightUpdate
+from accel_bench.result import Result, TensorUpdate, WeightUpdate
+
+ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
+"""In the name of a tensor of one expert: rounding may send it other tokens."""
+
+PARTS = {
+    "experts": re.compile(r"(^|\.)experts\."),
+    "routers": re.compile(r"(^|\.)(router|gate)\."),
+}
+"""Names of the tensors of a mixture of experts that other tokens reach, by part."""
 
 UNMOVED = 1e-2
 """A tensor did not move when its change is less than this fraction of the baseline's."""
@@ -109,6 +118,21 @@ class Changes(NamedTuple):
             and part.stack < UNMOVED * part.baseline
         ]
 
+    def part(self, part: str | None) -> Changes:
+        """Return the changes of one part's tensors; None stands for all that is in no part."""
+
+        def of(update: WeightUpdate) -> WeightUpdate:
+            tensors = {name: one for name, one in update.tensors.items() if _part_of(name) == part}
+            return update.model_copy(update={"tensors": tensors})
+
+        return self._replace(baseline=of(self.baseline), stack=of(self.stack))
+
+    def is_negligible(self, whole: Changes) -> bool:
+        """Return whether the baseline changed this part no more than rounding does, or it has no
+        tensors."""
+        largest = max((_change(one) for one in whole.baseline.tensors.values()), default=0.0)
+        return all(_change(one) <= NEGLIGIBLE * largest for one in self.baseline.tensors.values())
+
     def _of_tensor(self, name: str) -> Distance:
         baseline, stack = self.baseline.tensors.get(name), self.stack.tensors.get(name)
         if self.exact is not None:
@@ -117,3 +141,13 @@ class Changes(NamedTuple):
         ours = baseline.sketch if baseline else (0.0,) * len(stack.sketch if stack else ())
         theirs = stack.sketch if stack else (0.0,) * len(ours)
         return Distance(math.hypot(*ours), math.hypot(*theirs), math.dist(ours, theirs))
+
+
+def _part_of(tensor: str) -> str | None:
+    return next((part for part, names in PARTS.items() if names.search(tensor)), None)
+
+
+def _change(tensor: TensorUpdate) -> float:
+    """Return the root mean square change of a tensor's elements."""
+    norm = math.hypot(*tensor.sketch) if tensor.norm is None else tensor.norm
+    return norm / math.sqrt(tensor.elements)

@@ -5,33 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from accel_bench.analysis.checks.allowance import allowance
-from accel_bench.analysis.checks.convergence import LIMITS
-from accel_bench.analysis.checks.trained import (
-    ONE_EXPERT,
-    explained,
-    restructured,
-)
+from accel_bench.analysis.checks.distance import ONE_EXPERT
+from accel_bench.analysis.checks.rules import computes_exactly, gradient_norms, limit_of
+from accel_bench.analysis.checks.trained import explained, restructured
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import join_names
-from accel_bench.effective import plain_name
 from accel_bench.result import Result
-
-EXACT_FACTOR = 1.02
-"""Norms of equal work differ by no more than this factor, where it is computed in float32;
-docs/verdicts.md has the evidence for these factors."""
-
-ROUNDED_FACTOR = 1.5
-"""The same where the two round otherwise, or draw their dropout in another order."""
-
-APPROXIMATE_FACTOR = 3.0
-"""The same where a plugin declares a tolerance beyond `ROUNDING`."""
-
-OTHER_WORK_FACTOR = 5.0
-"""The same where the stacks declare other work."""
-
-ROUNDING = 5e-3
-"""Largest tolerance of the loss by which a plugin declares that it only rounds otherwise."""
 
 NEGLIGIBLE = 1e-4
 """Fraction of a run's largest norm below which one is rounding, as that of a key's bias is."""
@@ -56,11 +35,12 @@ def gradient_reasons(
     compared: set[str] = set()
     alone: dict[str, None] = {}
     for key in sorted(set(baseline) & set(runs)):
-        base, stack = gradient_norms(baseline[key]), gradient_norms(runs[key])
+        pair = baseline[key], runs[key]
+        base, stack = map(gradient_norms, pair)
         compared |= set(base) & set(stack)
-        factor = allowed_factor(baseline[key], runs[key])
-        different |= {norms.tensor: norms for norms in different_norms(base, stack, factor)}
-        alone |= dict.fromkeys(_of_one_side(baseline[key], runs[key]))
+        factors = limit_of("gradient norms", pair), limit_of("norms of an expert", pair)
+        different |= {norms.tensor: norms for norms in different_norms(base, stack, *factors)}
+        alone |= dict.fromkeys(_of_one_side(*pair))
     if not different:
         return tuple(alone)
     shown = join_names(
@@ -79,59 +59,29 @@ def exact_gradient_reasons(baseline: Result, stack: Result) -> tuple[str, ...]:
     An optimizer that divides by the gradient's size, as AdamW does, hides a constant factor of the
     loss, such as an alpha / r that is forgotten, from the update.
     """
-    if allowed_factor(baseline, stack) != EXACT_FACTOR:
+    if not computes_exactly((baseline, stack)):
         return ()
     return gradient_reasons({("", 0): baseline}, {("", 0): stack})
-
-
-def allowed_factor(baseline: Result, stack: Result) -> float:
-    """Return the factor by which norms may differ, by what differs between two runs."""
-    works = baseline.experiment.scenario, stack.experiment.scenario
-    allowed = allowance(baseline, stack, LIMITS)
-    batches = {
-        (one.train.global_batch_size, one.data.sequence_length, one.world_size) for one in works
-    }
-    if allowed.other_training or len(batches) > 1:
-        return OTHER_WORK_FACTOR
-    if allowed.plugins and allowed.tolerance > ROUNDING:
-        return APPROXIMATE_FACTOR
-    exact = not allowed.plugins and all(map(_is_exact, (baseline, stack)))
-    return EXACT_FACTOR if exact else ROUNDED_FACTOR
 
 
 def different_norms(
     baseline: Mapping[str, float | None],
     stack: Mapping[str, float | None],
-    factor: float = ROUNDED_FACTOR,
+    factor: float,
+    of_expert: float,
 ) -> list[Norms]:
     """Return tensors whose norm is zero in one run alone, or differs by more than a factor.
 
     A norm that is negligible beside the largest of its own run counts as zero, so two of those
-    never differ. An expert's may always differ by `OTHER_WORK_FACTOR`, unless all is exact.
+    never differ. `of_expert` is the factor for a tensor of one expert.
     """
     ours, theirs = _weighty(stack), _weighty(baseline)
     pairs = [Norms(name, ours[name], theirs[name]) for name in theirs if name in ours]
-    expert = max(factor, OTHER_WORK_FACTOR) if factor > EXACT_FACTOR else factor
     return [
         pair
         for pair in pairs
-        if max(pair[1:]) > (expert if ONE_EXPERT.search(pair.tensor) else factor) * min(pair[1:])
+        if max(pair[1:]) > (of_expert if ONE_EXPERT.search(pair.tensor) else factor) * min(pair[1:])
     ]
-
-
-def gradient_norms(result: Result) -> dict[str, float | None]:
-    """Return the norms that rank 0 has read on its first step; empty where nothing was read."""
-    flow = result.ranks[0].effective.gradient_flow if result.ranks else None
-    return {plain_name(name): norm for name, norm in flow.gradient_norms.items()} if flow else {}
-
-
-def _is_exact(run: Result) -> bool:
-    """Return whether a run computes in float32 and draws nothing, as far as it was stored."""
-    if not run.ranks or run.experiment.scenario.compute_dtype != "float32":
-        return False
-    effective = run.ranks[0].effective
-    stored = effective.optimizer_progress is not None and not effective.drawn
-    return stored and effective.float32_matmul_precision in (None, "highest")
 
 
 def _of_one_side(baseline: Result, stack: Result) -> Iterator[str]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.checks.agreement import BLOCK, Agreement, agreement
-from accel_bench.analysis.checks.allowance import Allowance, Limits, allowance
+from accel_bench.analysis.checks.declared import in_letters
+from accel_bench.analysis.checks.rules import Allowance, Pair, allowance, explanation, limit_of
 from accel_bench.analysis.wording import count, percent, training_word
 from accel_bench.documents.base import Frozen
 from accel_bench.result import Result
@@ -15,19 +16,6 @@ OutputWord: TypeAlias = Literal[
     "same", "equivalent", "different", "different by design", "not tested"
 ]
 """Verdicts on what was generated; `same` is token for token."""
-
-EXACT = 0.0
-"""Share of tokens that may differ where both decode the same batches greedily in float32."""
-
-HALF_TOLERANCE = 0.05
-"""The same where either computes in 16 bits, in which two tokens are often equally likely, or where
-batches are composed by timing."""
-
-MAXIMUM_TOLERANCE = 0.2
-"""Largest share of other tokens that a declared tolerance excuses."""
-
-DRAWN = "sampling drew other tokens, and which of them differ by more than the draw is not known"
-"""Why nothing is said of other tokens where they were drawn."""
 
 OTHER_UNITS = "one of the two has token ids, the other one text alone"
 """Why tokens are not compared with letters."""
@@ -43,16 +31,6 @@ NOTHING = "no token was generated"
 
 NO_ANSWERS = "one of the two has kept no answers"
 """Why nothing is compared."""
-
-
-def _usual(baseline: Result, stack: Result) -> float:
-    works = (baseline.experiment.scenario, stack.experiment.scenario)
-    exact = all(work.compute_dtype == "float32" and work.inference.rate is None for work in works)
-    return EXACT if exact else HALF_TOLERANCE
-
-
-LIMITS = Limits(lambda run: run.output_tolerances, _usual, MAXIMUM_TOLERANCE, trusts_distance=True)
-"""What is allowed for the share of other tokens."""
 
 
 class OutputComparison(Frozen):
@@ -90,7 +68,7 @@ class OutputComparison(Frozen):
         return training_word(self.output_verdict, self.output_tolerance_by)
 
 
-def compare_outputs(pairs: Sequence[tuple[Result, Result]]) -> OutputComparison:
+def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
     """Compare the answers of completed runs of at least one round; the worst round counts."""
     asked = {key for before, after in pairs for key in _other_requests(before, after)}
     if asked:
@@ -100,26 +78,20 @@ def compare_outputs(pairs: Sequence[tuple[Result, Result]]) -> OutputComparison:
     known = [one for one in agreements if one is not None and one.requests]
     if len(known) < len(agreements):
         return OutputComparison(output_reason=NO_ANSWERS)
-    units = [_units(*pair) for pair in pairs]
-    if any(len(unit) > 1 for unit in units):
+    if any(len(_units(*pair)) > 1 for pair in pairs):
         return OutputComparison(output_reason=OTHER_UNITS)
     if not all(one.compared for one in known):
         return OutputComparison(output_reason=NOTHING)
-    allowed = allowance(*pairs[0], LIMITS)
-    letters = any("letters" in unit for unit in units)
-    if letters:
-        allowed = allowed._replace(tolerance=EXACT, usual=EXACT, plugins=())
-    worst = max(known, key=lambda one: (_wrong(one, allowed), one.difference))
-    sampled = pairs[0][0].experiment.scenario.inference.decoding == "sampling"
-    found = _judged(worst, sum(one.requests for one in known), allowed, sampled, letters)
+    pair = next((pair for pair in pairs if in_letters(pair)), pairs[0])
+    allowed = allowance("output", pair)
+    worst = max(known, key=lambda one: (_wrong(one, pair), one.difference))
+    found = _judged(worst, sum(one.requests for one in known), allowed, pair)
     trusts = found.output_verdict == "equivalent" and not allowed.plugins
     more = {"output_reason": found.output_reason + _untold(known)} if trusts else {}
     return found.model_copy(update=more)
 
 
-def _judged(
-    worst: Agreement, requests: int, allowed: Allowance, sampled: bool, letters: bool
-) -> OutputComparison:
+def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> OutputComparison:
     """Return the verdict on the worst round."""
     found = OutputComparison(
         output_verdict="same",
@@ -130,9 +102,9 @@ def _judged(
     )
     if not worst.differing:
         return found
-    if sampled:
-        return found.model_copy(update={"output_verdict": "not tested", "output_reason": DRAWN})
-    wrong = _wrong(worst, allowed)
+    if drawn := explanation("explained output", worst.difference, pair):
+        return found.model_copy(update={"output_verdict": "not tested", "output_reason": drawn})
+    wrong = _wrong(worst, pair)
     verdict: OutputWord = "different" if wrong else allowed.verdict(worst.difference)
     reason = (
         f"{worst.differing:,} of {count(worst.requests, 'request')} have another answer: "
@@ -140,7 +112,7 @@ def _judged(
     )
     if wrong:
         reason += f"; in {wrong:,} of them rounding does not explain the first other token"
-    if letters:
+    if in_letters(pair):
         reason += f"; {LETTERS}"
     excused = not wrong and allowed.excuses(worst.difference)
     if verdict == "different by design" and not excused:
@@ -149,10 +121,10 @@ def _judged(
     return found.model_copy(update=judged)
 
 
-def _wrong(found: Agreement, allowed: Allowance) -> int:
-    """Return how many requests are wrong: with a declared tolerance more than rounding differs by
-    design, and the share of tokens decides alone."""
-    return 0 if allowed.plugins else found.unexplained
+def _wrong(found: Agreement, pair: Pair) -> int:
+    """Return how many requests are wrong whatever the share of other tokens."""
+    allowed = limit_of("clear tokens", pair)
+    return found.unexplained if found.unexplained > allowed else 0
 
 
 def _untold(rounds: Sequence[Agreement]) -> str:

@@ -9,11 +9,7 @@ from statistics import median
 from accel_bench.result import Sample, Window
 
 MOST_FASTER = 3.0
-"""A window's median step is at most this many times as fast as the fastest step before or after it.
-
-A step that is waited for takes up to twice as long as one that is not: the time of the host and
-that of the device add up.
-"""
+"""Most times that a window's median step may be as fast as the fastest step around it."""
 
 STEADY_STEPS = 5
 """Warm-up steps after the first that are compared; of fewer each may compile, or record a graph."""

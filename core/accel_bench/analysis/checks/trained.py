@@ -1,25 +1,22 @@
-"""Did a stack train what its baseline trained? Tensors, weights, FLOPs, dropout, optimizer."""
+"""Did a stack train what its baseline trained? Tensors, FLOPs, dropout, optimizer, tokens."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import isclose
+from typing import Any
 
-from accel_bench.analysis.checks.allowance import plugins_of_one_side
+from accel_bench.analysis.checks.declared import SAME_TRAINING, plugins_of_one_side
+from accel_bench.analysis.checks.rules import gradient_norms, limit_of
 from accel_bench.analysis.wording import join_names, percent
-from accel_bench.effective import EffectiveConfiguration, plain_name
 from accel_bench.flops.formulas import forward_flops, model_flops
 from accel_bench.flops.workload import Workload
-from accel_bench.result import RankResult, Result
-from accel_bench.scenario.models import Scenario
+from accel_bench.result import Result
 
-ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
-"""In the name of a tensor of one expert: rounding may send it other tokens."""
-
-FLOPS_TOLERANCE = 0.01
-"""Relative difference of FLOPs for a token that is none: a kernel may pad its matrices. Of weights
-it is none either, where the same tensors train: a vocabulary may be padded."""
+TOKEN_KINDS = {"real_tokens": "real", "supervised_tokens": "supervised"}
+"""Counts of a sample that must be the baseline's, with their names."""
 
 RATE_TOLERANCE = 1e-5
 """Relative difference of two learning rates that is none: six digits of them are stored."""
@@ -33,19 +30,12 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     """
     if not (baseline.ranks and stack.ranks):
         return ()
-    before, after = baseline.ranks[0], stack.ranks[0]
-    works = baseline.experiment.scenario, stack.experiment.scenario
-    found = [*_rates(works, before.effective, after.effective)]
+    checks = [_rates]
     if not _declare_optimizer(baseline, stack):
-        found += optimizer_differences(baseline, stack)
+        checks += [optimizer_differences]
     if not explained(baseline, stack):
-        length = works[0].data.sequence_length
-        found += [
-            *_weights(before.effective, after.effective),
-            *_flops(before, after, length),
-            *_dropout(before.effective, after.effective),
-        ]
-    return tuple(found)
+        checks += [_weights, _flops, _dropout]
+    return tuple(difference for check in checks for difference in check(baseline, stack))
 
 
 def optimizer_by_design(baseline: Result, stack: Result) -> str:
@@ -77,12 +67,6 @@ def optimizer_differences(baseline: Result, stack: Result) -> Iterator[str]:
         yield f"its optimizer keeps its state in {' and '.join(lower)}, the baseline's in {kept}"
 
 
-def trained_tensors(effective: EffectiveConfiguration) -> set[str]:
-    """Return the names of tensors that trained in the first step, wrappers left out."""
-    flow = effective.gradient_flow
-    return {plain_name(name) for name in flow.gradient_norms} if flow else set()
-
-
 def restructured(baseline: Result, stack: Result) -> bool:
     """Return whether both train the same number of weights, under whatever names."""
     counts = [
@@ -101,13 +85,38 @@ def explained(baseline: Result, stack: Result) -> bool:
     return declared[0] != declared[1]
 
 
-def _weights(before: EffectiveConfiguration, after: EffectiveConfiguration) -> Iterator[str]:
+def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
+    """Return a sentence for each count in which a stack's steps are not the baseline's.
+
+    Runs of one round take the same samples in the same steps, however they are laid out. Compared
+    are the steps that both took, over all ranks; nothing is where the two declare other data or
+    another global batch.
+    """
+    if _batch(baseline) != _batch(stack):
+        return ()
+    allowed = limit_of("tokens", (baseline, stack))
+    sentences = []
+    for kind, name in TOKEN_KINDS.items():
+        before, after = _by_step(baseline, kind), _by_step(stack, kind)
+        steps = sorted(set(before) & set(after))
+        theirs, ours = (sum(counts[step] for step in steps) for counts in (before, after))
+        if steps and abs(ours - theirs) > allowed * theirs:
+            our_mean, their_mean = (f"{total / len(steps):,.6g}" for total in (ours, theirs))
+            sentences.append(
+                f"a step holds {ours / theirs:.3g} times the baseline's {name} tokens "
+                f"({our_mean} against {their_mean})"
+                if theirs
+                else f"a step holds {our_mean} {name} tokens, the baseline's none"
+            )
+    return tuple(sentences)
+
+
+def _weights(baseline: Result, stack: Result) -> Iterator[str]:
+    before, after = (run.ranks[0].effective for run in (baseline, stack))
     weights = [sum(one.trained_dtypes.values()) for one in (before, after)]
-    if not all(weights) or weights[0] == weights[1]:
+    if not all(weights) or isclose(*weights, rel_tol=limit_of("weights", (baseline, stack))):
         return
-    tensors, theirs = trained_tensors(after), trained_tensors(before)
-    if tensors and tensors == theirs and isclose(*weights, rel_tol=FLOPS_TOLERANCE):
-        return
+    tensors, theirs = gradient_norms(stack).keys(), gradient_norms(baseline).keys()
     if tensors and tensors <= theirs:
         share = f"{percent(weights[1] / weights[0])} of its weights"
         yield f"trains {len(tensors)} of the baseline's {len(theirs)} tensors, {share}"
@@ -115,16 +124,18 @@ def _weights(before: EffectiveConfiguration, after: EffectiveConfiguration) -> I
         yield f"trains {weights[1]:,} weights, the baseline {weights[0]:,}"
 
 
-def _flops(before: RankResult, after: RankResult, length: int) -> Iterator[str]:
+def _flops(baseline: Result, stack: Result) -> Iterator[str]:
     """Compare forward products and those of weights' gradients.
 
     Gradients of inputs are left out: checkpointing may ask for those of the first layer.
     """
-    if before.workload is None or after.workload is None:
+    before, after = (run.ranks[0].workload for run in (baseline, stack))
+    if before is None or after is None:
         return
-    old, new = map(_products, (before.workload, after.workload))
-    if not isclose(old, new, rel_tol=FLOPS_TOLERANCE):
-        flops = [model_flops(one, length).causal for one in (after.workload, before.workload)]
+    old, new = map(_products, (before, after))
+    if not isclose(old, new, rel_tol=limit_of("FLOPs", (baseline, stack))):
+        length = baseline.experiment.scenario.data.sequence_length
+        flops = [model_flops(one, length).causal for one in (after, before)]
         yield "{:.2g} FLOP a token, the baseline's {:.2g}".format(*flops)
 
 
@@ -132,7 +143,8 @@ def _products(workload: Workload) -> float:
     return sum(forward_flops(matmul) * (1 + matmul.trains) for matmul in workload.matmuls)
 
 
-def _dropout(before: EffectiveConfiguration, after: EffectiveConfiguration) -> Iterator[str]:
+def _dropout(baseline: Result, stack: Result) -> Iterator[str]:
+    before, after = (run.ranks[0].effective for run in (baseline, stack))
     # A row of an earlier version has not stored it.
     stored = before.optimizer_progress and after.optimizer_progress
     if stored and set(before.dropout) != set(after.dropout):
@@ -140,15 +152,15 @@ def _dropout(before: EffectiveConfiguration, after: EffectiveConfiguration) -> I
         yield f"dropout {now}, the baseline's {then}"
 
 
-def _rates(
-    works: tuple[Scenario, Scenario], before: EffectiveConfiguration, after: EffectiveConfiguration
-) -> Iterator[str]:
+def _rates(baseline: Result, stack: Result) -> Iterator[str]:
     """Compare the learning rates in force, where the scenario gives both the same one."""
-    if before.optimizer_progress is None or after.optimizer_progress is None:
+    runs = (baseline, stack)
+    before, after = (run.ranks[0].effective.optimizer_progress for run in runs)
+    asked = {run.experiment.scenario.train.learning_rate for run in runs}
+    if before is None or after is None:
         return
-    old, new = before.optimizer_progress.learning_rates, after.optimizer_progress.learning_rates
-    same = works[0].train.learning_rate == works[1].train.learning_rate
-    if same and old and new and not _same_rates(old, new):
+    old, new = before.learning_rates, after.learning_rates
+    if len(asked) == 1 and old and new and not _same_rates(old, new):
         yield f"learning rate {', '.join(new)} in force, the baseline's {', '.join(old)}"
 
 
@@ -191,3 +203,21 @@ def _bits(dtype: str) -> int:
 def _same_rates(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
     pairs = zip(sorted(map(float, old)), sorted(map(float, new)), strict=False)
     return len(old) == len(new) and all(isclose(*pair, rel_tol=RATE_TOLERANCE) for pair in pairs)
+
+
+def _by_step(run: Result, kind: str) -> Counter[int]:
+    """Return a count of all batches by step number, warm-up and discarded windows included."""
+    counts: Counter[int] = Counter()
+    for rank in run.data_ranks:
+        if rank.window is not None:
+            for sample in rank.window.all_steps:
+                counts[sample.step] += getattr(sample, kind)
+    return counts
+
+
+def _batch(run: Result) -> dict[str, Any]:
+    """Return what a scenario says about the samples of a step, and not how they are laid out."""
+    scenario = run.experiment.scenario
+    data = scenario.data.model_dump(mode="json")
+    settings = {key: value for key, value in data.items() if f"data.{key}" not in SAME_TRAINING}
+    return {**settings, "global_batch_size": scenario.train.global_batch_size}

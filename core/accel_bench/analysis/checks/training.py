@@ -2,84 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from accel_bench.analysis.checks.allowance import (
-    SAME_TRAINING,
-    Allowance,
-    Limits,
-    allowance,
-    excuse_of_draws,
-)
 from accel_bench.analysis.checks.convergence import TrainingWord, compare_losses
-from accel_bench.analysis.checks.distance import Changes, Distance, exact_differences
+from accel_bench.analysis.checks.distance import PARTS, Changes, Distance, exact_differences
 from accel_bench.analysis.checks.gradients import exact_gradient_reasons
-from accel_bench.analysis.checks.mixtures import (
-    is_mixture,
-    rest_differences,
-    rounded_scores_excuse,
-    size_differences,
-)
 from accel_bench.analysis.checks.outputs import compare_outputs
-from accel_bench.analysis.checks.trained import optimizer_by_design, trained_differences
+from accel_bench.analysis.checks.rules import (
+    Allowance,
+    Pair,
+    allowance,
+    explanation,
+    left_out_share,
+    limit_of,
+)
+from accel_bench.analysis.checks.trained import (
+    optimizer_by_design,
+    token_differences,
+    trained_differences,
+)
 from accel_bench.analysis.checks.training_verdict import (
     NO_TRAINING,
     ONLY_GENERATED,
     TrainingComparison,
 )
-from accel_bench.analysis.statistics.verdict import PRACTICAL_FLOOR, RoundKey
+from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.result import Result
-
-NOT_STORED = "one of the two did not store its update"
-"""Why nothing is compared where one run has an update and the other has none."""
-
-TOLERANCE = 0.01
-"""Relative distance allowed where no plugin declares one; docs/verdicts.md has the evidence for it
-and for all other limits."""
-
-COARSE_TOLERANCE = 0.1
-"""The same where `train.matmul_precision` lets either round float32 products to tf32 or bfloat16.
-"""
-
-MAXIMUM_TOLERANCE = 0.3
-"""Largest distance that a declared tolerance excuses."""
-
-HALF_TOLERANCE = 0.2
-"""The same where either computes in 16 bits or stores trained weights so: changes are rounded.
-Rounding goes farther in a mixture of experts (`ROUTED_TOLERANCE`)."""
-
-DRAWN_SIZE = 0.1
-"""Relative difference of the sizes of two updates that other random draws may make."""
-
-HALF = frozenset({"bfloat16", "float16"})
-
-TOKEN_TOLERANCE = PRACTICAL_FLOOR
-"""Relative difference of counts that is allowed: alone it is not worth a verdict on the speed."""
-
-TOKEN_KINDS = {"real_tokens": "real", "supervised_tokens": "supervised"}
-"""Counts of a sample that must be the baseline's, with their names."""
-
-
-def _usual(baseline: Result, stack: Result) -> float:
-    """Return the tolerance of the coarsest arithmetic of two runs."""
-    trains = (run.experiment.scenario.train for run in (baseline, stack))
-    coarse = any(train.matmul_precision != "highest" for train in trains)
-    usual = COARSE_TOLERANCE if coarse else TOLERANCE
-    return HALF_TOLERANCE if _rounds(baseline, stack) else usual
-
-
-def _rounds(*runs: Result) -> bool:
-    """Return whether any of the runs computes in 16 bits, or stores trained weights so."""
-    ranks = [rank for run in runs for rank in run.ranks[:1]]
-    stored = any(HALF & set(rank.effective.trained_dtypes) for rank in ranks)
-    return stored or any(run.experiment.scenario.compute_dtype in HALF for run in runs)
-
-
-LIMITS = Limits(lambda run: run.update_tolerances, _usual, MAXIMUM_TOLERANCE, trusts_distance=True)
-"""What is allowed for the distance of two updates."""
 
 
 def compare_training(
@@ -98,8 +47,8 @@ def compare_training(
         return TrainingComparison(loss_reason=ONLY_GENERATED, **dict(outputs))
     found = TrainingComparison()
     if pairs:
-        allowed = allowance(*pairs[0], LIMITS)
-        found = max((_compare_round(*pair, allowed) for pair in pairs), key=_severity)
+        allowed = allowance("update", pairs[0])
+        found = max((_compare_round(pair, allowed) for pair in pairs), key=_severity)
     others = (
         reason
         for pair in pairs
@@ -113,28 +62,29 @@ def compare_training(
     return found.model_copy(update=changes)
 
 
-def _compare_round(before: Result, after: Result, allowed: Allowance) -> TrainingComparison:
+def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
     """Compare the updates of one round; where neither run has stored one there is no reason."""
-    baseline, stack = (run.ranks[0].update if run.ranks else None for run in (before, after))
+    baseline, stack = (run.ranks[0].update if run.ranks else None for run in pair)
     if baseline is None or stack is None:
-        missing = "" if baseline is stack else NOT_STORED
+        missing = "" if baseline is stack else "one of the two did not store its update"
         return TrainingComparison(update_reason=missing)
     if baseline.steps != stack.steps:
         steps = f"{stack.steps} steps in the place of {baseline.steps}"
         return TrainingComparison(update_reason=f"the update is that of {steps}")
-    changes = Changes(baseline, stack, exact_differences(before, after))
+    changes = Changes(baseline, stack, exact_differences(*pair))
     whole = changes.distance
     if not whole.baseline:
         return TrainingComparison(update_reason="the baseline's weights did not change")
     unmoved = changes.unmoved
-    excuse = _excuse(before, after, whole, allowed)
-    parts: list[str] = []
-    if is_mixture(before, after) and not allowed.by_design:
-        drawn = bool(excuse_of_draws(before, after))
-        parts = size_differences(changes, drawn, _left_out_share(before, after))
-        if not (excuse or allowed.plugins):
-            parts += rest_differences(changes, allowed.tolerance)
-            excuse = rounded_scores_excuse(changes) if _rounds(before, after) else ""
+    parts, size = list(_other_sizes(changes, pair)), abs(whole.norm_ratio - 1)
+    beyond = size - allowed.tolerance
+    excuse = explanation("explained size a step", beyond - left_out_share(pair), pair)
+    excuse = excuse or explanation("explained size", size if beyond > 0 else 0.0, pair)
+    if not excuse:
+        parts += _other_rest(changes, allowed.tolerance, pair)
+        excuse = explanation("explained mixture", whole.relative, pair)
+        if excuse and _off(changes, limit_of("size of a mixture", pair), pair):
+            excuse = ""
     verdict = _verdict(whole, allowed, [*unmoved, *parts], excuse)
     reasons: dict[TrainingWord, str] = {
         "equivalent": "",
@@ -167,32 +117,38 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
     return "cannot tell" if verdict == "different" and excuse else verdict
 
 
-def _excuse(before: Result, after: Result, whole: Distance, allowed: Allowance) -> str:
-    """Return what may have made a distance although the training is the same; empty without it."""
-    off = abs(whole.norm_ratio - 1)
-    share = _left_out_share(before, after)
-    if share and off <= allowed.tolerance + share:
-        counts = f"{_scaled_steps(after)} steps in the place of {_scaled_steps(before)}"
-        return f"gradient scalers that left out other steps do that ({counts} were taken)"
-    return excuse_of_draws(before, after) if off <= max(allowed.tolerance, DRAWN_SIZE) else ""
+def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
+    """Yield, as a clause, each part of a mixture whose change has another size.
 
-
-def _left_out_share(before: Result, after: Result) -> float:
-    """Return the share of steps that a gradient scaler left out in one of two runs alone."""
-    baseline, stack = _scaled_steps(before), _scaled_steps(after)
-    if baseline is None or stack is None:
-        return 0.0
-    return abs(stack - baseline) / max(stack, baseline, 1)
-
-
-def _scaled_steps(run: Result) -> int | None:
-    """Return the steps that an optimizer took under a gradient scaler; None without one.
-
-    More steps left out than the scaler's scale explains make the run invalid.
+    A part that hardly changed is not compared.
     """
-    progress = run.ranks[0].effective.optimizer_progress
-    scaled = run.experiment.scenario.train.precision == "fp16-autocast"
-    return progress.counted_steps if scaled and progress else None
+    for part in PARTS:
+        one, limit = changes.part(part), limit_of(f"size of {part}", pair)
+        if one.is_negligible(changes):
+            continue
+        if off := _off(one, limit + left_out_share(pair), pair):
+            yield f"its {part} changed {off}"
+
+
+def _other_rest(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]:
+    """Yield, as a clause, that what is neither expert nor router is farther apart than allowed."""
+    rest, limit = changes.part(None), limit_of("rest of a mixture", pair)
+    if rest.is_negligible(changes):
+        return
+    apart, allowed = rest.distance.relative, max(limit, tolerance)
+    if apart > allowed:
+        words = f"{percent(apart)} apart, {percent(allowed)} allowed"
+        yield f"what is neither expert nor router is {words}"
+
+
+def _off(changes: Changes, limit: float, pair: Pair) -> str:
+    """Return how the stack's size differs by more than a limit and what sketches leave open."""
+    errors = limit_of("standard errors", pair)
+    allowed = limit + errors * changes.norm_ratio_error
+    ratio = changes.distance.norm_ratio
+    if abs(ratio - 1) <= allowed:
+        return ""
+    return f"{ratio:.3g} times as much as the baseline's, {percent(allowed)} more or less allowed"
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:
@@ -218,46 +174,3 @@ def _severity(one: TrainingComparison) -> tuple[int, float]:
     """Order verdicts from harmless to bad: one bad round spoils the stack."""
     order = ("not tested", "equivalent", "cannot tell", "different by design", "different")
     return order.index(one.update_verdict), one.update_difference or 0.0
-
-
-def token_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return a sentence for each count in which a stack's steps are not the baseline's.
-
-    Runs of one round take the same samples in the same steps, however they are laid out. Compared
-    are the steps that both took, over all ranks; nothing is where the two declare other data or
-    another global batch.
-    """
-    if _batch(baseline) != _batch(stack):
-        return ()
-    sentences = []
-    for kind, name in TOKEN_KINDS.items():
-        before, after = _by_step(baseline, kind), _by_step(stack, kind)
-        steps = sorted(set(before) & set(after))
-        theirs, ours = (sum(counts[step] for step in steps) for counts in (before, after))
-        if steps and abs(ours - theirs) > TOKEN_TOLERANCE * theirs:
-            our_mean, their_mean = (f"{total / len(steps):,.6g}" for total in (ours, theirs))
-            sentences.append(
-                f"a step holds {ours / theirs:.3g} times the baseline's {name} tokens "
-                f"({our_mean} against {their_mean})"
-                if theirs
-                else f"a step holds {our_mean} {name} tokens, the baseline's none"
-            )
-    return tuple(sentences)
-
-
-def _by_step(run: Result, kind: str) -> Counter[int]:
-    """Return a count of all batches by step number, warm-up and discarded windows included."""
-    counts: Counter[int] = Counter()
-    for rank in run.data_ranks:
-        if rank.window is not None:
-            for sample in rank.window.all_steps:
-                counts[sample.step] += getattr(sample, kind)
-    return counts
-
-
-def _batch(run: Result) -> dict[str, Any]:
-    """Return what a scenario says about the samples of a step, and not how they are laid out."""
-    scenario = run.experiment.scenario
-    data = scenario.data.model_dump(mode="json")
-    settings = {key: value for key, value in data.items() if f"data.{key}" not in SAME_TRAINING}
-    return {**settings, "global_batch_size": scenario.train.global_batch_size}

@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
-from accel_bench.analysis.checks.allowance import Allowance, allowance
-from accel_bench.analysis.checks.convergence import LIMITS, POWER, SMOOTHING_STEPS, TrainingWord
+from accel_bench.analysis.checks.convergence import POWER, SMOOTHING_STEPS, TrainingWord
+from accel_bench.analysis.checks.rules import Allowance, allowance
 from accel_bench.analysis.statistics.estimators import t_bound
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
@@ -127,7 +127,7 @@ def _compare(
         verdict: SeedVerdict = "different" if lost else "not tested"
         return SeedEquivalence(stack=name, sweep=sweep, seeds=0, lost=lost, verdict=verdict)
     completed = next((b.last, a.last) for b, a in pairs if b.last and a.last)
-    allowed = allowance(*completed, LIMITS)
+    allowed = allowance("loss", completed)
     low, high = _interval_90(differences) if len(differences) > 1 else (None, None)
     return SeedEquivalence(
         stack=name,

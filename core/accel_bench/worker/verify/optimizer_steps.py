@@ -33,11 +33,7 @@ MORE_STEPS = 1.5
 
 
 LEAST_NODES = 0.75
-"""Of the operations of the step with the fewest, the share that a window's steps have at least.
-
-A batch without padding, or of fewer sequences, may take fewer, so that windows of a step or two
-have a few less.
-"""
+"""Of the operations of the step with the fewest, the share that a window's steps have at least."""
 
 
 class Reading(NamedTuple):

@@ -1,0 +1,316 @@
+"""Rules of the verdicts: how far two runs may be apart, what excuses more, and what tightens it.
+
+docs/verdicts.md has the same table, with the evidence for each rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from accel_bench.analysis.checks.declared import declared_tolerances, in_letters, other_training
+from accel_bench.analysis.checks.distance import exact_differences
+from accel_bench.analysis.statistics.verdict import PRACTICAL_FLOOR
+from accel_bench.analysis.wording import join_names, percent
+from accel_bench.effective import DROPOUT, plain_name
+from accel_bench.result import Result
+
+Pair: TypeAlias = tuple[Result, Result]
+"""Runs of one round: the baseline's and the stack's."""
+
+HALF = frozenset({"bfloat16", "float16"})
+
+ROUNDING = 5e-3
+"""Largest tolerance of the loss by which a plugin declares that it only rounds otherwise."""
+
+
+def _always(pair: Pair) -> bool:
+    return True
+
+
+def _in_other_dtypes(pair: Pair) -> bool:
+    works = [run.experiment.scenario for run in pair]
+    return len({(work.model.dtype, work.train.precision) for work in works}) > 1
+
+
+def _in_16_bits(pair: Pair) -> bool:
+    return pair[0].experiment.scenario.compute_dtype != "float32"
+
+
+def _rounds(pair: Pair) -> bool:
+    """Return whether either computes in 16 bits, or stores trained weights so."""
+    ranks = [rank for run in pair for rank in run.ranks[:1]]
+    stored = any(HALF & set(rank.effective.trained_dtypes) for rank in ranks)
+    return stored or any(run.experiment.scenario.compute_dtype in HALF for run in pair)
+
+
+def _is_coarse(pair: Pair) -> bool:
+    return any(run.experiment.scenario.train.matmul_precision != "highest" for run in pair)
+
+
+def _decodes_otherwise(pair: Pair) -> bool:
+    """Return whether rounding, or timing that composes batches, may choose another token."""
+    works = [run.experiment.scenario for run in pair]
+    return any(one.compute_dtype != "float32" or one.inference.rate is not None for one in works)
+
+
+def _declares_no_output(pair: Pair) -> bool:
+    return not declared_tolerances("output", *pair)
+
+
+def _samples(pair: Pair) -> str:
+    sampled = pair[0].experiment.scenario.inference.decoding == "sampling"
+    drew = "sampling drew other tokens, and which of them differ by more than the draw is not known"
+    return drew if sampled else ""
+
+
+def _draws(pair: Pair) -> str:
+    """Return what both runs draw at random, and how to leave it out; empty if one draws nothing.
+
+    All draw from one seed, but other kernels, batches and paddings draw in another order, which no
+    reading outside of the steps shows.
+    """
+    drawn = [run.ranks[0].effective.drawn for run in pair if run.ranks]
+    if len(drawn) < len(pair) or not all(drawn):
+        return ""
+    adapter = pair[1].experiment.scenario.adapter.options
+    where = "--set adapter.dropout=0" if adapter.get("dropout") else "model.overrides"
+    without = f"; without it ({where}) it can be told" if drawn[-1] == DROPOUT else ""
+    return f"{drawn[-1]} drawn in another order does that{without}"
+
+
+def left_out_share(pair: Pair) -> float:
+    """Return the share of steps that a gradient scaler left out in one of two runs alone.
+
+    More steps left out than the scaler's scale explains make a run invalid.
+    """
+    steps = _scaled_steps(pair)
+    return abs(steps[1] - steps[0]) / max(*steps, 1) if steps else 0.0
+
+
+def _scaled_steps(pair: Pair) -> list[int]:
+    """Return the steps that each optimizer took under a gradient scaler; empty without two."""
+    counts = [
+        progress.counted_steps
+        for run in pair
+        if run.experiment.scenario.train.precision == "fp16-autocast"
+        and (progress := run.ranks[0].effective.optimizer_progress)
+        and progress.counted_steps is not None
+    ]
+    return counts if len(counts) == len(pair) else []
+
+
+def _leaves_out_steps(pair: Pair) -> str:
+    if not left_out_share(pair):
+        return ""
+    counts = "{1} steps in the place of {0}".format(*_scaled_steps(pair))
+    return f"gradient scalers that left out other steps do that ({counts} were taken)"
+
+
+def _has_parts(pair: Pair) -> bool:
+    """Return whether a mixture of experts trains the same, as far as is declared."""
+    mixture = any(rank.effective.experts for run in pair for rank in run.ranks[:1])
+    return mixture and not allowance("update", pair).by_design
+
+
+def _by_sketches(pair: Pair) -> bool:
+    return exact_differences(*pair) is None
+
+
+def _draws_in_parts(pair: Pair) -> bool:
+    return _has_parts(pair) and bool(_draws(pair))
+
+
+def _is_undeclared(pair: Pair) -> bool:
+    """Return whether a mixture trains the same, and no plugin declares a tolerance."""
+    return _has_parts(pair) and not declared_tolerances("update", *pair)
+
+
+def _rounds_scores(pair: Pair) -> str:
+    words = (
+        "rounded scores that send tokens to other experts do that; in float32 without autocast it "
+        "can be told"
+    )
+    return words if _is_undeclared(pair) and _rounds(pair) else ""
+
+
+def _is_other_work(pair: Pair) -> bool:
+    works = [run.experiment.scenario for run in pair]
+    batches = {
+        (one.train.global_batch_size, one.data.sequence_length, one.world_size) for one in works
+    }
+    return bool(other_training(*pair)) or len(batches) > 1
+
+
+def _approximates(pair: Pair) -> bool:
+    return max(declared_tolerances("loss", *pair).values(), default=0.0) > ROUNDING
+
+
+def computes_exactly(pair: Pair) -> bool:
+    """Return whether both do the same work in float32 and draw nothing, as far as was stored."""
+    declared = _is_other_work(pair) or declared_tolerances("loss", *pair)
+    return not declared and all(map(_is_exact, pair))
+
+
+def _is_exact(run: Result) -> bool:
+    if not run.ranks or run.experiment.scenario.compute_dtype != "float32":
+        return False
+    effective = run.ranks[0].effective
+    stored = effective.optimizer_progress is not None and not effective.drawn
+    return stored and effective.float32_matmul_precision in (None, "highest")
+
+
+def _trains_same_tensors(pair: Pair) -> bool:
+    before, after = map(gradient_norms, pair)
+    return bool(after) and before.keys() == after.keys()
+
+
+def gradient_norms(run: Result) -> dict[str, float | None]:
+    """Return the norms that rank 0 has read on its first step, by tensor; empty if it has not."""
+    flow = run.ranks[0].effective.gradient_flow if run.ranks else None
+    return {plain_name(name): norm for name, norm in flow.gradient_norms.items()} if flow else {}
+
+
+class Rule(NamedTuple):
+    """One limit of a figure of two runs."""
+
+    figure: str
+    case: str
+    """When it holds, in a word or two."""
+
+    holds: Callable[[Pair], bool | str]
+    """Condition; that of a rule that explains a figure returns the explanation."""
+
+    limit: float
+    why: str
+
+
+RULES = (
+    # Allowed, unless a plugin declares a tolerance. The first rule of a figure that holds counts.
+    Rule("loss", "other dtypes", _in_other_dtypes, 2e-2, "one of the two rounds more"),
+    Rule("loss", "16 bits", _in_16_bits, 5e-3, "sums in another order are rounded otherwise"),
+    Rule("loss", "float32", _always, 1e-3, "sums in another order differ in their last digits"),
+    Rule("update", "16 bits", _rounds, 0.2, "changes of weights are rounded"),
+    Rule("update", "coarse products", _is_coarse, 0.1, "inputs are rounded to tf32 or bfloat16"),
+    Rule("update", "float32", _always, 0.01, "differences of last digits grow by training"),
+    Rule("output", "letters", in_letters, 0.0, "a text alone does not show near ties"),
+    Rule("output", "16 bits or timing", _decodes_otherwise, 0.05, "near ties may turn round"),
+    Rule("output", "float32", _always, 0.0, "the same batches are decoded greedily"),
+    # Excused where a plugin declares more than is allowed.
+    Rule("declared loss", "always", _always, 2e-2, "bases in 4 bits, the coarsest, need as much"),
+    Rule("declared update", "always", _always, 0.3, "bases in 4 bits need as much"),
+    Rule("declared output", "always", _always, 0.2, "beyond it the text is another one"),
+    # Explained although it is more, so that the verdict stays open.
+    Rule("explained loss", "random draws", _draws, 2e-2, "other draws move it by less"),
+    Rule("explained size", "random draws", _draws, 0.1, "other draws turn an update, no more"),
+    Rule("explained size a step", "scalers", _leaves_out_steps, 0.0, "fewer steps change less"),
+    Rule("explained mixture", "16 bits", _rounds_scores, 0.4, "rounding chooses other experts"),
+    Rule("explained output", "sampling", _samples, math.inf, "each run draws its own tokens"),
+    # Refused although it is less.
+    Rule("size of experts", "random draws", _draws_in_parts, 0.14, "draws move experts more"),
+    Rule("size of experts", "mixture", _has_parts, 0.03, "rounding turns a change, no more"),
+    Rule("size of routers", "random draws", _draws_in_parts, 0.5, "draws move routers most"),
+    Rule("size of routers", "mixture", _has_parts, 0.15, "rounding turns a change, no more"),
+    Rule("size of a mixture", "sketches", _by_sketches, 0.03, "rounding turns a change, no more"),
+    Rule("rest of a mixture", "undeclared", _is_undeclared, 0.0, "tokens go through it as before"),
+    Rule("standard errors", "sketches", _always, 3.0, "sketches estimate a size"),
+    Rule("clear tokens", "undeclared", _declares_no_output, 0, "rounding decides near ties alone"),
+    # Compared beside the three: the first step's gradients, and what trains.
+    Rule("gradient norms", "other work", _is_other_work, 5.0, "batches have other gradients"),
+    Rule("gradient norms", "approximations", _approximates, 3.0, "more than rounding is declared"),
+    Rule("gradient norms", "float32", computes_exactly, 1.02, "equal work has equal norms"),
+    Rule("gradient norms", "rounding", _always, 1.5, "the two round, or draw, otherwise"),
+    Rule("norms of an expert", "float32", computes_exactly, 1.02, "equal work has equal norms"),
+    Rule("norms of an expert", "rounding", _always, 5.0, "its few tokens may go elsewhere"),
+    Rule("weights", "same tensors", _trains_same_tensors, 0.01, "a vocabulary may be padded"),
+    Rule("weights", "other tensors", _always, 0.0, "something else trains"),
+    Rule("FLOPs", "always", _always, 0.01, "a kernel may pad its matrices"),
+    Rule("tokens", "always", _always, PRACTICAL_FLOOR, "so few make no stack faster"),
+)
+"""All limits, and all exceptions to them: relative differences, but for norms, which are factors.
+
+A task's sensitivities multiply what plugins declare before a run (`plugins/active.py`).
+"""
+
+
+def limit_of(figure: str, pair: Pair) -> float:
+    """Return the limit of a figure of two runs; infinite if no rule holds."""
+    return next((rule.limit for rule in _rules(figure) if rule.holds(pair)), math.inf)
+
+
+def explanation(figure: str, value: float, pair: Pair) -> str:
+    """Return what explains a figure of two runs; empty if nothing does."""
+    near = (rule for rule in _rules(figure) if value <= rule.limit)
+    return next((str(words) for rule in near if (words := rule.holds(pair))), "")
+
+
+def _rules(figure: str) -> list[Rule]:
+    rules = [rule for rule in RULES if rule.figure == figure]
+    assert rules, f"no rule on {figure!r}"
+    return rules
+
+
+class Allowance(NamedTuple):
+    """How far two runs may be apart in their loss, update or output."""
+
+    of: str
+    tolerance: float
+    """Relative distance that is allowed."""
+
+    usual: float
+    """What is allowed where no plugin declares anything."""
+
+    maximum: float
+    """The most that a declaration excuses."""
+
+    plugins: tuple[str, ...] = ()
+    """Plugins that declare the tolerance; empty for the usual one."""
+
+    other_training: str = ""
+    """What else is trained, so that the runs are not equivalent however near."""
+
+    @property
+    def by_design(self) -> str:
+        """Why no declaration excuses a distance beyond the usual one; empty where one does."""
+        if self.other_training or self.tolerance <= self.maximum:
+            return self.other_training
+        return f"{percent(self.maximum)} is the most that counts as the same training"
+
+    @property
+    def words(self) -> str:
+        """The tolerance and who declares it: `2 % allowed by bitsandbytes`."""
+        return allowed_words(self.tolerance, self.plugins)
+
+    def verdict(
+        self, difference: float
+    ) -> Literal["equivalent", "different", "different by design"]:
+        """Return the word for a distance; a usual one needs no excuse, whatever is declared."""
+        if difference > self.tolerance:
+            return "different"
+        by_design = self.other_training or difference > self.usual
+        return "different by design" if by_design else "equivalent"
+
+    def excuses(self, difference: float) -> bool:
+        """Return whether a declaration makes up for a distance beyond the usual one.
+
+        A loss near the baseline's shows little: what is declared counts in its place.
+        """
+        if self.other_training or not self.usual < difference <= self.tolerance:
+            return False
+        return (self.tolerance if self.of == "loss" else difference) <= self.maximum
+
+
+def allowed_words(tolerance: float, plugins: Sequence[str]) -> str:
+    """Return `2 % allowed by bitsandbytes`; without a plugin where none declares it."""
+    by = f" by {join_names(plugins)}" if plugins else ""
+    return f"{percent(tolerance)} allowed{by}"
+
+
+def allowance(of: str, pair: Pair) -> Allowance:
+    """Return the largest tolerance of the plugins in which two runs differ, else the usual one."""
+    usual, maximum = (limit_of(figure, pair) for figure in (of, f"declared {of}"))
+    declared = declared_tolerances(of, *pair)
+    largest = max(declared.values(), default=usual)
+    names = tuple(name for name, value in declared.items() if value == largest)
+    return Allowance(of, largest, usual, maximum, names, other_training(*pair))
