@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.wording import count, join_names, percent
-from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, paths, reader
 from accel_bench_profile.figures.modules import OUTSIDE
 from accel_bench_profile.figures.waterfall import ADDS_UP
 from accel_bench_profile.figures.waterfall_schema import (
@@ -202,8 +202,8 @@ def _signed(seconds: float) -> str:
 
 
 FLAT = (
-    *paths("waterfall", "scenario sweep a b unit rounds"),
+    *columns_of(ProfileWaterfall, "waterfall", names="scenario sweep a b unit rounds"),
     *paths("", "by name"),
-    *paths("change", "a b change low high", "{}_seconds"),
+    *columns_of(Change, "change", "{}_seconds"),
 )
 """Columns of the CSV: a row for each bar."""

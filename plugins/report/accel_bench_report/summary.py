@@ -24,9 +24,8 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     number_column,
-    paths,
     reader,
 )
 from accel_bench_report.tables.grouping import Group, GroupedSummary, KeySummary, summarize_by
@@ -128,10 +127,7 @@ class _Line(NamedTuple):
 
 
 FLAT = (
-    *paths("summary", "key"),
-    *paths("group", "value experiments counts slowest fastest", "{}"),
-    *paths("group", "smallest_peak_bytes largest_peak_bytes pairs ambiguous"),
-    *interval_paths("group", "times_as_fast"),
-    *paths("group", "lowest_loss of_losses"),
+    *columns_of(KeySummary, "summary"),
+    *columns_of(Group, "group"),
 )
 """Columns of the CSV."""

@@ -32,9 +32,8 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     number_column,
-    paths,
     reader,
 )
 from accel_bench.report.views.compare import differences_table
@@ -231,10 +230,7 @@ class FlatRow(NamedTuple):
 
 
 FLAT = (
-    *paths("found", "schema_version bundle sha256 scenario same_device"),
-    *paths("row", "stack sweep tag is_baseline claim status_here verdict reason"),
-    *interval_paths("row", "ratio_there ratio_here change"),
-    *interval_paths("row", "tokens_per_second_there tokens_per_second_here speed_change"),
-    *paths("row", "last_loss_there last_loss_here"),
+    *columns_of(Reproduction, "found", without="verdict"),
+    *columns_of(StackReproduction, "row"),
 )
 """Columns of the CSV."""

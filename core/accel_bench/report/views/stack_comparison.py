@@ -9,9 +9,12 @@ from textwrap import shorten
 from typing import Any, NamedTuple
 
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.ladder import LadderStep
+from accel_bench.analysis.ladder import LadderFigure, LadderStep
+from accel_bench.analysis.metrics.breakdown import Phases, StartUp
 from accel_bench.analysis.metrics.named import MetricFigure, labels
-from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.metrics.throughput import LossStatistics, TokenKinds
+from accel_bench.analysis.metrics.utilization import Utilization
+from accel_bench.analysis.schema import ExperimentSummary, Rates, Summary
 from accel_bench.analysis.sections import GROUP, KIND, call_section
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.statistics.seeds import SeedEquivalence
@@ -48,11 +51,10 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     keyed,
     number_column,
     one_or_list,
-    paths,
     reader,
 )
 from accel_bench.report.views.inference import (
@@ -63,8 +65,8 @@ from accel_bench.report.views.inference import (
     load_notes,
     request_tables,
 )
-from accel_bench.report.views.ladder import ladder_columns, ladder_tables
-from accel_bench.report.views.training import training_paths, update_cost_text, verdict_column
+from accel_bench.report.views.ladder import ladder_tables
+from accel_bench.report.views.training import update_cost_text, verdict_column
 from accel_bench.scenario.tags import is_chosen
 
 WIDTH = 80
@@ -453,44 +455,36 @@ def _plugins(flat: FlatRow) -> list[str]:
     return [f"{p.name} {p.distribution} {p.version}" for p in flat.row.plugins]
 
 
-POINT_FLAT = (
-    *paths("point", "reference world_size paired rounds reason", "point_{}"),
-    *interval_paths("point", "ratio ratio_per_device", "point_{}"),
+NAMED_BELOW = "rates tokens start_up phases utilization memory losses"
+"""Documents of a row whose columns do not begin with the name of their field."""
+
+LEFT_OUT = "evidence effective update_cost ranks"
+"""Documents of a row that a spreadsheet does without."""
+
+OF_LADDER = (
+    "stack against rounds ratio reason memory loss_verdict loss_difference loss_tolerance "
+    "loss_reason update_verdict update_difference"
 )
-"""Columns of the CSV of a row's sweep point."""
+OF_POINT = "reference world_size paired rounds reason ratio ratio_per_device"
+"""Fields that a row has of its rung of a ladder, and of its sweep point."""
+
+PEAKS = ("reserved", "nvml", "rss")
+"""Ways of measuring memory whose peak has a column, beside the one of `peak_memory_bytes`."""
 
 FLAT = (
-    *paths("summary", "schema_version scenario baseline"),
-    *paths("row", "experiment_id stack sweep tag status reasons runs"),
-    *interval_paths("row", "tokens_per_second"),
-    *paths("row", "tokens_per_second_per_device"),
-    *interval_paths("row.rates", "tokens_per_hour samples_per_second steps_per_second"),
-    *interval_paths("row", "ratio"),
-    *paths("row", "ratio_reason rounds looks verdict verdict_reason dropped"),
-    *paths("row", "minimum_detectable_effect rounds_needed"),
-    *paths("row.step_seconds", "p50 p90 p95 p99 spread", "step_seconds_{}"),
-    *paths("row.tokens.per_step_global", "processed real supervised", "{}_tokens_per_step_global"),
-    *paths("row.start_up", "load_data_seconds load_model_seconds first_step_seconds"),
-    *paths("row.start_up", "compile_seconds"),
-    *paths("row.phases", "data forward backward optimizer", "step_{}_seconds"),
-    *paths(
-        "row.utilization.model_flops_per_second", "causal non_causal", "model_flops_per_second_{}"
-    ),
-    *paths("row.utilization.mfu", "causal non_causal", "mfu_{}"),
-    *paths("row.utilization.hfu", "causal non_causal", "hfu_{}"),
-    *paths("row", "utilization_reason peak_memory_bytes peak_memory_kind"),
-    *paths("row.memory.reserved", "bytes", "peak_reserved_{}"),
-    *paths("row.memory.nvml", "bytes", "peak_nvml_{}"),
-    *paths("row.memory.rss", "bytes", "peak_rss_{}"),
-    *paths("row.loss", "first last", "loss_{}"),
-    *paths("row.losses", "mean minimum maximum standard_deviation", "loss_{}"),
-    *training_paths("row"),
-    *paths("row", "mode"),
-    *paths("step", "item", "ladder_{}"),
-    *ladder_columns("adds"),
-    *ladder_columns("left_out"),
-    *POINT_FLAT,
-    *paths("row", "devices_used differs"),
+    *columns_of(Summary, "summary", names="schema_version scenario baseline"),
+    *columns_of(ExperimentSummary, "row", without=f"{NAMED_BELOW} {LEFT_OUT}"),
+    *columns_of(Rates, "row.rates"),
+    *columns_of(TokenKinds, "row.tokens.per_step_global", "{}_tokens_per_step_global"),
+    *columns_of(StartUp, "row.start_up"),
+    *columns_of(Phases, "row.phases", "step_{}_seconds", "data forward backward optimizer"),
+    *columns_of(Utilization, "row.utilization", names="model_flops_per_second mfu hfu"),
+    *(Column(f"peak_{kind}_bytes", reader(f"row.memory.{kind}.bytes")) for kind in PEAKS),
+    *columns_of(LossStatistics, "row.losses", "loss_{}"),
+    *columns_of(LadderStep, "step", "ladder_{}", "item"),
+    *columns_of(LadderFigure, "step.adds", "ladder_adds_{}", OF_LADDER),
+    *columns_of(LadderFigure, "step.left_out", "ladder_left_out_{}", OF_LADDER),
+    *columns_of(PointFigure, "point", "point_{}", OF_POINT),
     Column("plugins", _plugins),
     Column("metrics", reader("row.metric_values")),
 )

@@ -13,9 +13,8 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     number_column,
-    paths,
     reader,
 )
 from accel_bench_report.learning.rates import MINIMUM_SEEDS
@@ -25,6 +24,7 @@ from accel_bench_report.learning.schema import (
     CurvePoint,
     ExperimentLearning,
     RateLearning,
+    Stability,
 )
 
 WIDTH = 100
@@ -287,14 +287,8 @@ CURVE = (
 )
 
 FLAT = (
-    *paths("row", "scenario stack sweep tag experiments runs loss_kind"),
-    *paths("point", "steps tokens seconds usd loss low high"),
-    *paths("row.to_loss", "loss reached verdict", "to_loss_{}"),
-    *interval_paths("row.to_loss", "steps tokens seconds usd ratio", "to_loss_{}"),
-    *paths("row.stability", "seeds diverged mean lowest highest"),
-    *interval_paths("row.stability", "standard_deviation"),
-    *paths("row.memory_growth", "verdict kind", "memory_growth_{}"),
-    *interval_paths("row.memory_growth", "bytes_per_step", "memory_growth_{}"),
-    *interval_paths("row.evaluation", "samples_per_second tokens_per_second", "evaluation_{}"),
+    *columns_of(ExperimentLearning, "row", without="stability"),
+    *columns_of(CurvePoint, "point"),
+    *columns_of(Stability, "row.stability"),
 )
 """Columns of the CSV: a row for each point of each curve."""

@@ -25,14 +25,13 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
+    columns_of,
     in_units,
-    interval_paths,
     number_column,
     one_or_list,
-    paths,
     reader,
 )
-from accel_bench_report.tables.scaling import Projection, Scaling, ScalingPoint
+from accel_bench_report.tables.scaling import Projection, Scaling, ScalingPoint, SerialShare
 
 WIDTH = 80
 """Columns of the page where the output is no terminal."""
@@ -164,16 +163,15 @@ ESTIMATED = (
 
 
 FLAT = (
-    *paths("summary", "scenario"),
-    *paths("scaling", "stack kind counts"),
-    *paths("point.figure", "sweep tag world_size"),
-    *paths("point", "devices nodes micro_batch_size gradient_accumulation global_batch_size"),
-    *interval_paths("point.figure", "tokens_per_second tokens_per_second_per_device"),
-    *interval_paths("point.figure", "ratio", "speedup"),
-    *interval_paths("point", "efficiency step_seconds relative_step_seconds"),
-    *paths("point.figure", "paired rounds reason"),
-    *paths("scaling.serial_share", "law share low high", "estimated_serial_{}"),
-    *paths("projection", "world_size", "estimated_at_{}"),
-    *interval_paths("projection", "tokens_per_second speedup efficiency", "estimated_{}"),
+    *columns_of(Summary, "summary", names="scenario"),
+    *columns_of(Scaling, "scaling", names="stack kind counts"),
+    *columns_of(
+        PointFigure, "point.figure", without="stack reference counts ratio ratio_per_device"
+    ),
+    *columns_of(PointFigure, "point.figure", "speedup", "ratio"),
+    *columns_of(ScalingPoint, "point", without="figure"),
+    *columns_of(SerialShare, "scaling.serial_share", "estimated_serial_{}"),
+    *columns_of(Projection, "projection", "estimated_at_{}", "world_size"),
+    *columns_of(Projection, "projection", "estimated_{}", without="estimated world_size"),
 )
 """Columns of the CSV: estimates have rows and columns of their own."""
