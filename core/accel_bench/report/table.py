@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import itemgetter, methodcaller
-from types import UnionType
+from types import SimpleNamespace, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from accel_bench.documents.escaping import plain
@@ -116,6 +116,10 @@ class Report:
 
     width: int | None = None
     """Columns of the page where the output is no terminal; without one nothing is wrapped."""
+
+
+class Line(SimpleNamespace):
+    """A row of several documents, each under a name with which the paths of columns begin."""
 
 
 def one_or_list(documents: Sequence[Any]) -> Any:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
-from typing import NamedTuple
 
 from accel_bench.analysis.wording import label, milliseconds, percent, size
-from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
+from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, reader
 from accel_bench_profile.figures.answer import place_text
 from accel_bench_profile.figures.modules import ROOT
 from accel_bench_profile.figures.schema import (
@@ -18,18 +17,10 @@ from accel_bench_profile.figures.schema import (
 )
 
 
-class KernelRow(NamedTuple):
-    """Sources of a row of the CSV."""
-
-    profile: StackProfile
-    rank: RankProfile
-    kernel: KernelTime
-
-
 def profile_view(report: ProfileReport, top: int) -> Report:
     """Return a section for each run, with the tables of its slowest rank."""
     rows = [
-        KernelRow(one, rank, kernel)
+        Line(profile=one, rank=rank, kernel=kernel)
         for one in report.profiles
         for rank in one.ranks
         for kernel in rank.kernels

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.wording import count, join_names, percent
-from accel_bench.report.table import Column, Report, Section, Table, columns_of, paths, reader
+from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, paths, reader
 from accel_bench_profile.figures.modules import OUTSIDE
 from accel_bench_profile.figures.waterfall import ADDS_UP
 from accel_bench_profile.figures.waterfall_schema import (
@@ -29,19 +29,10 @@ MOST_MODULES = 10
 """Modules that are shown, beside those that gained or lost for sure."""
 
 
-class _Bar(NamedTuple):
-    """A row of the CSV."""
-
-    waterfall: ProfileWaterfall
-    by: str
-    name: str
-    change: Change
-
-
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
     """Return for each the answer, the bars by kind and those of so many modules."""
     rows = [
-        _Bar(one, by, name, change)
+        Line(waterfall=one, by=by, name=name, change=change)
         for one in report.waterfalls
         for by, name, change in _all_bars(one)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from accel_bench.cli.options import Names, SelectionOptions, split_names, takes
 from accel_bench.cli.output import AnyFormat
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
@@ -72,7 +73,7 @@ def groups_by_key_report(document: GroupedSummary) -> Report:
     notes = [EQUAL, LOWEST] if document.by else ["the experiments differ in no main setting"]
     notes += _ambiguous(document)
     answer = f"{count(document.experiments, 'experiment')}."
-    lines = [_Line(one, group) for one in document.by for group in one.groups]
+    lines = [Line(summary=one, group=group) for one in document.by for group in one.groups]
     return Report(
         [Section(answer=answer, tables=tables, notes=notes)], document, Table(FLAT, lines)
     )
@@ -117,13 +118,6 @@ COLUMNS = (
     Column("not measured", _other_words, rank=1),
 )  # fmt: skip
 """Columns of the table of one key."""
-
-
-class _Line(NamedTuple):
-    """A line of the CSV."""
-
-    summary: KeySummary
-    group: Group
 
 
 FLAT = (

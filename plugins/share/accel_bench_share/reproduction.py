@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.device_kinds import device_models
@@ -29,6 +28,7 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.machine.info import Machine
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
@@ -170,7 +170,7 @@ def reproduction_report(found: Reproduction) -> Report:
             )
         ],
         document=found,
-        flat=Table(FLAT, [FlatRow(found, row) for row in found.stacks]),
+        flat=Table(FLAT, [Line(found=found, row=row) for row in found.stacks]),
     )
 
 
@@ -220,13 +220,6 @@ ABSOLUTE = (
     Column("loss here", reader("last_loss_here"), form=partial(significant, digits=4)),
 )
 """The same of what depends on the machine."""
-
-
-class FlatRow(NamedTuple):
-    """Sources of one line of the CSV."""
-
-    found: Reproduction
-    row: StackReproduction
 
 
 FLAT = (

@@ -48,6 +48,7 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.plugins.doors import find_entry
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
@@ -433,25 +434,15 @@ def _visible(row: ExperimentSummary) -> str:
     )
 
 
-class FlatRow(NamedTuple):
-    """Sources of one line of the CSV."""
-
-    summary: Summary
-    row: ExperimentSummary
-    step: LadderStep | None
-    """The ladder's step whose last item the row's stack adds."""
-
-    point: PointFigure | None
-    """The row's sweep point against the reference point."""
-
-
-def _flat_row(summary: Summary, row: ExperimentSummary) -> FlatRow:
+def _flat_row(summary: Summary, row: ExperimentSummary) -> Line:
+    """Return a line of the CSV: the step of the ladder is that whose last item the stack adds."""
     steps = (s for s in summary.ladder if (s.adds.stack, s.sweep) == (row.stack, row.sweep))
     points = (p for p in summary.points if (p.stack, p.sweep) == (row.stack, row.sweep))
-    return FlatRow(summary, row, next(steps, None), next(points, None))
+    step, point = next(steps, None), next(points, None)
+    return Line(summary=summary, row=row, step=step, point=point)
 
 
-def _plugins(flat: FlatRow) -> list[str]:
+def _plugins(flat: Line) -> list[str]:
     return [f"{p.name} {p.distribution} {p.version}" for p in flat.row.plugins]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import count, label, rate, significant, usd
 from accel_bench.report.table import (
     EMPTY,
     Column,
+    Line,
     Report,
     Section,
     Table,
@@ -35,20 +36,13 @@ NO_CURVE = "no experiment has a loss curve"
 EXCLUDED = "seconds are those of training steps, without start-up and evaluations"
 
 
-class CurveRow(NamedTuple):
-    """One point of a curve, with what it belongs to."""
-
-    row: ExperimentLearning
-    point: CurvePoint
-
-
 def convergence_report(document: ConvergenceDocument, curves: bool = False) -> Report:
     """Return a section with a table for each question; programs get the document."""
     tables = [*learning_tables(document)]
     if curves:
         tables += curve_tables(document)
     notes = [NO_CURVE] if not document.experiments else list(_notes(document))
-    points = [CurveRow(row, point) for row in document.experiments for point in row.curve]
+    points = [Line(row=row, point=one) for row in document.experiments for one in row.curve]
     return Report(
         sections=[Section(answer=answer(document), tables=tables, notes=notes)],
         document=document,

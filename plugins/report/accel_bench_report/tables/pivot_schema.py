@@ -13,9 +13,7 @@ from accel_bench.analysis.tables.points import Better
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
 from accel_bench.scenario.experiment import SCHEMA_VERSION
-
-Values = tuple[JsonValue, ...]
-"""Values of keys, in the order of the keys."""
+from accel_bench_report.tables.keyed import Values
 
 
 class PivotValue(Frozen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from functools import partial
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
@@ -22,6 +22,7 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
@@ -44,22 +45,14 @@ STAYS = {
 """What each kind is called."""
 
 
-class FlatRow(NamedTuple):
-    """Sources of one line of the CSV: a measured point, or an estimate."""
-
-    summary: Summary
-    scaling: Scaling
-    point: ScalingPoint | None
-    projection: Projection | None
-
-
 def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report:
     """Return a section for each scenario; programs also get what `run` gives them."""
     rows = []
     for summary, scalings in found:
         for scaling in scalings:
-            rows += [FlatRow(summary, scaling, point, None) for point in scaling.points]
-            rows += [FlatRow(summary, scaling, None, one) for one in scaling.projections]
+            line = partial(Line, summary=summary, scaling=scaling)
+            rows += [line(point=one, projection=None) for one in scaling.points]
+            rows += [line(point=None, projection=one) for one in scaling.projections]
     return Report(
         sections=[_section(summary, scalings) for summary, scalings in found],
         document=one_or_list([summary for summary, _ in found]),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_report.tables.chosen_keys import find_key
+from accel_bench_report.tables.keyed import find_key
 from accel_bench_report.tables.pivot import Layout, pivot, pivot_experiments
 from accel_bench_report.tables.pivot_schema import Pivot
 from analysis_factory import STEADY, make_rank, make_result, scaled
