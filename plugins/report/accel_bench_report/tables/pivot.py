@@ -26,6 +26,7 @@ from accel_bench.analysis.tables.figures import (
     find_figures,
     stated_figure,
 )
+from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.analysis.tables.points import PointFigure, against
 from accel_bench.analysis.wording import grouped_by_reason, plain_value, rate_unit, settings
 from accel_bench.documents.base import JsonValue
@@ -260,8 +261,7 @@ def cell_word(row: ExperimentRuns) -> str:
 
 def _origin(row: ExperimentRuns) -> str:
     runs = list(row.counted.values())
-    origin = runs[-1].provenance if runs else None
-    return f"{origin.origin} {origin.format}".rstrip() if origin else MEASURED
+    return provenance_of(runs[-1]) if runs else MEASURED
 
 
 def _figure(
