@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from accel_bench.analysis.metrics.breakdown import TimeChange
 from accel_bench.analysis.wording import count, join_names, percent
 from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, paths, reader
 from accel_bench_profile.figures.modules import OUTSIDE
 from accel_bench_profile.figures.waterfall import ADDS_UP
 from accel_bench_profile.figures.waterfall_schema import (
-    Change,
     ModuleChange,
     ProfileWaterfall,
     WaterfallReport,
@@ -86,7 +86,7 @@ def _title(module: str) -> str:
 
 
 def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
-    def bar(row: tuple[str, Change]) -> str:
+    def bar(row: tuple[str, TimeChange]) -> str:
         size = round(BAR * abs(row[1].change) / most) if most else 0
         return ("<" if row[1].change < 0 else ">") * size or "="
 
@@ -103,7 +103,7 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
     ]
 
 
-def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]]:
+def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeChange]]:
     """Yield the bars of modules; those that change less stand in one row."""
     named = {*one.gained, *one.lost}
     rest = [
@@ -120,11 +120,11 @@ def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]
         what = "that hardly change" if hardly else "that change less"
         yield (
             f"{count(len(rest), 'module')} {what}",
-            Change(a=a, b=b, change=b - a, low=None, high=None),
+            TimeChange.over((a, b)),
         )
 
 
-def _all_bars(one: ProfileWaterfall) -> Iterator[tuple[str, str, Change]]:
+def _all_bars(one: ProfileWaterfall) -> Iterator[tuple[str, str, TimeChange]]:
     yield from (("kind", bar.kind, bar) for bar in one.kinds)
     yield from (("module", bar.module, bar) for bar in one.modules)
     yield "rest", UNEXPLAINED, one.unexplained
@@ -165,7 +165,7 @@ def adding_up(one: ProfileWaterfall) -> str:
     )
 
 
-def _mostly(row: tuple[str, Change]) -> str:
+def _mostly(row: tuple[str, TimeChange]) -> str:
     change = row[1]
     if not isinstance(change, ModuleChange):
         return ""
@@ -177,7 +177,7 @@ def _mostly(row: tuple[str, Change]) -> str:
 MOSTLY = Column("mostly", _mostly, "mostly", kind="text")
 
 
-def _interval(change: Change) -> str | None:
+def _interval(change: TimeChange) -> str | None:
     if change.low is None or change.high is None:
         return None
     return f"{_signed(change.low)} to {_signed(change.high)}"
@@ -195,6 +195,6 @@ def _signed(seconds: float) -> str:
 FLAT = (
     *columns_of(ProfileWaterfall, "waterfall", names="scenario sweep a b unit rounds"),
     *paths("", "by name"),
-    *columns_of(Change, "change", "{}_seconds"),
+    *columns_of(TimeChange, "change", "{}_seconds"),
 )
 """Columns of the CSV: a row for each bar."""
