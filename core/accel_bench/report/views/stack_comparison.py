@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.conclusion import conclusion
 from accel_bench.analysis.ladder import LadderFigure, LadderStep
 from accel_bench.analysis.metrics.breakdown import Phases, StartUp
-from accel_bench.analysis.metrics.named import MetricFigure, labels
+from accel_bench.analysis.metrics.named import labels
 from accel_bench.analysis.metrics.throughput import LossStatistics, TokenKinds
 from accel_bench.analysis.metrics.utilization import Utilization
 from accel_bench.analysis.schema import ExperimentSummary, Rates, Summary
@@ -224,39 +224,18 @@ def speed_unit(summary: Summary) -> str:
     return rate_unit(row.counts for row in summary.experiments)
 
 
-class MetricRow(NamedTuple):
-    """A metric of one row, and that of the baseline at the same sweep point; None for its own."""
-
-    name: str
-    stack: str
-    metric: MetricFigure
-    base: MetricFigure | None
-
-
 def _metric_tables(summary: Summary) -> list[Table]:
     """Return the table of the metrics that the scenario names, where it names any."""
     own = SHOWN if generates(summary) else frozenset()
     names = labels(one for row in summary.experiments for one in row.metrics if one.name not in own)
-    bases = {
-        (canonical_json(row.sweep), metric.key): metric
-        for row in summary.experiments
-        if row.stack == summary.baseline
-        for metric in row.metrics
-    }
-    rows = [
-        MetricRow(
-            name,
-            label(row),
-            metric,
-            None
-            if row.stack == summary.baseline
-            else bases.get((canonical_json(row.sweep), metric.key)),
-        )
-        for key, name in names.items()
-        for row in summary.experiments
-        for metric in row.metrics
-        if metric.key == key
-    ]
+    rows = []
+    for key, name in names.items():
+        found = [(row, one) for row in summary.experiments for one in row.metrics if one.key == key]
+        bases = {canonical_json(r.sweep): one for r, one in found if r.stack == summary.baseline}
+        for row, one in found:
+            # The baseline's own metric has nothing to be compared with.
+            base = bases.get(canonical_json(row.sweep)) if row.stack != summary.baseline else None
+            rows.append(Line(name=name, stack=label(row), metric=one, base=base))
     notes = [(row.stack, f"{row.name}: {row.metric.reason}") for row in rows if row.metric.reason]
     return [Table(METRICS, rows, notes=grouped_by_reason(notes))] if rows else []
 
