@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from accel_bench.analysis.metrics.breakdown import TimeChange
@@ -31,11 +32,7 @@ MOST_MODULES = 10
 
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
     """Return for each the answer, the bars by kind and those of so many modules."""
-    rows = [
-        Line(waterfall=one, by=by, name=name, change=change)
-        for one in report.waterfalls
-        for by, name, change in _all_bars(one)
-    ]
+    rows = [line for one in report.waterfalls for line in _lines(one)]
     sections = [_section(one, top) for one in report.waterfalls]
     if report.missing:
         sections.append(Section(title="no waterfall", notes=report.missing))
@@ -44,7 +41,7 @@ def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
 
 def _section(one: ProfileWaterfall, top: int) -> Section:
     swept = f" ({one.sweep})" if one.sweep else ""
-    most = max((abs(bar.change) for _, _, bar in _all_bars(one)), default=0.0)
+    most = max(abs(line.change.change) for line in _lines(one))
     kinds, modules = [(bar.kind, bar) for bar in one.kinds], _module_rows(one, top)
     rest = [(UNEXPLAINED, one.unexplained), ("measured", one.difference)]
     return Section(
@@ -124,11 +121,13 @@ def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeCha
         )
 
 
-def _all_bars(one: ProfileWaterfall) -> Iterator[tuple[str, str, TimeChange]]:
-    yield from (("kind", bar.kind, bar) for bar in one.kinds)
-    yield from (("module", bar.module, bar) for bar in one.modules)
-    yield "rest", UNEXPLAINED, one.unexplained
-    yield "measured", "measured", one.difference
+def _lines(one: ProfileWaterfall) -> Iterator[Line]:
+    """Yield a line of the CSV for each bar."""
+    line = partial(Line, waterfall=one)
+    yield from (line(by="kind", name=bar.kind, change=bar) for bar in one.kinds)
+    yield from (line(by="module", name=bar.module, change=bar) for bar in one.modules)
+    yield line(by="rest", name=UNEXPLAINED, change=one.unexplained)
+    yield line(by="measured", name="measured", change=one.difference)
 
 
 def _notes(one: ProfileWaterfall) -> Iterator[str]:

@@ -45,27 +45,21 @@ def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
     """Return the tables without what stands around them."""
     rows = list(made.by_row())
     keys = [_key_column(made, number) for number in range(len(made.row_keys))]
+    if not rows:
+        return []
     if not made.column_keys:
         figures = [
             _column(one, _title(one), _unit(one), (), LESS.get(one.name, number))
             for number, one in enumerate(made.values)
         ]
-        return [Table([*keys, *figures], rows, title)] if rows else []
-    return [
-        Table(
-            [
-                *keys,
-                *(
-                    _column(one, _headed(made, values), "", values, number)
-                    for number, values in enumerate(made.columns)
-                ),
-            ],
-            rows,
-            f"{_title(one)} [{_unit(one)}]".removesuffix(" []"),
-        )
-        for one in made.values
-        if rows
-    ]
+        return [Table([*keys, *figures], rows, title)]
+    tables = []
+    for one in made.values:
+        columns = enumerate(made.columns)
+        cells = [_column(one, _headed(made, at), "", at, number) for number, at in columns]
+        heading = f"{_title(one)} [{_unit(one)}]".removesuffix(" []")
+        tables.append(Table([*keys, *cells], rows, heading))
+    return tables
 
 
 def _answer(made: Pivot) -> str:
@@ -79,7 +73,6 @@ def _answer(made: Pivot) -> str:
 
 
 def _notes(made: Pivot) -> Iterator[str]:
-
     if made.added_keys:
         yield f"rows differ in {', '.join(made.added_keys)} too: no cell mixes experiments"
     if any(one.name == "times_as_fast" for one in made.values):
