@@ -6,13 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.documents.base import Frozen
 from accel_bench.report.render_terminal import render_terminal, wrapped
 from accel_bench.report.table import (
     Column,
     Section,
     Table,
+    columns_of,
     entry,
-    interval_paths,
     listed,
     paths,
     text_of,
@@ -35,12 +37,29 @@ def test_null_is_a_dash_whatever_the_form() -> None:
 def test_a_path_reads_attributes_and_ends_at_null() -> None:
     row = SimpleNamespace(loss=SimpleNamespace(first=2.0), speed=None)
     assert [column.cell(row) for column in paths("loss", "first")] == [2.0]
-    assert [column.cell(row) for column in interval_paths("", "speed")] == [None] * 3
-    assert [column.key for column in interval_paths("", "speed", "x")] == [
-        "x_median",
-        "x_low",
-        "x_high",
-    ]
+
+
+class Figures(Frozen):
+    """A document with one in it, and with rows of their own."""
+
+    stack: str
+    speed: Interval | None = None
+    points: tuple[Interval, ...] = ()
+    marks: tuple[str, ...] = ()
+
+
+def test_columns_of_a_document_are_its_fields_in_their_order() -> None:
+    columns = columns_of(Figures, "row")
+    names = ["stack", "speed_median", "speed_low", "speed_high", "marks"]
+    assert [column.key for column in columns] == names
+    row = SimpleNamespace(row=Figures(stack="lora", marks=("a",)))
+    assert [column.cell(row) for column in columns] == ["lora", None, None, None, ("a",)]
+
+
+def test_columns_of_chosen_fields_may_have_names_of_their_own() -> None:
+    chosen = [column.key for column in columns_of(Figures, "row", "its_{}", "marks stack")]
+    assert chosen == ["its_stack", "its_marks"]
+    assert [column.key for column in columns_of(Figures, without="speed marks")] == ["stack"]
 
 
 def test_intervals_and_ranges_may_stand_below_their_number() -> None:

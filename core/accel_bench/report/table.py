@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import itemgetter, methodcaller
-from typing import Any, Literal
+from types import SimpleNamespace, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from accel_bench.documents.escaping import plain
 
@@ -117,6 +118,10 @@ class Report:
     """Columns of the page where the output is no terminal; without one nothing is wrapped."""
 
 
+class Line(SimpleNamespace):
+    """A row of several documents, each under a name with which the paths of columns begin."""
+
+
 def one_or_list(documents: Sequence[Any]) -> Any:
     """Return a single document itself, several as a list."""
     return documents[0] if len(documents) == 1 else list(documents)
@@ -179,13 +184,28 @@ def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
     ]
 
 
-def interval_paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
-    """Return three columns for each interval in `names`, as `paths` reads them."""
-    return [
-        column
-        for name in names.split()
-        for column in paths(f"{prefix}.{name}", "median low high", f"{key.format(name)}_{{}}")
-    ]
+def columns_of(
+    model: Any, path: str = "", key: str = "{}", names: str = "", without: str = ""
+) -> list[Column]:
+    """Return a column for each field of a document's model, in its order; rows have it at `path`.
+
+    A document within has a column for each of its own fields, behind the name of the outer field;
+    documents in lists are rows of their own, and have none. `names` chooses fields and `without`
+    leaves out others; both are separated by spaces.
+    """
+    chosen, left_out = names.split(), without.split()
+    assert {*chosen, *left_out} <= model.model_fields.keys()
+    found: list[Column] = []
+    for name, kind in model.model_fields.items():
+        if kind.exclude or name in left_out or name not in (chosen or [name]):
+            continue
+        parts = (kind.annotation, *get_args(kind.annotation))
+        documents = [one for one in parts if hasattr(one, "model_fields")]
+        if documents and get_origin(kind.annotation) in (None, Union, UnionType):
+            found += columns_of(documents[0], f"{path}.{name}", f"{key.format(name)}_{{}}")
+        elif not documents:
+            found.append(Column(key.format(name), reader(f"{path}.{name}")))
+    return found
 
 
 def reader(path: str) -> Callable[[Any], Any]:

@@ -16,10 +16,10 @@ from accel_bench.store.sessions import SessionRecord
 
 
 def anonymous(
-    sessions: Sequence[SessionRecord], results: Sequence[Result]
-) -> tuple[list[SessionRecord], list[Result]]:
-    """Return both without secrets, trackers, options of launchers, and names of people, hosts,
-    folders and jobs.
+    sessions: Sequence[SessionRecord], results: Sequence[Result], texts: Sequence[str] = ()
+) -> tuple[list[SessionRecord], list[Result], list[str]]:
+    """Return sessions and results without secrets, trackers, options of launchers, and names of
+    people, hosts, folders and jobs; and texts about them without these names.
 
     Raises BundleError where such a name is a word without which a run cannot be read.
     """
@@ -33,13 +33,14 @@ def anonymous(
     known = names_within(Result.model_json_schema()) | names_within(
         SessionRecord.model_json_schema()
     )
-    texts = map(canonical_json, (*dumped, *records))
     keep = known | _words_of(results)
-    anonymizer = Anonymizer.of_texts(texts, {*_hosts(results)}, keep)
+    read = (*map(canonical_json, (*dumped, *records)), *texts)
+    anonymizer = Anonymizer.of_texts(read, {*_hosts(results)}, keep)
     try:
         return (
             [_valid(SessionRecord, anonymizer.value(one)) for one in records],
             [_valid(Result, anonymizer.value(_without_hosts(one, anonymizer))) for one in dumped],
+            [anonymizer.text(text) for text in texts],
         )
     except ValueError as error:
         raise BundleError(f"a run cannot be read without a name that is in it: {error}") from error

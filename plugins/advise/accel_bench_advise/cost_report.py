@@ -30,10 +30,9 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
+    columns_of,
     in_units,
-    interval_paths,
     number_column,
-    paths,
     reader,
 )
 
@@ -172,10 +171,5 @@ COLUMNS = (
 TARIFF = ("kind", "instance", "provider", "region", "date", "stale", "source")
 """What the CSV says of the price, on each line."""
 
-FLAT = (
-    *paths("", "experiment_id scenario stack sweep tag status runs device devices_used"),
-    *paths("", "instances usd_per_hour"),
-    *interval_paths("", "tokens_per_second usd_per_million_tokens usd_for_tokens"),
-    *paths("", "notes"),
-)
+FLAT = columns_of(ExperimentCost)
 """Columns of the CSV."""

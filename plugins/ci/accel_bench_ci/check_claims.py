@@ -16,11 +16,19 @@ from accel_bench.cli.output import AnyFormat, print_report
 from accel_bench.documents.load import SUFFIXES, Document, load_file
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, StoreError, StoreUnavailableError
-from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
 from accel_bench.runner.interrupted import open_results
 from accel_bench.store.queries import condition_of
 from accel_bench.store.schema import RUNS
-from accel_bench_ci.claims import ClaimsFile, ClaimsReport, check_claim, check_metric, report_of
+from accel_bench_ci.claims import (
+    CheckedClaim,
+    Claim,
+    ClaimsFile,
+    ClaimsReport,
+    check_claim,
+    check_metric,
+    report_of,
+)
 
 
 def check_claims(
@@ -95,9 +103,7 @@ COLUMNS = (
 """Columns for people."""
 
 FLAT = (
-    *paths("", "text verdict reason rounds"),
-    *interval_paths("", "value"),
-    *paths("claim", "stack baseline metric at_least at_most between where"),
-    *paths("", "evidence"),
+    *columns_of(CheckedClaim, without="claim"),
+    *columns_of(Claim, "claim", without="name same_training"),
 )
 """Columns of the CSV."""

@@ -30,8 +30,8 @@ from accel_bench.documents.files import write_atomically
 from accel_bench.errors import NothingToRunError, ScenarioError, StoreError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.report.formats import render_report
-from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
-from accel_bench.report.views.training import training_paths, verdict_column
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
+from accel_bench.report.views.training import verdict_column
 from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench_ci.looks import SessionRounds, points_of_both, settle_gate
@@ -170,15 +170,8 @@ class FlatPoint(NamedTuple):
 
 
 FLAT = (
-    *paths("report", "schema_version scenario stack against floor"),
-    *paths("point", "sweep tag outcome reason stack_id against_id rounds looks slower_by"),
-    *paths("point", "slower_by_at_most rounds_needed more_rounds"),
-    *training_paths("point"),
-    *paths("point", "status against_status seconds"),
-    *interval_paths("point", "ratio"),
-    *paths("point", "confirmed confirmation_rounds error_rate"),
-    *interval_paths("point", "confirmation_ratio"),
-    *paths("point", "reasons"),
+    *columns_of(GateReport, "report", names="schema_version scenario stack against floor"),
+    *columns_of(GatePoint, "point"),
 )
 """Columns of the CSV."""
 

@@ -18,16 +18,7 @@ from accel_bench.cli.output import print_report
 from accel_bench.cli.request import Invocation, one_draft, plan_request
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.planning.plan import Plan
-from accel_bench.report.table import (
-    Column,
-    Report,
-    Section,
-    Table,
-    interval_paths,
-    one_or_list,
-    paths,
-    reader,
-)
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, one_or_list, reader
 from accel_bench.result import Result
 from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.experiment import Experiment
@@ -262,10 +253,8 @@ POINTS = (
 """Columns of the points."""
 
 FLAT = (
-    *paths("history", "scenario stack sweep tag experiment_id devices figure unit better"),
-    *paths("point", "session started_at runs statuses"),
-    *interval_paths("point", "value"),
-    *paths("step", "relative_change change p_value before after", "step_{}"),
-    *paths("point", "run_ids values versions"),
+    *columns_of(History, "history", without="schema_version series saturated_since conclusion"),
+    *columns_of(HistoryPoint, "point"),
+    *columns_of(HistoryStep, "step", "step_{}", "relative_change change p_value before after"),
 )
 """Columns of the CSV."""

@@ -17,7 +17,7 @@ from accel_bench.cli.output import AnyFormat, print_report
 from accel_bench.documents.load import load_file
 from accel_bench.errors import ScenarioError, StoreError
 from accel_bench.plugins.doors import find_entry
-from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
 from accel_bench.report.views.compare import differences_table, setting_text
 from accel_bench.result import Result
 from accel_bench.runner.interrupted import open_results
@@ -262,11 +262,9 @@ COLUMNS = (
 """Columns for people."""
 
 FLAT = (
-    *paths("row", "key state reference_status current_status imported"),
-    *paths("figure", "name unit better reference current verdict outlier"),
-    *paths("figure", "reason", "figure_{}"),
-    *interval_paths("figure", "ratio"),
-    *paths("row", "reasons reference_runs current_runs"),
+    *columns_of(ReferenceRow, "row"),
+    *columns_of(ReferenceFigure, "figure", without="reason"),
+    *columns_of(ReferenceFigure, "figure", "figure_{}", "reason"),
     Column("differing", lambda line: [one.key for one in line.row.differing]),
 )
 """Columns of the CSV."""

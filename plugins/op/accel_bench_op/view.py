@@ -18,15 +18,7 @@ from accel_bench.analysis.wording import (
     significant,
     size,
 )
-from accel_bench.report.table import (
-    Column,
-    Report,
-    Section,
-    Table,
-    interval_paths,
-    paths,
-    reader,
-)
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
 from accel_bench.report.views.stack_comparison import WIDTH
 from accel_bench.result import Status
 from accel_bench_op.document import (
@@ -121,9 +113,9 @@ LISTED = (
 """Columns of a list, for people; CSV and JSON have all sizes, and the descriptions."""
 
 FLAT_LIST = (
-    *paths("entry", "benchmark description operation compute_types sizes distribution problem"),
-    *paths("support", "executor has_kernel runs reason"),
-    *paths("support", "distribution", "executor_{}"),
+    *columns_of(OperationEntry, "entry"),
+    *columns_of(ExecutorSupport, "support", without="distribution"),
+    *columns_of(ExecutorSupport, "support", "executor_{}", "distribution"),
 )
 """Columns of its CSV: a row for each benchmark under each executor."""
 
@@ -149,13 +141,5 @@ CELLS = (
 )  # fmt: skip
 """Columns of cells, for people."""
 
-FLAT_CELLS = (
-    *paths("", "scenario benchmark size compute_type dtype device executor experiment_id status"),
-    *paths("", "reasons runs verdict verdict_reason"),
-    *interval_paths("", "calls_per_second"),
-    *interval_paths("", "seconds_per_call"),
-    *interval_paths("", "ratio"),
-    *paths("", "flops_per_second bytes_per_second fraction_of_roofline peak_bytes"),
-    *paths("check", "largest tolerance of tensors size", "check_{}"),
-)
+FLAT_CELLS = columns_of(OperationCell)
 """Columns of their CSV."""

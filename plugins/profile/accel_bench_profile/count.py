@@ -19,7 +19,7 @@ from accel_bench.cli.request import one_draft, plan_request
 from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.machine.info import Machine, read_machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
-from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, paths, reader
 from accel_bench.runner.purpose import ask_ranks, plan_stack
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.overrides import dotted
@@ -36,6 +36,7 @@ from accel_bench_profile.ledger.schema import (
     Figure,
     Ledger,
     RankLedger,
+    Site,
     merge,
     read_ledger,
     write_ledger,
@@ -259,8 +260,8 @@ def _figure(figure: Figure) -> Callable[[Entry], Any]:
 
 
 ENTRIES = (
-    *paths("site", "phase module file line function code"),
-    *paths("", "operation kind dtype"),
+    *columns_of(Site, "site"),
+    *columns_of(Entry, names="operation kind dtype"),
     *(Column(figure, _figure(figure)) for figure in FIGURES),
 )
 """Columns of a ledger's CSV."""

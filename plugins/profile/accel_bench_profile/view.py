@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
-from typing import NamedTuple
 
 from accel_bench.analysis.wording import label, milliseconds, percent, size
-from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, reader
 from accel_bench_profile.figures.answer import place_text
 from accel_bench_profile.figures.modules import ROOT
 from accel_bench_profile.figures.schema import (
@@ -18,18 +17,10 @@ from accel_bench_profile.figures.schema import (
 )
 
 
-class KernelRow(NamedTuple):
-    """Sources of a row of the CSV."""
-
-    profile: StackProfile
-    rank: RankProfile
-    kernel: KernelTime
-
-
 def profile_view(report: ProfileReport, top: int) -> Report:
     """Return a section for each run, with the tables of its slowest rank."""
     rows = [
-        KernelRow(one, rank, kernel)
+        Line(profile=one, rank=rank, kernel=kernel)
         for one in report.profiles
         for rank in one.ranks
         for kernel in rank.kernels
@@ -144,12 +135,11 @@ def _sentence(text: str) -> str:
 
 
 FLAT = (
-    *paths("profile", "scenario stack run_id status"),
-    *paths("rank", "rank device step_seconds window_step_seconds"),
-    *paths("rank.host", "share", "host_{}"),
-    *paths("rank.communication", "share", "communication_{}"),
-    *paths("kernel", "name kind"),
-    *paths("kernel", "calls seconds", "{}_per_step"),
+    *columns_of(StackProfile, "profile", names="scenario stack run_id status"),
+    *columns_of(RankProfile, "rank", names="rank device step_seconds window_step_seconds"),
+    *(Column(f"{part}_share", reader(f"rank.{part}.share")) for part in ("host", "communication")),
+    *columns_of(KernelTime, "kernel", names="name kind"),
+    *columns_of(KernelTime, "kernel", "{}_per_step", "calls seconds"),
 )
 """Columns of the CSV: a row for each kernel of each rank."""
 

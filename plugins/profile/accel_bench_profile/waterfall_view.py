@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
+from accel_bench.analysis.metrics.breakdown import TimeChange
 from accel_bench.analysis.wording import count, join_names, percent
-from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench.report.table import Column, Line, Report, Section, Table, columns_of, paths, reader
 from accel_bench_profile.figures.modules import OUTSIDE
 from accel_bench_profile.figures.waterfall import ADDS_UP
 from accel_bench_profile.figures.waterfall_schema import (
-    Change,
     ModuleChange,
     ProfileWaterfall,
     WaterfallReport,
@@ -29,22 +30,9 @@ MOST_MODULES = 10
 """Modules that are shown, beside those that gained or lost for sure."""
 
 
-class _Bar(NamedTuple):
-    """A row of the CSV."""
-
-    waterfall: ProfileWaterfall
-    by: str
-    name: str
-    change: Change
-
-
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
     """Return for each the answer, the bars by kind and those of so many modules."""
-    rows = [
-        _Bar(one, by, name, change)
-        for one in report.waterfalls
-        for by, name, change in _all_bars(one)
-    ]
+    rows = [line for one in report.waterfalls for line in _lines(one)]
     sections = [_section(one, top) for one in report.waterfalls]
     if report.missing:
         sections.append(Section(title="no waterfall", notes=report.missing))
@@ -53,7 +41,7 @@ def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
 
 def _section(one: ProfileWaterfall, top: int) -> Section:
     swept = f" ({one.sweep})" if one.sweep else ""
-    most = max((abs(bar.change) for _, _, bar in _all_bars(one)), default=0.0)
+    most = max(abs(line.change.change) for line in _lines(one))
     kinds, modules = [(bar.kind, bar) for bar in one.kinds], _module_rows(one, top)
     rest = [(UNEXPLAINED, one.unexplained), ("measured", one.difference)]
     return Section(
@@ -95,7 +83,7 @@ def _title(module: str) -> str:
 
 
 def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
-    def bar(row: tuple[str, Change]) -> str:
+    def bar(row: tuple[str, TimeChange]) -> str:
         size = round(BAR * abs(row[1].change) / most) if most else 0
         return ("<" if row[1].change < 0 else ">") * size or "="
 
@@ -112,7 +100,7 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
     ]
 
 
-def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]]:
+def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeChange]]:
     """Yield the bars of modules; those that change less stand in one row."""
     named = {*one.gained, *one.lost}
     rest = [
@@ -129,15 +117,17 @@ def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]
         what = "that hardly change" if hardly else "that change less"
         yield (
             f"{count(len(rest), 'module')} {what}",
-            Change(a=a, b=b, change=b - a, low=None, high=None),
+            TimeChange.over((a, b)),
         )
 
 
-def _all_bars(one: ProfileWaterfall) -> Iterator[tuple[str, str, Change]]:
-    yield from (("kind", bar.kind, bar) for bar in one.kinds)
-    yield from (("module", bar.module, bar) for bar in one.modules)
-    yield "rest", UNEXPLAINED, one.unexplained
-    yield "measured", "measured", one.difference
+def _lines(one: ProfileWaterfall) -> Iterator[Line]:
+    """Yield a line of the CSV for each bar."""
+    line = partial(Line, waterfall=one)
+    yield from (line(by="kind", name=bar.kind, change=bar) for bar in one.kinds)
+    yield from (line(by="module", name=bar.module, change=bar) for bar in one.modules)
+    yield line(by="rest", name=UNEXPLAINED, change=one.unexplained)
+    yield line(by="measured", name="measured", change=one.difference)
 
 
 def _notes(one: ProfileWaterfall) -> Iterator[str]:
@@ -174,7 +164,7 @@ def adding_up(one: ProfileWaterfall) -> str:
     )
 
 
-def _mostly(row: tuple[str, Change]) -> str:
+def _mostly(row: tuple[str, TimeChange]) -> str:
     change = row[1]
     if not isinstance(change, ModuleChange):
         return ""
@@ -186,7 +176,7 @@ def _mostly(row: tuple[str, Change]) -> str:
 MOSTLY = Column("mostly", _mostly, "mostly", kind="text")
 
 
-def _interval(change: Change) -> str | None:
+def _interval(change: TimeChange) -> str | None:
     if change.low is None or change.high is None:
         return None
     return f"{_signed(change.low)} to {_signed(change.high)}"
@@ -202,8 +192,8 @@ def _signed(seconds: float) -> str:
 
 
 FLAT = (
-    *paths("waterfall", "scenario sweep a b unit rounds"),
+    *columns_of(ProfileWaterfall, "waterfall", names="scenario sweep a b unit rounds"),
     *paths("", "by name"),
-    *paths("change", "a b change low high", "{}_seconds"),
+    *columns_of(TimeChange, "change", "{}_seconds"),
 )
 """Columns of the CSV: a row for each bar."""

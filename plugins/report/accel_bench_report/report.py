@@ -99,7 +99,6 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     """Read what is selected and return its page."""
     import sys
 
-    from accel_bench.documents.anonymity import Anonymizer
     from accel_bench.documents.redaction import Redactor
     from accel_bench.runner.interrupted import open_results, sessions_in_progress
     from accel_bench_report.commands import select_commands
@@ -111,10 +110,14 @@ def _page(options: ReportOptions, plots: bool) -> Page:
     with open_results(options.results) as store:
         in_progress = sessions_in_progress(store.folder)
         selected = select_commands(store, options.selection or (), options.where)
-    scenarios = []
+    only = [f"only runs where {options.where}"] if options.where is not None else []
+    notes = [*only, *selected.notes]
+    made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
     commands = selected.commands
     if not options.with_names:
-        commands = _anonymous(commands)
+        commands, texts = _anonymous(commands, (*notes, *made_by))
+        notes, made_by = texts[: len(notes)], texts[len(notes) :]
+    scenarios = []
     for one in commands:
         record = one.session
         document = record.document if record else {}
@@ -127,32 +130,29 @@ def _page(options: ReportOptions, plots: bool) -> Page:
                 running=(len(one.results), planned_runs(document)) if going_on else None,
             )
         )
-    made_by = Redactor.of_this_process().redact_arguments(("accel-bench", *sys.argv[1:]))
-    only = [f"only runs where {options.where}"] if options.where is not None else []
-    notes = (*only, *selected.notes)
-    if not options.with_names:
-        anonymizer = Anonymizer.of_texts((*made_by, *notes), ())
-        notes = tuple(map(anonymizer.text, notes))
-        made_by = list(map(anonymizer.text, made_by))
     return page(scenarios, overview(selected.lines), notes, made_by, plots=plots)
 
 
-def _anonymous(commands: Sequence[CommandRuns]) -> list[CommandRuns]:
-    """Return the commands without the names, as a bundle has them. Raises BundleError.
+def _anonymous(
+    commands: Sequence[CommandRuns], texts: Sequence[str]
+) -> tuple[list[CommandRuns], list[str]]:
+    """Return the commands without the names, as a bundle has them, and texts. Raises BundleError.
 
     All are changed together, so that equal names get equal words.
     """
     from accel_bench.runner.anonymous import anonymous
 
-    sessions, results = anonymous(
+    sessions, results, told = anonymous(
         [one.session for one in commands if one.session],
         [result for one in commands for result in one.results],
+        texts,
     )
     left_sessions, left_results = iter(sessions), iter(results)
-    return [
+    changed = [
         one._replace(
             session=next(left_sessions) if one.session else None,
             results=[next(left_results) for _ in one.results],
         )
         for one in commands
     ]
+    return changed, told

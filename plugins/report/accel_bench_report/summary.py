@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -21,12 +21,12 @@ from accel_bench.cli.options import Names, SelectionOptions, split_names, takes
 from accel_bench.cli.output import AnyFormat
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     number_column,
-    paths,
     reader,
 )
 from accel_bench_report.tables.grouping import Group, GroupedSummary, KeySummary, summarize_by
@@ -73,7 +73,7 @@ def groups_by_key_report(document: GroupedSummary) -> Report:
     notes = [EQUAL, LOWEST] if document.by else ["the experiments differ in no main setting"]
     notes += _ambiguous(document)
     answer = f"{count(document.experiments, 'experiment')}."
-    lines = [_Line(one, group) for one in document.by for group in one.groups]
+    lines = [Line(summary=one, group=group) for one in document.by for group in one.groups]
     return Report(
         [Section(answer=answer, tables=tables, notes=notes)], document, Table(FLAT, lines)
     )
@@ -120,18 +120,8 @@ COLUMNS = (
 """Columns of the table of one key."""
 
 
-class _Line(NamedTuple):
-    """A line of the CSV."""
-
-    summary: KeySummary
-    group: Group
-
-
 FLAT = (
-    *paths("summary", "key"),
-    *paths("group", "value experiments counts slowest fastest", "{}"),
-    *paths("group", "smallest_peak_bytes largest_peak_bytes pairs ambiguous"),
-    *interval_paths("group", "times_as_fast"),
-    *paths("group", "lowest_loss of_losses"),
+    *columns_of(KeySummary, "summary"),
+    *columns_of(Group, "group"),
 )
 """Columns of the CSV."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from accel_bench_report.tables.pivot import pivot
 from analysis_factory import make_experiment, make_result
+from pivot_factory import pivot
 
 from accel_bench.analysis.metrics.cost import HourlyRate, Terms, usd_per_million_tokens
 from accel_bench.analysis.metrics.utilization import utilization

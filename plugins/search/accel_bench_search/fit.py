@@ -14,7 +14,7 @@ from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import Invocation, one_draft, plan_request
 from accel_bench.errors import ScenarioError
 from accel_bench.planning.plan import Plan
-from accel_bench.report.table import Column, Report, Section, Table, interval_paths, paths, reader
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
 from accel_bench.runner.interrupted import open_results
 from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.experiment import Experiment
@@ -245,11 +245,5 @@ def _reason(point: FitPoint) -> str:
     return f"{point.value:,} {point.outcome}: {point.reason}"
 
 
-FLAT = (
-    *paths("", "value outcome status reason run_id stored"),
-    *interval_paths("", "tokens_per_second"),
-    *paths("", "offered_rate saturated"),
-    *interval_paths("", "request_seconds"),
-    *paths("", "peak_memory_bytes seconds"),
-)
+FLAT = columns_of(FitPoint)
 """Columns of the CSV."""

@@ -18,7 +18,7 @@ from accel_bench.analysis.wording import (
     size,
 )
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.report.table import Column, Report, Section, Table, paths, reader
+from accel_bench.report.table import Column, Report, Section, Table, columns_of, reader
 from accel_bench.result import Status
 
 Goal: TypeAlias = Literal["tokens_per_second", "request_seconds", "loss"]
@@ -252,8 +252,5 @@ def _counted(report: TuneReport) -> str:
     return f"{count(len(report.trials), 'trial')}: {listed}; speeds are of one run each"
 
 
-FLAT = (
-    *paths("", "number parameters outcome value reason status run_id tokens_per_second"),
-    *paths("", "peak_memory_bytes last_loss"),
-)
+FLAT = columns_of(TuneTrial)
 """Columns of the CSV."""

@@ -65,7 +65,7 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
         raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
     if not path.absolute().parent.is_dir():
         raise BundleError(f"the folder {path.parent} is not there; make it, or name another file")
-    sessions, results = anonymous(*_collect(store, identifiers))
+    sessions, results, _ = anonymous(*_collect(store, identifiers))
     scenario = scenario_of_session(sessions[-1])
     place = f"the scenario of the session {sessions[-1].id!r}"
     baseline = validate(ScenarioFile, scenario, lambda _: place, BundleError).baseline_name()

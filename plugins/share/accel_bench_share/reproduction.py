@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from accel_bench.analysis.checks.comparability import Difference
 from accel_bench.analysis.device_kinds import device_models
@@ -29,12 +28,12 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.machine.info import Machine
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     number_column,
-    paths,
     reader,
 )
 from accel_bench.report.views.compare import differences_table
@@ -171,7 +170,7 @@ def reproduction_report(found: Reproduction) -> Report:
             )
         ],
         document=found,
-        flat=Table(FLAT, [FlatRow(found, row) for row in found.stacks]),
+        flat=Table(FLAT, [Line(found=found, row=row) for row in found.stacks]),
     )
 
 
@@ -223,18 +222,8 @@ ABSOLUTE = (
 """The same of what depends on the machine."""
 
 
-class FlatRow(NamedTuple):
-    """Sources of one line of the CSV."""
-
-    found: Reproduction
-    row: StackReproduction
-
-
 FLAT = (
-    *paths("found", "schema_version bundle sha256 scenario same_device"),
-    *paths("row", "stack sweep tag is_baseline claim status_here verdict reason"),
-    *interval_paths("row", "ratio_there ratio_here change"),
-    *interval_paths("row", "tokens_per_second_there tokens_per_second_here speed_change"),
-    *paths("row", "last_loss_there last_loss_here"),
+    *columns_of(Reproduction, "found", without="verdict"),
+    *columns_of(StackReproduction, "row"),
 )
 """Columns of the CSV."""

@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_is_read_is_what_was_stored(made: Path) -> None:
     found = read_bundle(made)
-    sessions, results = anonymous([make_record()], make_runs())
+    sessions, results, _ = anonymous([make_record()], make_runs())
     assert sorted(found.results, key=lambda run: run.run_id) == sorted(
         results, key=lambda run: run.run_id
     )
@@ -116,9 +116,22 @@ def test_the_command_names_no_tracker() -> None:
     own = ("accel-bench", "run", "--set", "trackers=[{use: wandb, entity: blue-team}]")
     own += ("--set=trackers.0.entity=blue-team", "--set", "measure.rounds=5", "peft.yaml")
     record = make_record().model_copy(update={"command": own})
-    ((session,), _) = anonymous([record], make_runs())
+    ((session,), *_) = anonymous([record], make_runs())
     left = ("accel-bench", "run", "--set", "measure.rounds=5", "peft.yaml")
     assert session.command == left
+
+
+def test_a_host_has_one_word_in_runs_and_in_texts_about_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "zeta-3")
+    (run, *_) = make_runs()
+    assert run.machine is not None
+    there = run.machine.model_copy(update={"host": "alpha-7"})
+    runs = [run.model_copy(update={"machine": there})]
+    _, results, told = anonymous([], runs, ["only runs where host = alpha-7", "here: zeta-3"])
+    assert {run.machine and run.machine.host for run in results} == {"HOST1"}
+    assert told == ["only runs where host = HOST1", "here: HOST2"]
 
 
 def test_a_member_that_no_bundle_has_is_refused(made: Path, tmp_path: Path) -> None:

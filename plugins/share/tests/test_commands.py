@@ -198,7 +198,7 @@ def test_numbers_that_nothing_can_be_computed_with_end_no_page(tmp_path: Path) -
         for run, seconds in zip(make_runs()[:2], (1e-10, 1e90), strict=True)
     ]
     good = write(tmp_path, make_runs(), "good.zip")
-    sessions, results = anonymous([make_record()], wild)
+    sessions, results, _ = anonymous([make_record()], wild)
     texts = {"scenario.yaml": unpack(good)["scenario.yaml"].decode()}
     write_bundle(tmp_path / "wild.zip", sessions, results, "lora", texts)
     done = call("bundle", "site", ".", folder=tmp_path)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from statistics import median
+from statistics import fmean, median
 
-from accel_bench.analysis.statistics.estimators import median_of_known
+from accel_bench.analysis.statistics.estimators import median_of_known, t_bound
 from accel_bench.documents.base import Frozen
 from accel_bench.result import RankResult, Result, WeightUpdate
 
@@ -73,6 +73,37 @@ class Phases(Frozen):
 
     optimizer: float | None = None
     """Clipping, the update, and letting gradients go."""
+
+
+class TimeChange(Frozen):
+    """What a part of the time takes in A and in B, in one unit: a bar of a waterfall."""
+
+    a: float
+    b: float
+
+    change: float
+    """B less A: below 0 it gained, above 0 it lost."""
+
+    low: float | None
+    """Lower end of the 95 % interval of the change over rounds; null with fewer than two."""
+
+    high: float | None
+    """Upper end; null with fewer than two."""
+
+    @classmethod
+    def over(cls, *pairs: tuple[float, float]) -> TimeChange:
+        """Return the means of pairs, a pair for each round, and of their differences."""
+        differences = [b - a for a, b in pairs]
+        mean = fmean(differences)
+        half = t_bound(differences, 0.975) if len(differences) > 1 else None
+        low, high = (None, None) if half is None else (mean - half, mean + half)
+        a, b = (fmean(side) for side in zip(*pairs, strict=True))
+        return cls(a=a, b=b, change=mean, low=low, high=high)
+
+    @property
+    def is_sure(self) -> bool:
+        """True if the interval leaves 0 out; without an interval nothing contradicts it."""
+        return self.low is None or self.high is None or self.low > 0 or self.high < 0
 
 
 class UpdateCost(Frozen):

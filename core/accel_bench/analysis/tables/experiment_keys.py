@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.device_kinds import device_model
+from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.scenario.overrides import dotted
@@ -63,7 +64,7 @@ def keys_of(row: ExperimentRuns) -> Keys:
         "device": _device(row),
         "tag": experiment.tag,
         "scenario": experiment.scenario.name,
-        "provenance": f"{origin.origin} {origin.format}".rstrip() if origin else "planned",
+        "provenance": provenance_of(runs[-1]) if runs else "planned",
         "experiment": experiment.id,
     }
 

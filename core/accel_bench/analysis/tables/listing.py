@@ -58,29 +58,32 @@ SETTING_COLUMNS = {
 FACTORS = ("resources.devices", "train.micro_batch_size", "train.gradient_accumulation")
 """Settings whose product is the global batch size."""
 
-COPIED = ("run_id", "session", "round", "position", "attempt", "phase", "started_at", "seconds")
-"""Columns that hold a field of the result as it is."""
-
 
 def flat_run(result: Result) -> Cells:
     """Return one run on one row; names have unit and scope, absent numbers are None.
 
-    A run whose figures the self-audit finds to disagree is `degraded`, with the reason.
+    A run whose figures the self-audit finds to disagree is `degraded`, with the reason. What the
+    file of an imported one does not state is None.
     """
-    if result.imported:
-        return _flat_imported(result)
-    result = with_audit(result)
-    scenario = result.experiment.scenario
+    imported = result.imported
+    result = result if imported else with_audit(result)
+    experiment, scenario = result.experiment, result.experiment.scenario
     settings = scenario.model_dump(mode="json")
     device = result.ranks[0].device if result.ranks else None
+    used = result.provenance.machine if imported else ""
+
+    def stated(*keys: str) -> bool:
+        return not imported or set(keys) <= set(result.provenance.stated)
+
+    batch = stated("train.global_batch_size") or stated(*FACTORS)
     return {
         "run_id": result.run_id,
         "session": result.session,
-        "experiment_id": result.experiment.id,
+        "experiment_id": experiment.id,
         "scenario": scenario.name,
-        "stack": result.experiment.stack.name,
-        "sweep": canonical_json(result.experiment.sweep),
-        "tag": result.experiment.tag,
+        "stack": experiment.stack.name,
+        "sweep": canonical_json(experiment.sweep),
+        "tag": experiment.tag,
         "round": result.round,
         "position": result.position,
         "attempt": result.attempt,
@@ -88,47 +91,22 @@ def flat_run(result: Result) -> Cells:
         "reasons": "; ".join(result.reasons),
         "phase": result.phase,
         "started_at": result.started_at,
-        "seconds": result.seconds,
-        **{name: look_up(settings, key)[1] for name, key in SETTING_COLUMNS.items()},
-        "compute_dtype": scenario.compute_dtype,
-        "global_batch_size": scenario.train.global_batch_size,
-        "world_size": scenario.world_size,
-        "device": device.name or device.type if device else "",
+        "seconds": (result.seconds or None) if imported else result.seconds,
+        **{n: look_up(settings, k)[1] if stated(k) else None for n, k in SETTING_COLUMNS.items()},
+        "compute_dtype": None if imported else scenario.compute_dtype,
+        "global_batch_size": scenario.train.global_batch_size if batch else None,
+        "world_size": scenario.world_size if stated("resources.devices") else None,
+        "device": device.name or device.type if device else used,
         "host": result.machine.host if result.machine else "",
         "provenance": provenance_of(result),
-        **flat_figures(result),
-        **flat_metrics(result),
+        **({} if imported else flat_figures(result)),
+        **({one.name: one.value for one in result.metrics} if imported else flat_metrics(result)),
     }
 
 
 def provenance_of(result: Result) -> str:
     """Return `measured`, `exported`, or `imported` with the format."""
     return f"{result.provenance.origin} {result.provenance.format}".rstrip()
-
-
-def _flat_imported(result: Result) -> Cells:
-    """Return an imported run on one row; what its file does not state is None."""
-    scenario, stated = result.experiment.scenario, result.provenance.stated
-    settings = scenario.model_dump(mode="json")
-    cells: Cells = {name: getattr(result, name) for name in COPIED}
-    cells |= {
-        "experiment_id": result.experiment.id,
-        "scenario": scenario.name,
-        "stack": result.experiment.stack.name,
-        "sweep": canonical_json(result.experiment.sweep),
-        "tag": result.experiment.tag,
-        "status": result.status.value,
-        "reasons": "; ".join(result.reasons),
-        "provenance": provenance_of(result),
-        "device": result.provenance.machine,
-    }
-    for name, key in SETTING_COLUMNS.items():
-        cells[name] = look_up(settings, key)[1] if key in stated else None
-    known = set(FACTORS) <= set(stated) or "train.global_batch_size" in stated
-    cells["global_batch_size"] = scenario.train.global_batch_size if known else None
-    cells["seconds"] = result.seconds or None
-    cells["world_size"] = scenario.world_size if "resources.devices" in stated else None
-    return cells | {metric.name: metric.value for metric in result.metrics}
 
 
 def differing_keys(left: Any, right: Any, path: str = "") -> list[tuple[str, Any, Any]]:
@@ -171,10 +149,14 @@ def flat_figures(result: Result) -> Cells:
 
 
 def flat_speed(speed: RunThroughput | None) -> Cells:
-    """Return speed and losses of a window; `real_tokens` are those of all devices."""
+    """Return speed and losses of a window; `real_tokens` are those of all devices.
+
+    Statistics of the losses are null where one of them is not known.
+    """
     if speed is None:
         return {}
     losses = [loss for loss in speed.losses if loss is not None]
+    found = speed.loss_statistics
     return {
         "tokens_per_second": speed.tokens_per_second,
         "tokens_per_second_per_device": speed.tokens_per_second_per_device,
@@ -189,16 +171,9 @@ def flat_speed(speed: RunThroughput | None) -> Cells:
         "window_seconds": speed.seconds,
         "first_loss": losses[0] if losses else None,
         "last_loss": losses[-1] if losses else None,
-        **flat_losses(speed),
+        **{f"{name}_loss": getattr(found, name, None) for name in ("mean", "minimum", "maximum")},
+        "loss_standard_deviation": found and found.standard_deviation,
     }
-
-
-def flat_losses(speed: RunThroughput) -> Cells:
-    """Return statistics of the losses of all steps, null where one of them is not known."""
-    found = speed.loss_statistics
-    names = "mean minimum maximum standard_deviation".split()
-    columns = ("mean_loss", "minimum_loss", "maximum_loss", "loss_standard_deviation")
-    return {column: getattr(found, name, None) for column, name in zip(columns, names, strict=True)}
 
 
 def flat_metrics(result: Result) -> Cells:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from typing import Literal, TypeAlias
 
-from accel_bench.analysis.aggregate import ExperimentRuns, obstacle
+from accel_bench.analysis.aggregate import ExperimentRuns, by_point, obstacle
 from accel_bench.analysis.metrics.offered_load import load_obstacle
 from accel_bench.analysis.statistics.estimators import Interval, log_interval, unpaired_ratio
 from accel_bench.analysis.statistics.seeds import SEED_KEYS
@@ -75,22 +75,14 @@ def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple
     `reference` is the tag of that point; else it is the first. Empty where only seeds are swept, or
     nothing.
     """
-    experiments = [row.planned.experiment for row in rows]
-    points = dict.fromkeys(experiment.point for experiment in experiments)
-    if len(points) < 2 or set(SEED_KEYS).issuperset(experiments[0].sweep):
+    points = by_point(rows)
+    if len(points) < 2 or set(SEED_KEYS).issuperset(rows[0].planned.experiment.sweep):
         return ()
-    named = [experiment.point for experiment in experiments if experiment.tag == reference]
-    point = named[0] if reference and named else next(iter(points))
-    bases = {
-        row.planned.experiment.stack.name: row
-        for row in rows
-        if row.planned.experiment.point == point
-    }
-    return tuple(
-        against(row, base)
-        for row in rows
-        if (base := bases.get(row.planned.experiment.stack.name)) is not None
-    )
+    named = (own for own in points if own[0].planned.experiment.tag == reference)
+    base = next(named, points[0]) if reference else points[0]
+    bases = {row.planned.experiment.stack.name: row for row in base}
+    found = ((row, bases.get(row.planned.experiment.stack.name)) for row in rows)
+    return tuple(against(row, base) for row, base in found if base is not None)
 
 
 def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:

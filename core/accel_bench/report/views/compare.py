@@ -33,15 +33,14 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
+    columns_of,
     in_units,
-    interval_paths,
     listed,
     number_column,
     one_or_list,
     paths,
     reader,
 )
-from accel_bench.report.views.training import training_paths
 from accel_bench.result import Status
 from accel_bench.scenario.uses import CALLS
 
@@ -181,19 +180,6 @@ def _flat_differences(differences: Sequence[Difference]) -> list[str]:
     return [f"{d.key}: {setting_text(d.a)} | {setting_text(d.b)}" for d in differences]
 
 
-def _side_columns(name: str) -> list[Column]:
-    """Return the CSV's columns for one of the two; they begin with its name."""
-    return [
-        *paths(name, "experiment_id stack sweep tag sessions status runs", f"{name}_{{}}"),
-        *interval_paths(name, "tokens_per_second", f"{name}_{{}}"),
-        *paths(f"{name}.step_seconds", "p50 p90 p95 p99 spread", f"{name}_step_seconds_{{}}"),
-        *paths(name, "peak_memory_bytes peak_memory_kind", f"{name}_{{}}"),
-        *paths(f"{name}.loss", "last", f"{name}_loss_{{}}"),
-        *paths(name, "differs", f"{name}_{{}}"),
-        Column(f"{name}_metrics", reader(f"{name}.metric_values")),
-    ]
-
-
 ESTIMATED = "[95 % interval]"
 """Unit of ratios of unpaired runs, which get no verdict."""
 
@@ -225,12 +211,8 @@ FACTS = (
 """Rows of the table for people: each has both sides."""
 
 FLAT = (
-    *paths("", "schema_version comparable paired rounds looks verdict verdict_reason"),
-    *paths("", "minimum_detectable_effect rounds_needed"),
-    *training_paths(""),
-    *interval_paths("", "ratio"),
-    *_side_columns("a"),
-    *_side_columns("b"),
+    *columns_of(ExperimentComparison),
+    *(Column(f"{side}_metrics", reader(f"{side}.metric_values")) for side in "ab"),
     Column("declared", lambda one: _flat_differences(one.declared)),
     Column("differing", lambda one: _flat_differences(one.differing)),
 )

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.schema import ExperimentSummary, Summary
 from accel_bench.analysis.wording import label, rate, size
-from accel_bench.report.table import Column, Table, number_column, reader
+from accel_bench.report.table import Column, Line, Table, number_column, reader
 from accel_bench.report.views.training import verdict_column
 
 NEW_TOKENS = "new tokens/s"
@@ -50,16 +50,6 @@ SHOWN = {f"{name}_p{percent}" for name in LATENCIES for percent in PERCENTILES} 
 """Metrics that have a table of their own."""
 
 
-class LatencyRow(NamedTuple):
-    """One latency of one stack."""
-
-    latency: str
-    stack: str
-    p50: float | None
-    p90: float | None
-    p99: float | None
-
-
 def generates(summary: Summary) -> bool:
     """Return whether a scenario measures answers to requests."""
     return any(row.mode == "inference" for row in summary.experiments)
@@ -93,10 +83,10 @@ def request_tables(summary: Summary) -> list[Table]:
     if not rows:
         return []
     latencies = [
-        LatencyRow(title, label(row), *values)
+        Line(latency=title, stack=label(row), **values)
         for name, title in LATENCIES.items()
         for row in rows
-        if any(values := tuple(_known(row).get(f"{name}_p{one}") for one in PERCENTILES))
+        if any((values := {f"p{n}": _known(row).get(f"{name}_p{n}") for n in PERCENTILES}).values())
     ]
     measured = {name for row in rows for name in _known(row)}
     rates = [

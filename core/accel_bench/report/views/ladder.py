@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accel_bench.analysis.ladder import LadderFigure, LadderStep, MemoryChange
+from accel_bench.analysis.ladder import LadderStep, MemoryChange
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.wording import point_name, ratio_interval, ratio_texts
-from accel_bench.report.table import Column, Table, interval_paths, number_column, paths, reader
+from accel_bench.report.table import Column, Table, number_column
 from accel_bench.report.views.training import verdict_column
 
 MEANING = (
@@ -26,20 +26,6 @@ def ladder_tables(summary: Summary) -> list[Table]:
     return [Table(COLUMNS, steps, title, _notes(steps)) for title, steps in points.items()]
 
 
-def ladder_columns(side: str) -> list[Column]:
-    """Return the CSV's columns for `adds` or `left_out`; rows have the step as `step`."""
-    figure, key = f"step.{side}", f"ladder_{side}"
-    return [
-        *paths(figure, "stack against rounds", f"{key}_{{}}"),
-        *interval_paths(figure, "ratio", f"{key}_{{}}"),
-        Column(f"{key}_memory_bytes", reader(f"{figure}.memory.bytes")),
-        *paths(f"{figure}.memory", "low high", f"{key}_memory_bytes_{{}}"),
-        *paths(figure, "loss_verdict loss_difference loss_tolerance", f"{key}_{{}}"),
-        *paths(figure, "update_verdict update_difference", f"{key}_{{}}"),
-        Column(f"{key}_reason", lambda row: row.step and _reason(getattr(row.step, side))),
-    ]
-
-
 def memory_change(change: MemoryChange) -> str:
     """Return `-61.2 ±0.5`, in MiB; without the ± where that is 0."""
     mean = change.bytes / 2**20
@@ -48,10 +34,6 @@ def memory_change(change: MemoryChange) -> str:
     text = f"{rounded:+,.{digits}f}" if rounded else "0.0"
     half = 0.0 if change.high is None else round((change.high - change.bytes) / 2**20, digits)
     return f"{text} ±{half:,.{digits}f}" if half else text
-
-
-def _reason(figure: LadderFigure) -> str:
-    return figure.reason or figure.loss_reason
 
 
 def _notes(steps: Sequence[LadderStep]) -> list[str]:

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.conclusion import conclusion
-from accel_bench.analysis.ladder import LadderStep
-from accel_bench.analysis.metrics.named import MetricFigure, labels
-from accel_bench.analysis.schema import ExperimentSummary, Summary
+from accel_bench.analysis.ladder import LadderFigure, LadderStep
+from accel_bench.analysis.metrics.breakdown import Phases, StartUp
+from accel_bench.analysis.metrics.named import labels
+from accel_bench.analysis.metrics.throughput import LossStatistics, TokenKinds
+from accel_bench.analysis.metrics.utilization import Utilization
+from accel_bench.analysis.schema import ExperimentSummary, Rates, Summary
 from accel_bench.analysis.sections import GROUP, KIND, call_section
 from accel_bench.analysis.statistics.seeds import SeedEquivalence
 from accel_bench.analysis.tables.points import PointFigure
@@ -40,14 +43,14 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.plugins.doors import find_entry
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     keyed,
     number_column,
     one_or_list,
-    paths,
     reader,
 )
 from accel_bench.report.views.inference import (
@@ -58,8 +61,8 @@ from accel_bench.report.views.inference import (
     load_notes,
     request_tables,
 )
-from accel_bench.report.views.ladder import ladder_columns, ladder_tables
-from accel_bench.report.views.training import training_paths, update_cost_text, verdict_column
+from accel_bench.report.views.ladder import ladder_tables
+from accel_bench.report.views.training import update_cost_text, verdict_column
 from accel_bench.scenario.tags import is_chosen
 
 WIDTH = 80
@@ -216,39 +219,18 @@ def speed_unit(summary: Summary) -> str:
     return rate_unit(row.counts for row in summary.experiments)
 
 
-class MetricRow(NamedTuple):
-    """A metric of one row, and that of the baseline at the same sweep point; None for its own."""
-
-    name: str
-    stack: str
-    metric: MetricFigure
-    base: MetricFigure | None
-
-
 def _metric_tables(summary: Summary) -> list[Table]:
     """Return the table of the metrics that the scenario names, where it names any."""
     own = SHOWN if generates(summary) else frozenset()
     names = labels(one for row in summary.experiments for one in row.metrics if one.name not in own)
-    bases = {
-        (canonical_json(row.sweep), metric.key): metric
-        for row in summary.experiments
-        if row.stack == summary.baseline
-        for metric in row.metrics
-    }
-    rows = [
-        MetricRow(
-            name,
-            label(row),
-            metric,
-            None
-            if row.stack == summary.baseline
-            else bases.get((canonical_json(row.sweep), metric.key)),
-        )
-        for key, name in names.items()
-        for row in summary.experiments
-        for metric in row.metrics
-        if metric.key == key
-    ]
+    rows = []
+    for key, name in names.items():
+        found = [(row, one) for row in summary.experiments for one in row.metrics if one.key == key]
+        bases = {canonical_json(r.sweep): one for r, one in found if r.stack == summary.baseline}
+        for row, one in found:
+            # The baseline's own metric has nothing to be compared with.
+            base = bases.get(canonical_json(row.sweep)) if row.stack != summary.baseline else None
+            rows.append(Line(name=name, stack=label(row), metric=one, base=base))
     notes = [(row.stack, f"{row.name}: {row.metric.reason}") for row in rows if row.metric.reason]
     return [Table(METRICS, rows, notes=grouped_by_reason(notes))] if rows else []
 
@@ -412,66 +394,48 @@ def _visible(row: ExperimentSummary) -> str:
     )
 
 
-class FlatRow(NamedTuple):
-    """Sources of one line of the CSV."""
-
-    summary: Summary
-    row: ExperimentSummary
-    step: LadderStep | None
-    """The ladder's step whose last item the row's stack adds."""
-
-    point: PointFigure | None
-    """The row's sweep point against the reference point."""
-
-
-def _flat_row(summary: Summary, row: ExperimentSummary) -> FlatRow:
+def _flat_row(summary: Summary, row: ExperimentSummary) -> Line:
+    """Return a line of the CSV: the step of the ladder is that whose last item the stack adds."""
     steps = (s for s in summary.ladder if (s.adds.stack, s.sweep) == (row.stack, row.sweep))
     points = (p for p in summary.points if (p.stack, p.sweep) == (row.stack, row.sweep))
-    return FlatRow(summary, row, next(steps, None), next(points, None))
+    step, point = next(steps, None), next(points, None)
+    return Line(summary=summary, row=row, step=step, point=point)
 
 
-def _plugins(flat: FlatRow) -> list[str]:
+def _plugins(flat: Line) -> list[str]:
     return [f"{p.name} {p.distribution} {p.version}" for p in flat.row.plugins]
 
 
-POINT_FLAT = (
-    *paths("point", "reference world_size paired rounds reason", "point_{}"),
-    *interval_paths("point", "ratio ratio_per_device", "point_{}"),
+NAMED_BELOW = "rates tokens start_up phases utilization memory losses"
+"""Documents of a row whose columns do not begin with the name of their field."""
+
+LEFT_OUT = "evidence effective update_cost ranks"
+"""Documents of a row that a spreadsheet does without."""
+
+OF_LADDER = (
+    "stack against rounds ratio reason memory loss_verdict loss_difference loss_tolerance "
+    "loss_reason update_verdict update_difference"
 )
-"""Columns of the CSV of a row's sweep point."""
+OF_POINT = "reference world_size paired rounds reason ratio ratio_per_device"
+"""Fields that a row has of its rung of a ladder, and of its sweep point."""
+
+PEAKS = ("reserved", "nvml", "rss")
+"""Ways of measuring memory whose peak has a column, beside the one of `peak_memory_bytes`."""
 
 FLAT = (
-    *paths("summary", "schema_version scenario baseline"),
-    *paths("row", "experiment_id stack sweep tag status reasons runs"),
-    *interval_paths("row", "tokens_per_second"),
-    *paths("row", "tokens_per_second_per_device"),
-    *interval_paths("row.rates", "tokens_per_hour samples_per_second steps_per_second"),
-    *interval_paths("row", "ratio"),
-    *paths("row", "ratio_reason rounds looks verdict verdict_reason dropped"),
-    *paths("row", "minimum_detectable_effect rounds_needed"),
-    *paths("row.step_seconds", "p50 p90 p95 p99 spread", "step_seconds_{}"),
-    *paths("row.tokens.per_step_global", "processed real supervised", "{}_tokens_per_step_global"),
-    *paths("row.start_up", "load_data_seconds load_model_seconds first_step_seconds"),
-    *paths("row.start_up", "compile_seconds"),
-    *paths("row.phases", "data forward backward optimizer", "step_{}_seconds"),
-    *paths(
-        "row.utilization.model_flops_per_second", "causal non_causal", "model_flops_per_second_{}"
-    ),
-    *paths("row.utilization.mfu", "causal non_causal", "mfu_{}"),
-    *paths("row.utilization.hfu", "causal non_causal", "hfu_{}"),
-    *paths("row", "utilization_reason peak_memory_bytes peak_memory_kind"),
-    *paths("row.memory.reserved", "bytes", "peak_reserved_{}"),
-    *paths("row.memory.nvml", "bytes", "peak_nvml_{}"),
-    *paths("row.memory.rss", "bytes", "peak_rss_{}"),
-    *paths("row.loss", "first last", "loss_{}"),
-    *paths("row.losses", "mean minimum maximum standard_deviation", "loss_{}"),
-    *training_paths("row"),
-    *paths("row", "mode"),
-    *paths("step", "item", "ladder_{}"),
-    *ladder_columns("adds"),
-    *ladder_columns("left_out"),
-    *POINT_FLAT,
-    *paths("row", "devices_used differs"),
+    *columns_of(Summary, "summary", names="schema_version scenario baseline"),
+    *columns_of(ExperimentSummary, "row", without=f"{NAMED_BELOW} {LEFT_OUT}"),
+    *columns_of(Rates, "row.rates"),
+    *columns_of(TokenKinds, "row.tokens.per_step_global", "{}_tokens_per_step_global"),
+    *columns_of(StartUp, "row.start_up"),
+    *columns_of(Phases, "row.phases", "step_{}_seconds", "data forward backward optimizer"),
+    *columns_of(Utilization, "row.utilization", names="model_flops_per_second mfu hfu"),
+    *(Column(f"peak_{kind}_bytes", reader(f"row.memory.{kind}.bytes")) for kind in PEAKS),
+    *columns_of(LossStatistics, "row.losses", "loss_{}"),
+    *columns_of(LadderStep, "step", "ladder_{}", "item"),
+    *columns_of(LadderFigure, "step.adds", "ladder_adds_{}", OF_LADDER),
+    *columns_of(LadderFigure, "step.left_out", "ladder_left_out_{}", OF_LADDER),
+    *columns_of(PointFigure, "point", "point_{}", OF_POINT),
     Column("plugins", _plugins),
     Column("metrics", reader("row.metric_values")),
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from accel_bench.analysis.checks.training_verdict import TrainingComparison
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.wording import WITHIN, count, size
-from accel_bench.report.table import Column, paths
+from accel_bench.report.table import Column
 
 
 class TrainingVerdict(NamedTuple):
@@ -20,11 +19,6 @@ class TrainingVerdict(NamedTuple):
 
     estimated: bool = False
     """True if sketches estimate the difference."""
-
-
-def training_paths(prefix: str) -> list[Column]:
-    """Return a column for each field of the `TrainingComparison` at `prefix`."""
-    return paths(prefix, " ".join(TrainingComparison.model_fields))
 
 
 def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) -> Column:

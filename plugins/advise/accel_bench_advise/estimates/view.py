@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any, get_args
 
 from accel_bench.analysis.wording import (
@@ -15,14 +14,26 @@ from accel_bench.analysis.wording import (
     size,
     usd,
 )
-from accel_bench.report.table import Column, Report, Section, Table, number_column, paths, reader
+from accel_bench.report.table import (
+    Column,
+    Report,
+    Section,
+    Table,
+    columns_of,
+    number_column,
+    reader,
+)
 from accel_bench_advise.estimates.schema import (
+    BatchShape,
+    CostEstimate,
     Estimate,
     EstimateDocument,
     LengthSummary,
     Limit,
+    MemoryEstimate,
     Part,
     Span,
+    SpeedEstimate,
 )
 
 METHOD = (
@@ -133,22 +144,16 @@ def _speed_columns(rows: list[Estimate]) -> list[Column]:
     ]
 
 
-SPANS = {
-    "needed_bytes": "memory.needed_bytes",
-    "tokens_per_second": "speed.tokens_per_second",
-    "hours": "hours",
-    "usd_per_million_tokens": "cost.usd_per_million_tokens",
-    "usd": "cost.usd",
-}
+LIMITS = ("largest_micro_batch_size", "longest_sequence_length")
+NAMED_BELOW = f"shape memory speed cost {' '.join(LIMITS)}"
+"""Documents of an estimate whose columns do not begin with the name of their field."""
 
 FLAT = (
-    *paths("", "kind scenario experiment_id stack sweep tag gpu devices"),
-    *paths("shape", "micro_batch_size sequence_length"),
-    *paths("", "parameters trained_parameters"),
-    *paths("memory", "tensor_bytes device_bytes fit"),
-    *chain(*(paths(path, "low high", f"{name}_{{}}") for name, path in SPANS.items())),
-    *paths("largest_micro_batch_size", "value", "largest_micro_batch_size"),
-    *paths("longest_sequence_length", "value", "longest_sequence_length"),
-    *paths("", "counts for_tokens problem"),
+    *columns_of(Estimate, without=f"{NAMED_BELOW} nearest answer notes"),
+    *columns_of(BatchShape, "shape"),
+    *columns_of(MemoryEstimate, "memory", without="parts phase"),
+    *columns_of(SpeedEstimate, "speed", names="tokens_per_second"),
+    *columns_of(CostEstimate, "cost", names="usd_per_million_tokens usd"),
+    *(Column(key, reader(f"{key}.value")) for key in LIMITS),
 )
 """Columns of the CSV."""

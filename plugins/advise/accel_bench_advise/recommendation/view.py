@@ -27,16 +27,19 @@ from accel_bench.report.table import (
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     number_column,
-    paths,
     reader,
 )
 from accel_bench_advise.estimates.view import span_text
-from accel_bench_advise.recommendation.family import FamilyRecommendation
+from accel_bench_advise.recommendation.family import FamilyRecommendation, FamilyRow
 from accel_bench_advise.recommendation.schema import (
     AS_FAST,
+    Considered,
+    Evidence,
+    FittingModel,
     FittingModels,
+    MemoryUse,
     NextRun,
     Other,
     Recommendation,
@@ -182,12 +185,10 @@ def _speeds(row: str) -> list[Column]:
 def _flat(row: str) -> list[Column]:
     """Return the CSV's columns of a stack, which is read at a path."""
     return [
-        *paths(row, "stack sweep tag changes"),
-        *interval_paths(row, "tokens_per_second request_seconds ratio hours"),
-        *paths(row, "slowest_requests_ms loss update output start_seconds"),
-        *paths(f"{row}.memory", "peak_bytes device_bytes headroom"),
+        *columns_of(Considered, row, without="apart device memory evidence"),
+        *columns_of(MemoryUse, f"{row}.memory", names="peak_bytes device_bytes headroom"),
         Column("memory_kind", reader(f"{row}.memory.kind")),
-        *paths(f"{row}.evidence", "experiment_id run_ids origin"),
+        *columns_of(Evidence, f"{row}.evidence", without="sessions"),
     ]
 
 
@@ -244,27 +245,18 @@ MODELS = (
 )
 """Columns of models."""
 
-FLAT_MODELS = (
-    *paths("", "model parameters fit settings why"),
-    *(
-        Column(f"{name}_{end}", reader(f"{name}.{end}"))
-        for name in ("needed_bytes", "tokens_per_second", "usd_per_million_tokens")
-        for end in ("low", "high")
-    ),
-)
+FLAT_MODELS = columns_of(FittingModel)
 """Columns of the CSV of models."""
 
 FLAT = (
-    *paths("", "fate why"),
-    *interval_paths("", "of_the_best"),
-    *paths("row", "device"),
+    *columns_of(Other, without="row"),
+    Column("device", reader("row.device")),
     *_flat("row"),
 )
 """Columns of the CSV."""
 
 FLAT_FAMILY = (
-    *paths("", "model mode device certainty fastest"),
+    *columns_of(FamilyRow, without="recommended"),
     *_flat("recommended"),
-    *paths("", "runner_up settings why"),
 )
 """Columns of the CSV of models of a family."""

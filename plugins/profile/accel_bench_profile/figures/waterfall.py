@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from accel_bench.analysis.statistics.estimators import t_bound
+from accel_bench.analysis.metrics.breakdown import TimeChange
 from accel_bench.analysis.statistics.verdict import RoundKey
 from accel_bench_profile.figures.inflation import (
     UNEXPLAINED,
@@ -26,7 +25,6 @@ from accel_bench_profile.figures.inflation import (
 from accel_bench_profile.figures.kernel_kinds import STEP_KINDS
 from accel_bench_profile.figures.modules import DATA, OUTSIDE, ROOT
 from accel_bench_profile.figures.waterfall_schema import (
-    Change,
     Inflation,
     KindChange,
     ModuleChange,
@@ -76,13 +74,13 @@ def profile_waterfall(
     left = _left(recorded, runs)
     pairs = _in_windows(recorded, runs, left)
     whole = a.compiled | b.compiled
-    difference = _change([(a.runs[key].seconds, b.runs[key].seconds) for key in rounds])
+    difference = TimeChange.over(*((a.runs[key].seconds, b.runs[key].seconds) for key in rounds))
     modules = _modules(pairs, whole)
     also = {one.module: one for one in _modules(recorded, whole)}
-    unexplained = Change(**pairs.change(_is_unexplained))
+    unexplained = pairs.change(_is_unexplained)
     named = [
         one for one in modules if all(
-            _is_worth_naming(change, difference["a"]) and change.change * one.change > 0
+            _is_worth_naming(change, difference.a) and change.change * one.change > 0
             for change in (one, also[one.module])
         )
     ]  # fmt: skip
@@ -93,13 +91,11 @@ def profile_waterfall(
         b=b.name,
         unit=unit,
         rounds=len(rounds),
-        difference=Change(**difference),
+        difference=difference,
         kinds=tuple(_kinds(pairs)),
         modules=tuple(modules),
         unexplained=unexplained,
-        explained=1 - abs(unexplained.change / difference["change"])
-        if difference["change"]
-        else None,
+        explained=1 - abs(unexplained.change / difference.change) if difference.change else None,
         gained=tuple(one.module for one in named if one.change < 0),
         lost=tuple(one.module for one in named if one.change > 0),
         inflation=Inflation(a=_inflation(a, rounds), b=_inflation(b, rounds)),
@@ -133,7 +129,7 @@ def _left(recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]]) -> 
     return Inflation(a=a, b=b)
 
 
-def _is_worth_naming(change: Change, step: float) -> bool:
+def _is_worth_naming(change: TimeChange, step: float) -> bool:
     return abs(change.change) >= WORTH_NAMING * step and change.is_sure
 
 
@@ -144,13 +140,13 @@ class _Pairs:
         self.rounds = rounds
         self.parts = sorted({part for pair in rounds for side in pair for part in side})
 
-    def change(self, chosen: Callable[[Part], bool]) -> dict[str, Any]:
+    def change(self, chosen: Callable[[Part], bool]) -> TimeChange:
         """Return what all chosen parts together take in A and in B, and the change."""
         sums = (
             [sum(spent for part, spent in side.items() if chosen(part)) for side in pair]
             for pair in self.rounds
         )
-        return _change([(a, b) for a, b in sums])
+        return TimeChange.over(*((a, b) for a, b in sums))
 
     def changes(self, chosen: Callable[[Part], str]) -> dict[str, float]:
         """Return the mean change by a name of parts, the largest first, without empty names."""
@@ -161,26 +157,12 @@ class _Pairs:
         return {name: sums[name] for name in sorted(sums, key=lambda n: -abs(sums[n])) if name}
 
 
-def _change(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Return the means of pairs, and of their differences with an interval."""
-    differences = [b - a for a, b in pairs]
-    mean = fmean(differences)
-    half = t_bound(differences, 0.975) if len(differences) > 1 else None
-    return {
-        "a": fmean(a for a, _ in pairs),
-        "b": fmean(b for _, b in pairs),
-        "change": mean,
-        "low": None if half is None else mean - half,
-        "high": None if half is None else mean + half,
-    }
-
-
 def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
     """Yield the kinds that take time, in their order."""
     for kind in STEP_KINDS:
         change = pairs.change(lambda part: part.kind == kind and not _is_unexplained(part))  # noqa: B023
-        if change["a"] or change["b"]:
-            yield KindChange(kind=kind, **change)
+        if change.a or change.b:
+            yield KindChange(kind=kind, **dict(change))
 
 
 def _modules(pairs: _Pairs, whole: Iterable[str]) -> list[ModuleChange]:
@@ -198,8 +180,8 @@ def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
     change = pairs.change(within)
     inside = pairs.changes(lambda part: part.module if within(part) else "")
     most = next(iter(inside), name)
-    same_way = inside.get(most, 0.0) * change["change"] > 0
-    mostly = same_way and abs(inside[most]) >= MOSTLY * abs(change["change"])
+    same_way = inside.get(most, 0.0) * change.change > 0
+    mostly = same_way and abs(inside[most]) >= MOSTLY * abs(change.change)
     kinds = pairs.changes(lambda part: part.kind if within(part) else "")
     directions = pairs.changes(lambda part: part.direction if within(part) else "")
     return ModuleChange(
@@ -207,7 +189,7 @@ def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
         kinds={kind: kinds[kind] for kind in kinds},  # type: ignore[misc]
         directions=directions,
         mostly=most if mostly and most != name else "",
-        **change,
+        **dict(change),
     )
 
 

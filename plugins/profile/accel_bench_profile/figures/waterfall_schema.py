@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accel_bench.analysis.metrics.breakdown import TimeChange
 from accel_bench.analysis.schema import Document
 from accel_bench.documents.base import Frozen
 from accel_bench_profile.figures.modules import StepKind
@@ -10,34 +11,13 @@ UNLIKE = 1.1
 """Ratio of the two inflations from which what they induce is shown as unexplained."""
 
 
-class Change(Frozen):
-    """What something takes in A and in B; seconds of the unit, means over rounds."""
-
-    a: float
-    b: float
-
-    change: float
-    """B less A: below 0 it gained, above 0 it lost."""
-
-    low: float | None
-    """Lower end of the 95 % interval of the change over rounds; null with fewer than two."""
-
-    high: float | None
-    """Upper end; null with fewer than two."""
-
-    @property
-    def is_sure(self) -> bool:
-        """True if the interval leaves 0 out; without an interval nothing contradicts it."""
-        return self.low is None or self.high is None or self.low > 0 or self.high < 0
-
-
-class KindChange(Change):
+class KindChange(TimeChange):
     """One kind of operation."""
 
     kind: StepKind
 
 
-class ModuleChange(Change):
+class ModuleChange(TimeChange):
     """One module, with those inside it."""
 
     module: str
@@ -82,8 +62,8 @@ class ProfileWaterfall(Frozen):
     rounds: int
     """Rounds in which both were measured and profiled."""
 
-    difference: Change
-    """The measured windows, which nothing profiled."""
+    difference: TimeChange
+    """The measured windows, which nothing profiled; seconds of the unit, as all changes."""
 
     kinds: tuple[KindChange, ...]
     """By kind of operation, with `unexplained` all of the difference."""
@@ -91,7 +71,7 @@ class ProfileWaterfall(Frozen):
     modules: tuple[ModuleChange, ...]
     """By module, with `unexplained` all of the difference; the largest change first."""
 
-    unexplained: Change
+    unexplained: TimeChange
     """What lies in no module and in no operation, and where `left_inflation` differs by more than
     10 % what only that makes modules change by."""
 

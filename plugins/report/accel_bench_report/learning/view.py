@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.wording import count, label, rate, significant, usd
 from accel_bench.report.table import (
     EMPTY,
     Column,
+    Line,
     Report,
     Section,
     Table,
-    interval_paths,
+    columns_of,
     number_column,
-    paths,
     reader,
 )
 from accel_bench_report.learning.rates import MINIMUM_SEEDS
@@ -25,6 +25,7 @@ from accel_bench_report.learning.schema import (
     CurvePoint,
     ExperimentLearning,
     RateLearning,
+    Stability,
 )
 
 WIDTH = 100
@@ -35,20 +36,13 @@ NO_CURVE = "no experiment has a loss curve"
 EXCLUDED = "seconds are those of training steps, without start-up and evaluations"
 
 
-class CurveRow(NamedTuple):
-    """One point of a curve, with what it belongs to."""
-
-    row: ExperimentLearning
-    point: CurvePoint
-
-
 def convergence_report(document: ConvergenceDocument, curves: bool = False) -> Report:
     """Return a section with a table for each question; programs get the document."""
     tables = [*learning_tables(document)]
     if curves:
         tables += curve_tables(document)
     notes = [NO_CURVE] if not document.experiments else list(_notes(document))
-    points = [CurveRow(row, point) for row in document.experiments for point in row.curve]
+    points = [Line(row=row, point=one) for row in document.experiments for one in row.curve]
     return Report(
         sections=[Section(answer=answer(document), tables=tables, notes=notes)],
         document=document,
@@ -287,14 +281,8 @@ CURVE = (
 )
 
 FLAT = (
-    *paths("row", "scenario stack sweep tag experiments runs loss_kind"),
-    *paths("point", "steps tokens seconds usd loss low high"),
-    *paths("row.to_loss", "loss reached verdict", "to_loss_{}"),
-    *interval_paths("row.to_loss", "steps tokens seconds usd ratio", "to_loss_{}"),
-    *paths("row.stability", "seeds diverged mean lowest highest"),
-    *interval_paths("row.stability", "standard_deviation"),
-    *paths("row.memory_growth", "verdict kind", "memory_growth_{}"),
-    *interval_paths("row.memory_growth", "bytes_per_step", "memory_growth_{}"),
-    *interval_paths("row.evaluation", "samples_per_second tokens_per_second", "evaluation_{}"),
+    *columns_of(ExperimentLearning, "row", without="stability"),
+    *columns_of(CurvePoint, "point"),
+    *columns_of(Stability, "row.stability"),
 )
 """Columns of the CSV: a row for each point of each curve."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from accel_bench.analysis.metrics.breakdown import Phases
+from accel_bench.analysis.metrics.breakdown import Phases, TimeChange
 from accel_bench.analysis.metrics.throughput import unit_of
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.wording import milliseconds
@@ -25,19 +25,6 @@ MOST_ROWS = 12
 """Rows that have bars; the table has all."""
 
 
-class Bar(NamedTuple):
-    """One part of the way from A to B, in milliseconds of the unit."""
-
-    name: str
-    a: float
-    b: float
-
-    @property
-    def change(self) -> float:
-        """What B takes more; below 0 it saves."""
-        return self.b - self.a
-
-
 class Waterfall(NamedTuple):
     """Parts of a step in which B gains or loses time against A."""
 
@@ -47,8 +34,8 @@ class Waterfall(NamedTuple):
     b: float
     """The same of B."""
 
-    bars: tuple[Bar, ...]
-    """Parts of a step; they add up to both."""
+    bars: dict[str, TimeChange]
+    """Milliseconds of the unit by part of a step; they add up to both."""
 
     unit: str
     """What the milliseconds are for."""
@@ -80,11 +67,11 @@ def waterfall(a: ExperimentSummary, b: ExperimentSummary) -> Waterfall | None:
     totals = [1000 * tokens / row.tokens_per_second.median for row in (a, b)
               if row.tokens_per_second]  # fmt: skip
     parts = [_parts(p, t) for p, t in zip((a.phases, b.phases), totals, strict=True)]
-    bars = [Bar(name, parts[0][name], parts[1][name]) for name in (*PHASES, IDLE)]
+    bars = {name: TimeChange.over((parts[0][name], parts[1][name])) for name in (*PHASES, IDLE)}
     return Waterfall(
         a=totals[0],
         b=totals[1],
-        bars=tuple(bar for bar in bars if bar.a or bar.b),
+        bars={name: bar for name, bar in bars.items() if bar.a or bar.b},
         unit=unit,
         tokens=tokens,
         compile_seconds=_compiling(b) - _compiling(a),
@@ -142,14 +129,14 @@ def _view(row: RowView, fall: Waterfall, baseline: str, tokens: float) -> Waterf
 
 
 def _bars(row: RowView, fall: Waterfall, baseline: str) -> Iterator[BarView]:
-    heights = list(accumulate((bar.change for bar in fall.bars), initial=fall.a))
+    heights = list(accumulate((bar.change for bar in fall.bars.values()), initial=fall.a))
     most = max(*heights, fall.b)
     yield BarView(baseline, "0", share_of(fall.a, most), f"{_ms(fall.a)} ms", colour=0)
-    for bar, ends in zip(fall.bars, pairwise(heights), strict=True):
+    for (name, bar), ends in zip(fall.bars.items(), pairwise(heights), strict=True):
         low, high = sorted(ends)
         kind = "less" if bar.change <= 0 else "worse"
         width = share_of(high - low, most)
-        yield BarView(bar.name, share_of(low, most), width, _added(bar.change), kind)
+        yield BarView(name, share_of(low, most), width, _added(bar.change), kind)
     yield BarView(row.stack, "0", share_of(fall.b, most), f"{_ms(fall.b)} ms", colour=row.colour)
 
 

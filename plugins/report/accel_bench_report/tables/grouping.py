@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns, shared_steps
@@ -16,24 +16,26 @@ from accel_bench.analysis.metrics.memory import peak_memory
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval, log_interval
 from accel_bench.analysis.statistics.seeds import loss_at_end
-from accel_bench.analysis.tables.experiment_keys import Keys, changes_task, keys_of, place
+from accel_bench.analysis.tables.experiment_keys import changes_task
 from accel_bench.analysis.tables.points import against
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.documents.canonical import canonical_json
-from accel_bench_report.tables.chosen_keys import (
+from accel_bench_report.tables.keyed import (
     VERSIONS,
+    Keyed,
     common_baseline,
     find_key,
+    group_by,
+    in_order,
     rest_of,
     same_versions,
+    varying,
+    with_keys,
 )
 from accel_bench_report.tables.pivot import MAIN_KEYS, MEASURED, NO_BASELINES, STACK, cell_word
 
-Rows = Sequence[tuple[Keys, ExperimentRuns]]
-"""Experiments with their keys."""
-
 ByValue = dict[str, list[ExperimentRuns]]
-"""Experiments by the values of one key, as canonical JSON."""
+"""Experiments by their values of one key, which are named as those of `group_by`."""
 
 IMPORTED = "imported"
 """Word of experiments that were not measured here: they are counted and never compared."""
@@ -111,41 +113,34 @@ def summarize_by(
     Without any, by those of MAIN_KEYS in which they differ. `baselines` are names of stacks by
     session.
     """
-    rows = [(keys_of(row), row) for row in experiments]
-    rows.sort(key=lambda one: (str(one[0]["experiment"]), str(one[0]["stack"])))
-    known = {name for one, _ in rows for name in one}
+    found = with_keys(experiments)
+    known = {name for one in found for name in one.keys}
     chosen = list(dict.fromkeys(find_key(name, known) for name in keys))
-    chosen = chosen or [key for key in MAIN_KEYS if _several(rows, key)]
-    baseline = common_baseline((row for _, row in rows), baselines)
+    chosen = chosen or varying(found, MAIN_KEYS)
+    baseline = common_baseline(found, baselines)
     return GroupedSummary(
-        experiments=len(rows),
-        by=tuple(_by_key(rows, key, baseline if key == STACK else None) for key in chosen),
+        experiments=len(found),
+        by=tuple(_by_key(found, key, baseline if key == STACK else None) for key in chosen),
     )
 
 
-def _several(rows: Iterable[tuple[Keys, ExperimentRuns]], key: str) -> bool:
-    return len({canonical_json(keys[key]) for keys, _ in rows if keys.get(key) is not None}) > 1
-
-
-def _by_key(
-    rows: Sequence[tuple[Keys, ExperimentRuns]], key: str, reference: str | None
-) -> KeySummary:
+def _by_key(experiments: Sequence[Keyed], key: str, reference: str | None) -> KeySummary:
     """Summarize by one key; without a reference, values are compared with the first."""
-    groups: dict[str, list[tuple[Keys, ExperimentRuns]]] = {}
-    for one in sorted(rows, key=lambda one: place(one[0].get(key))):
-        groups.setdefault(canonical_json(one[0].get(key)), []).append(one)
+    groups = group_by(in_order(experiments, [key]), [key])
     names = list(groups)
     if reference is not None:
-        names.sort(key=lambda name: name != canonical_json(reference))
-    first = next(iter(names), "")
-    found = _alike(rows, key, names)
+        names.sort(key=lambda name: name != canonical_json([reference]))
+    alike = _alike(experiments, key, names)
     return KeySummary(
-        key=key, groups=tuple(_group(key, name, groups, found, first) for name in names)
+        key=key, groups=tuple(_group(key, name, groups[name], alike) for name in names)
     )
 
 
 class _Alike(NamedTuple):
     """Experiments that differ in one key alone."""
+
+    first: str
+    """The value with which others are compared."""
 
     sets: list[ByValue]
     """Experiments of each value that belong to one experiment of the first value that is there."""
@@ -154,77 +149,61 @@ class _Alike(NamedTuple):
     """How many of each value could belong to several of them."""
 
 
-def _alike(rows: Rows, key: str, values: Sequence[str]) -> _Alike:
+def _alike(experiments: Sequence[Keyed], key: str, values: Sequence[str]) -> _Alike:
     """Collect experiments that differ in this key alone, with equal versions of plugins."""
-    rest = rest_of([row for _, row in rows], [keys for keys, _ in rows], key)
-    others = [name for name in rest if not name.startswith(VERSIONS)]
-    shared: dict[str, list[tuple[Keys, ExperimentRuns]]] = {}
-    for keys, row in rows:
-        if row.usable:
-            at = canonical_json([keys.get(name) for name in others])
-            shared.setdefault(at, []).append((keys, row))
-    found = _Alike([], Counter())
-    for one in shared.values():
-        _match(one, key, values, found)
+    others = [name for name in rest_of(experiments, key) if not name.startswith(VERSIONS)]
+    found = _Alike(next(iter(values), ""), [], Counter())
+    for shared in group_by((one for one in experiments if one.row.usable), others).values():
+        _match(group_by(shared, [key]), key, values, found)
     return found
 
 
-def _match(rows: Rows, key: str, values: Sequence[str], found: _Alike) -> None:
+def _match(
+    by_value: dict[str, list[Keyed]], key: str, values: Sequence[str], found: _Alike
+) -> None:
     """Add to `found` each experiment beside that of the first value with which it belongs."""
-    by_value = {value: [one for one in rows if _value(one, key) == value] for value in values}
-    first = next(value for value in values if by_value[value])
+    first = next(value for value in values if value in by_value)
     bases = by_value.pop(first)
-    sets: dict[int, ByValue] = {id(row): {first: [row]} for _, row in bases}
+    sets: dict[int, ByValue] = {id(base.row): {first: [base.row]} for base in bases}
     for value, several in by_value.items():
         for one in several:
             fitting = _fitting(one, bases, key)
             if len(fitting) == 1:
-                sets[id(fitting[0])].setdefault(value, []).append(one[1])
+                sets[id(fitting[0])].setdefault(value, []).append(one.row)
             found.ambiguous[value] += len(fitting) > 1
     found.sets.extend(sets.values())
 
 
-def _fitting(one: tuple[Keys, ExperimentRuns], bases: Rows, key: str) -> list[ExperimentRuns]:
+def _fitting(one: Keyed, bases: Sequence[Keyed], key: str) -> list[ExperimentRuns]:
     """Return the experiments with which one may be compared: those of its sessions, if any."""
-    keys, row = one
-    found = [base for base in bases if same_versions(keys, base[0], key)]
-    found = [base for base in found if same_versions(keys, base[0], key, strict=True)] or found
-    sessions = {session for session, _ in row.speeds}
-    together = [base for _, base in found if any(at in sessions for at, _ in base.speeds)]
-    return together or [base for _, base in found]
+    found = [base for base in bases if same_versions(one.keys, base.keys, key)]
+    found = [base for base in found if same_versions(one.keys, base.keys, key, True)] or found
+    sessions = {session for session, _ in one.row.speeds}
+    together = [base.row for base in found if any(at in sessions for at, _ in base.row.speeds)]
+    return together or [base.row for base in found]
 
 
-def _value(one: tuple[Keys, ExperimentRuns], key: str) -> str:
-    return canonical_json(one[0].get(key))
-
-
-def _group(
-    key: str,
-    name: str,
-    groups: Mapping[str, Sequence[tuple[Keys, ExperimentRuns]]],
-    alike: _Alike,
-    first: str,
-) -> Group:
-    own = [row for _, row in groups[name]]
+def _group(key: str, name: str, members: Sequence[Keyed], alike: _Alike) -> Group:
+    own = [one.row for one in members]
     usable = [row for row in own if row.usable]
     speeds = [speed.median for row in usable if (speed := row.tokens_per_second)]
     peaks = [peak for row in usable if (peak := peak_memory(list(row.completed.values()))[0])]
-    pairs = [
-        (row, one[first][0]) for one in alike.sets if first in one for row in one.get(name, ())
-    ]
-    ratios = [] if name == first else [against(row, base).ratio for row, base in pairs]
+    others = alike.sets if name != alike.first else []
+    pairs = [against(row, base) for one in others for base in one.get(alike.first, ())
+             for row in one.get(name, ())]  # fmt: skip
+    ratios = [pair.ratio for pair in pairs if pair.ratio is not None]
     of_one_task = not changes_task(key)
     losses = [found for one in alike.sets if of_one_task and name in (found := _losses(one))]
     return Group(
-        value=groups[name][0][0].get(key),
+        value=members[0].keys.get(key),
         experiments=len(own),
-        counts=dict(sorted(Counter(_word(row) for row in own).items())),
+        counts=dict(sorted(Counter(map(_word, own)).items())),
         slowest=min(speeds, default=None),
         fastest=max(speeds, default=None),
         smallest_peak_bytes=min(peaks, default=None),
         largest_peak_bytes=max(peaks, default=None),
-        times_as_fast=_mean([ratio for ratio in ratios if ratio is not None]),
-        pairs=sum(ratio is not None for ratio in ratios),
+        times_as_fast=_mean(ratios),
+        pairs=len(ratios),
         ambiguous=alike.ambiguous[name],
         lowest_loss=sum(_is_lowest(name, found) for found in losses),
         of_losses=len(losses),

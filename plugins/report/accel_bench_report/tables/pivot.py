@@ -7,18 +7,17 @@ place, further keys in which they differ become keys of rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from accel_bench.analysis.aggregate import ExperimentRuns, collect_experiments
+from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.cost import Terms, cost_notes
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.experiment_keys import (
+    FIRST_KEYS,
     Keys,
     differing,
-    keys_of,
-    place,
     telling_apart,
 )
 from accel_bench.analysis.tables.figures import (
@@ -27,14 +26,24 @@ from accel_bench.analysis.tables.figures import (
     find_figures,
     stated_figure,
 )
+from accel_bench.analysis.tables.listing import provenance_of
 from accel_bench.analysis.tables.points import PointFigure, against
 from accel_bench.analysis.wording import grouped_by_reason, plain_value, rate_unit, settings
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError
-from accel_bench.result import Result, Status
-from accel_bench_report.tables.chosen_keys import common_baseline, find_key, usual_keys
-from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
+from accel_bench.result import Status
+from accel_bench_report.tables.keyed import (
+    Keyed,
+    Values,
+    common_baseline,
+    find_key,
+    in_order,
+    values_of,
+    varying,
+    with_keys,
+)
+from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue
 
 MEASURED = "measured"
 """Count of the cells in which figures stand."""
@@ -102,56 +111,33 @@ USUAL = (
 """Figures of a table without names of figures; those that no cell has are left out."""
 
 
-def pivot(
-    results: Sequence[Result],
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    values: Sequence[str] = (),
-    terms: Terms = NO_MONEY,
-) -> Pivot:
-    """Arrange the experiments among results in one table. Raises StoreError for unknown names."""
-    return pivot_experiments(collect_experiments(results), Layout(rows, columns, values), terms)
-
-
-class _Entry(NamedTuple):
-    """An experiment with its place."""
-
-    row: Values
-    column: Values
-    experiment: ExperimentRuns
-
-
 def pivot_experiments(
-    experiments: Sequence[ExperimentRuns], layout: Layout, terms: Terms = NO_MONEY
+    experiments: Iterable[ExperimentRuns], layout: Layout, terms: Terms = NO_MONEY
 ) -> Pivot:
     """Arrange experiments in one table, whatever their order. Raises StoreError."""
-    experiments = sorted(experiments, key=_identity)  # so that added keys are the same ones
-    keys = {id(row): keys_of(row) for row in experiments}
-    row_keys, column_keys, added = _axes(experiments, list(keys.values()), layout)
+    found = with_keys(experiments)
+    row_keys, column_keys, added = _axes(found, layout)
     axes = (*row_keys, *column_keys)
-    entries = [
-        _Entry(_values(keys[id(row)], row_keys), _values(keys[id(row)], column_keys), row)
-        for row in experiments
-    ]
-    entries.sort(key=lambda entry: (_place(entry.row), _place(entry.column)))
-    rows = _distinct([entry.row for entry in entries])
-    columns = _distinct([entry.column for entry in entries])
+    by_row, by_column = in_order(found, axes), in_order(found, column_keys)
+    known = {key: [value for (value,) in values_of(by_row, [key])] for key in row_keys}
+    known |= {key: [value for (value,) in values_of(by_column, [key])] for key in column_keys}
+    baseline = common_baseline(found, layout.baselines)
+    reference = _reference(known, layout.reference, baseline) if found else {}
+    bases = _bases(by_row, axes, reference)
     figures = find_figures(layout.values or USUAL)
-    known = {key: _known_values(rows, number) for number, key in enumerate(row_keys)}
-    known |= {key: _known_values(columns, number) for number, key in enumerate(column_keys)}
-    baseline = common_baseline(experiments, layout.baselines)
-    reference = _reference(known, layout.reference, baseline) if experiments else {}
-    bases = _bases(entries, axes, reference)
-    cells = [_cell(one, base, figures, terms) for one, base in zip(entries, bases, strict=True)]
+    cells = [
+        _cell(one.row, (one.at(row_keys), one.at(column_keys)), base, figures, terms)
+        for one, base in zip(by_row, bases, strict=True)
+    ]
     shown = [one for one in figures if layout.values or _is_known(one, cells)]
-    counted = {row.planned.experiment.scenario.counts for row in experiments}
+    counted = {one.row.planned.experiment.scenario.counts for one in found}
     return Pivot(
         row_keys=row_keys,
         column_keys=column_keys,
         added_keys=added,
-        shared=_shared(list(keys.values()), axes),
-        rows=rows,
-        columns=columns,
+        shared=_shared([one.keys for one in found], axes),
+        rows=values_of(by_row, row_keys),
+        columns=values_of(by_column, column_keys),
         values=tuple(
             PivotValue(name=f.name, unit=rate_unit(counted, f.unit), better=f.better) for f in shown
         ),
@@ -159,41 +145,25 @@ def pivot_experiments(
         counts=dict(sorted(Counter(cell.word or MEASURED for cell in cells).items())),
         reference=reference,
         terms=terms,
-        notes=tuple(_notes(entries, axes, terms)),
+        notes=tuple(_notes(by_row, axes, terms)),
     )
 
 
 def _axes(
-    experiments: Sequence[ExperimentRuns], keys: Sequence[Keys], layout: Layout
+    experiments: Sequence[Keyed], layout: Layout
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the keys of rows and of columns, and those of the rows that nobody named."""
+    keys = [one.keys for one in experiments]
     known = {name for one in keys for name in one}
     rows = list(dict.fromkeys(find_key(name, known) for name in layout.rows))
     columns = list(dict.fromkeys(find_key(name, known) for name in layout.columns))
     if both := [key for key in rows if key in columns]:
         raise StoreError(f"{both[0]} cannot be a key of rows and of columns")
-    swept = sorted({key for row in experiments for key in row.planned.experiment.sweep})
+    swept = sorted({key for one in experiments for key in one.row.planned.experiment.sweep})
     if not rows:
-        rows = [key for key in usual_keys(keys, swept) if key not in columns]
+        rows = [key for key in varying(experiments, (*FIRST_KEYS, *swept)) if key not in columns]
     added = telling_apart(keys, (*rows, *columns), swept)
     return (*rows, *added), tuple(columns), tuple(added)
-
-
-def _identity(row: ExperimentRuns) -> tuple[str, str]:
-    return row.planned.experiment.id, row.planned.experiment.stack.name
-
-
-def _values(keys: Keys, names: Sequence[str]) -> Values:
-    return tuple(keys.get(name) for name in names)
-
-
-def _place(values: Values) -> list[tuple[int, float, str]]:
-    return [place(value) for value in values]
-
-
-def _distinct(values: Sequence[Values]) -> tuple[Values, ...]:
-    """Return each once, in order; 1 and true are not the same."""
-    return tuple(sorted({canonical_json(one): one for one in values}.values(), key=_place))
 
 
 def _reference(
@@ -221,10 +191,6 @@ def _reference(
     return {key: _one_of(key, value, known[key]) for key, value in chosen.items()}
 
 
-def _known_values(values: Sequence[Values], number: int) -> list[JsonValue]:
-    return list({canonical_json(one[number]): one[number] for one in values}.values())
-
-
 def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue:
     """Return the known value that equals a given one. Raises StoreError where none does."""
     for one in known:
@@ -235,26 +201,29 @@ def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue
 
 
 def _bases(
-    entries: Sequence[_Entry], axes: Sequence[str], reference: Mapping[str, JsonValue]
+    experiments: Sequence[Keyed], axes: Sequence[str], reference: Mapping[str, JsonValue]
 ) -> Iterator[ExperimentRuns | None]:
     """Yield the experiment with which each is compared; None where it was not measured."""
-    places = {canonical_json([*one.row, *one.column]): one.experiment for one in entries}
-    for entry in entries:
-        here = dict(zip(axes, (*entry.row, *entry.column), strict=True))
-        yield places.get(canonical_json(list({**here, **reference}.values())))
+    places = {canonical_json(one.at(axes)): one.row for one in experiments}
+    for one in experiments:
+        at = Keyed({**one.keys, **reference}, one.row).at(axes)
+        yield places.get(canonical_json(at))
 
 
 def _cell(
-    entry: _Entry, base: ExperimentRuns | None, figures: Sequence[Figure], terms: Terms
+    row: ExperimentRuns,
+    place: tuple[Values, Values],
+    base: ExperimentRuns | None,
+    figures: Sequence[Figure],
+    terms: Terms,
 ) -> PivotCell:
-    row = entry.experiment
     word, compared, missing = cell_word(row), None, ""
     if any(one.name == TIMES_AS_FAST for one in figures):
         compared = against(row, base) if base is not None else None
         missing = "the reference was not measured"
     return PivotCell(
-        row=entry.row,
-        column=entry.column,
+        row=place[0],
+        column=place[1],
         experiment_id=row.planned.experiment.id,
         stack=row.planned.experiment.stack.name,
         status=row.ending.status,
@@ -281,8 +250,7 @@ def cell_word(row: ExperimentRuns) -> str:
 
 def _origin(row: ExperimentRuns) -> str:
     runs = list(row.counted.values())
-    origin = runs[-1].provenance if runs else None
-    return f"{origin.origin} {origin.format}".rstrip() if origin else MEASURED
+    return provenance_of(runs[-1]) if runs else MEASURED
 
 
 def _figure(
@@ -306,12 +274,11 @@ def _shared(keys: Sequence[Keys], axes: Sequence[str]) -> dict[str, JsonValue]:
     return {key: keys[0].get(key) for key in MAIN_KEYS if keys and key not in several}
 
 
-def _notes(entries: Sequence[_Entry], axes: Sequence[str], terms: Terms) -> Iterator[str]:
+def _notes(experiments: Sequence[Keyed], axes: Sequence[str], terms: Terms) -> Iterator[str]:
     """Yield why cells have no figures, and what makes costs less certain than they seem."""
     notes = []
-    for entry in entries:
-        values = dict(zip(axes, (*entry.row, *entry.column), strict=True))
-        name, row = settings(values), entry.experiment
+    for one in experiments:
+        name, row = settings(dict(zip(axes, one.at(axes), strict=True))), one.row
         if not row.usable:
             notes += [(name, reason) for reason in row.ending.reasons]
         elif terms.rate:

@@ -8,14 +8,12 @@ from itertools import groupby
 from pydantic import Field
 
 from accel_bench.analysis.metrics.cost import Terms
+from accel_bench.analysis.schema import Document
 from accel_bench.analysis.statistics.estimators import Interval
 from accel_bench.analysis.tables.points import Better
 from accel_bench.documents.base import Frozen, JsonValue
 from accel_bench.result import Status
-from accel_bench.scenario.experiment import SCHEMA_VERSION
-
-Values = tuple[JsonValue, ...]
-"""Values of keys, in the order of the keys."""
+from accel_bench_report.tables.keyed import Values
 
 
 class PivotValue(Frozen):
@@ -72,11 +70,8 @@ class PivotCell(Frozen):
     """Why there is no `times_as_fast`, where there is none."""
 
 
-class Pivot(Frozen):
+class Pivot(Document):
     """Experiments in one table; every one stands in exactly one cell, and none is averaged."""
-
-    schema_version: int = SCHEMA_VERSION
-    """Version of the document's form."""
 
     row_keys: tuple[str, ...]
     """Keys whose values make the rows."""

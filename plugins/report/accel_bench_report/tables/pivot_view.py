@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from accel_bench.analysis.metrics.cost import EXCLUDED
 from accel_bench.analysis.statistics.estimators import Interval
+from accel_bench.analysis.tables.listing import names_of
 from accel_bench.analysis.wording import (
     count,
     mebibytes,
@@ -20,8 +21,9 @@ from accel_bench.analysis.wording import (
     usd,
     with_spread,
 )
-from accel_bench.report.table import EMPTY, Column, Report, Section, Table, reader
-from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue, Values
+from accel_bench.report.table import EMPTY, Column, Report, Section, Table, keyed
+from accel_bench_report.tables.keyed import Values
+from accel_bench_report.tables.pivot_schema import Pivot, PivotCell, PivotValue
 
 Row = tuple[Values, dict[Values, PivotCell]]
 """A row: the values of its keys, and its cells by the values of their columns."""
@@ -43,27 +45,21 @@ def pivot_tables(made: Pivot, title: str = "") -> list[Table]:
     """Return the tables without what stands around them."""
     rows = list(made.by_row())
     keys = [_key_column(made, number) for number in range(len(made.row_keys))]
+    if not rows:
+        return []
     if not made.column_keys:
         figures = [
             _column(one, _title(one), _unit(one), (), LESS.get(one.name, number))
             for number, one in enumerate(made.values)
         ]
-        return [Table([*keys, *figures], rows, title)] if rows else []
-    return [
-        Table(
-            [
-                *keys,
-                *(
-                    _column(one, _headed(made, values), "", values, number)
-                    for number, values in enumerate(made.columns)
-                ),
-            ],
-            rows,
-            f"{_title(one)} [{_unit(one)}]".removesuffix(" []"),
-        )
-        for one in made.values
-        if rows
-    ]
+        return [Table([*keys, *figures], rows, title)]
+    tables = []
+    for one in made.values:
+        columns = enumerate(made.columns)
+        cells = [_column(one, _headed(made, at), "", at, number) for number, at in columns]
+        heading = f"{_title(one)} [{_unit(one)}]".removesuffix(" []")
+        tables.append(Table([*keys, *cells], rows, heading))
+    return tables
 
 
 def _answer(made: Pivot) -> str:
@@ -77,7 +73,6 @@ def _answer(made: Pivot) -> str:
 
 
 def _notes(made: Pivot) -> Iterator[str]:
-
     if made.added_keys:
         yield f"rows differ in {', '.join(made.added_keys)} too: no cell mixes experiments"
     if any(one.name == "times_as_fast" for one in made.values):
@@ -202,39 +197,22 @@ def _headed(made: Pivot, values: Values) -> str:
     return ", ".join(f"{key} {plain_value(one)}" for key, one in zip(last, values, strict=True))
 
 
-class _Line(NamedTuple):
-    """A line of the CSV."""
-
-    keys: dict[str, Any]
-    cell: PivotCell
-
-
 def _flat(made: Pivot) -> Table:
     """Return a line for each experiment: its place, how it ended, and each figure with its ends."""
-    axes = (*made.row_keys, *made.column_keys)
-    lines = [
-        _Line(dict(zip(axes, (*cell.row, *cell.column), strict=True)), cell) for cell in made.cells
-    ]
-    return Table([*_place_columns(axes), *_figure_columns(made.values)], lines)
+    lines = [_line((*made.row_keys, *made.column_keys), cell, made.values) for cell in made.cells]
+    return keyed(names_of(lines) or OF_CELL, lines)
 
 
-def _place_columns(axes: Sequence[str]) -> Iterator[Column]:
-    for key in axes:
-        yield Column(key, partial(_key, key))
-    for name in "experiment_id stack status word origin runs paired".split():
-        if name not in axes:
-            yield Column(name, reader(f"cell.{name}"))
+def _line(axes: Sequence[str], cell: PivotCell, values: Sequence[PivotValue]) -> dict[str, Any]:
+    at = dict(zip(axes, (*cell.row, *cell.column), strict=True))
+    ended = {name: getattr(cell, name) for name in OF_CELL if name not in at}
+    figures = {
+        f"{one.name}{suffix}": getattr(cell.figures.get(one.name), end, None)
+        for one in values
+        for end, suffix in (("median", ""), ("low", "_low"), ("high", "_high"))
+    }
+    return {**at, **ended, **figures}
 
 
-def _key(key: str, line: _Line) -> Any:
-    return line.keys[key]
-
-
-def _figure_columns(values: Sequence[PivotValue]) -> Iterator[Column]:
-    for value in values:
-        for end, name in (("median", value.name), ("low", ""), ("high", "")):
-            yield Column(name or f"{value.name}_{end}", partial(_end, value.name, end))
-
-
-def _end(name: str, end: str, line: _Line) -> float | None:
-    return getattr(line.cell.figures.get(name), end, None)
+OF_CELL = ("experiment_id", "stack", "status", "word", "origin", "runs", "paired")
+"""Fields of a cell that have a column."""

@@ -13,10 +13,11 @@ from typing import Literal, TypeAlias
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.statistics.estimators import Interval, geometric_interval, t_bound
 from accel_bench.analysis.statistics.verdict import RoundKey
+from accel_bench.analysis.tables.experiment_keys import keys_of
 from accel_bench.analysis.tables.points import PointFigure, against, ratio_of, shares_rounds
 from accel_bench.documents.base import Frozen, JsonValue
-from accel_bench.documents.canonical import canonical_json
 from accel_bench.scenario.uses import TOKENS
+from accel_bench_report.tables.keyed import Keyed, group_by
 
 Law: TypeAlias = Literal["Amdahl", "Gustafson"]
 
@@ -144,10 +145,8 @@ def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
     swept = any(SIZES & set(row.planned.experiment.sweep) for row in rows)
     if not swept or any(row.rate is not None for row in rows):
         return ()
-    alike = _grouped(rows, SIZES)
-    if not any(len(set(map(_size, group))) > 1 for group in alike):
-        alike = _grouped(rows, SIZES | BATCH)  # the batch moves with the devices
-    return tuple(_scaling(group) for group in alike if len(set(map(_size, group))) > 1)
+    # The batch may move with the devices.
+    return tuple(map(_scaling, _grouped(rows, SIZES) or _grouped(rows, SIZES | BATCH)))
 
 
 def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
@@ -182,13 +181,15 @@ def _projection(law: Law, share: Interval, size: int, times: float, speed: float
 def _grouped(
     rows: Sequence[ExperimentRuns], left_out: frozenset[str]
 ) -> list[list[ExperimentRuns]]:
-    """Group rows of one stack that share all swept keys but these, the fewest devices first."""
-    groups: dict[tuple[str, str], list[ExperimentRuns]] = {}
-    for row in sorted(rows, key=_size):
-        experiment = row.planned.experiment
-        others = {key: value for key, value in experiment.sweep.items() if key not in left_out}
-        groups.setdefault((experiment.stack.name, canonical_json(others)), []).append(row)
-    return list(groups.values())
+    """Group rows of one stack that share all swept keys but these, the fewest devices first.
+
+    Groups of one size are left out.
+    """
+    swept = {key for row in rows for key in row.planned.experiment.sweep}
+    keyed = [Keyed(keys_of(row), row) for row in sorted(rows, key=_size)]
+    groups = group_by(keyed, ["stack", *sorted(swept - left_out)]).values()
+    alike = [[one.row for one in group] for group in groups]
+    return [group for group in alike if len(set(map(_size, group))) > 1]
 
 
 def _scaling(rows: Sequence[ExperimentRuns]) -> Scaling:

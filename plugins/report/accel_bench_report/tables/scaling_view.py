@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from functools import partial
 
 from accel_bench.analysis.schema import Summary
 from accel_bench.analysis.statistics.estimators import Interval
@@ -22,17 +22,17 @@ from accel_bench.analysis.wording import (
 )
 from accel_bench.report.table import (
     Column,
+    Line,
     Report,
     Section,
     Table,
+    columns_of,
     in_units,
-    interval_paths,
     number_column,
     one_or_list,
-    paths,
     reader,
 )
-from accel_bench_report.tables.scaling import Projection, Scaling, ScalingPoint
+from accel_bench_report.tables.scaling import Projection, Scaling, ScalingPoint, SerialShare
 
 WIDTH = 80
 """Columns of the page where the output is no terminal."""
@@ -45,22 +45,14 @@ STAYS = {
 """What each kind is called."""
 
 
-class FlatRow(NamedTuple):
-    """Sources of one line of the CSV: a measured point, or an estimate."""
-
-    summary: Summary
-    scaling: Scaling
-    point: ScalingPoint | None
-    projection: Projection | None
-
-
 def scaling_report(found: Sequence[tuple[Summary, Sequence[Scaling]]]) -> Report:
     """Return a section for each scenario; programs also get what `run` gives them."""
     rows = []
     for summary, scalings in found:
         for scaling in scalings:
-            rows += [FlatRow(summary, scaling, point, None) for point in scaling.points]
-            rows += [FlatRow(summary, scaling, None, one) for one in scaling.projections]
+            line = partial(Line, summary=summary, scaling=scaling)
+            rows += [line(point=one, projection=None) for one in scaling.points]
+            rows += [line(point=None, projection=one) for one in scaling.projections]
     return Report(
         sections=[_section(summary, scalings) for summary, scalings in found],
         document=one_or_list([summary for summary, _ in found]),
@@ -164,16 +156,15 @@ ESTIMATED = (
 
 
 FLAT = (
-    *paths("summary", "scenario"),
-    *paths("scaling", "stack kind counts"),
-    *paths("point.figure", "sweep tag world_size"),
-    *paths("point", "devices nodes micro_batch_size gradient_accumulation global_batch_size"),
-    *interval_paths("point.figure", "tokens_per_second tokens_per_second_per_device"),
-    *interval_paths("point.figure", "ratio", "speedup"),
-    *interval_paths("point", "efficiency step_seconds relative_step_seconds"),
-    *paths("point.figure", "paired rounds reason"),
-    *paths("scaling.serial_share", "law share low high", "estimated_serial_{}"),
-    *paths("projection", "world_size", "estimated_at_{}"),
-    *interval_paths("projection", "tokens_per_second speedup efficiency", "estimated_{}"),
+    *columns_of(Summary, "summary", names="scenario"),
+    *columns_of(Scaling, "scaling", names="stack kind counts"),
+    *columns_of(
+        PointFigure, "point.figure", without="stack reference counts ratio ratio_per_device"
+    ),
+    *columns_of(PointFigure, "point.figure", "speedup", "ratio"),
+    *columns_of(ScalingPoint, "point", without="figure"),
+    *columns_of(SerialShare, "scaling.serial_share", "estimated_serial_{}"),
+    *columns_of(Projection, "projection", "estimated_at_{}", "world_size"),
+    *columns_of(Projection, "projection", "estimated_{}", without="estimated world_size"),
 )
 """Columns of the CSV: estimates have rows and columns of their own."""

@@ -62,10 +62,9 @@ def test_a_waterfall_adds_up_to_the_speeds_of_the_table() -> None:
     assert fall is not None and row.summary.tokens_per_second is not None
     assert fall.unit == "a step of 100 tokens"
     assert fall.b == pytest.approx(1000 * 100 / row.summary.tokens_per_second.median)
-    assert fall.a + sum(bar.change for bar in fall.bars) == pytest.approx(fall.b)
-    parts = {bar.name: bar for bar in fall.bars}
-    assert parts["forward"].a == pytest.approx(0.3 * fall.a)
-    assert parts["idle and other"].a == pytest.approx(0.2 * fall.a)
+    assert fall.a + sum(bar.change for bar in fall.bars.values()) == pytest.approx(fall.b)
+    assert fall.bars["forward"].a == pytest.approx(0.3 * fall.a)
+    assert fall.bars["idle and other"].a == pytest.approx(0.2 * fall.a)
 
 
 def test_a_waterfall_shows_what_the_compiler_took_of_the_baseline() -> None:

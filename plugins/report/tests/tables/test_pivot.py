@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from accel_bench_report.tables.chosen_keys import find_key
-from accel_bench_report.tables.pivot import Layout, pivot, pivot_experiments
+from accel_bench_report.tables.keyed import find_key
+from accel_bench_report.tables.pivot import Layout, pivot_experiments
 from accel_bench_report.tables.pivot_schema import Pivot
 from analysis_factory import STEADY, make_rank, make_result, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pivot_factory import BATCH, LENGTH, campaigns, point, rounds
+from pivot_factory import BATCH, LENGTH, campaigns, pivot, point, rounds
 
 from accel_bench.analysis.aggregate import collect_experiments
 from accel_bench.analysis.device_kinds import device_models

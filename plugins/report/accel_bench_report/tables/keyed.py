@@ -1,20 +1,25 @@
-"""Which keys a table of experiments is arranged by, and which they must have in common."""
+"""Experiments by the values of their keys: what pivots, summaries and scalings are made of."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.tables.experiment_keys import (
-    FIRST_KEYS,
     WITHOUT_EFFECT,
     Keys,
     differing,
+    keys_of,
+    place,
 )
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.errors import StoreError, did_you_mean
+
+Values = tuple[JsonValue, ...]
+"""Values of keys, in the order of the keys."""
 
 ALIASES = {"model": "model.id", "hardware": "device", "batch_size": "train.micro_batch_size"}
 """Short names of keys, beside the last part of a setting's name."""
@@ -66,18 +71,51 @@ def find_key(name: str, known: Iterable[str], of: str = "no experiment has a key
     raise StoreError(f"{of} {name!r}{did_you_mean(name, names | short)}")
 
 
-def usual_keys(keys: Sequence[Keys], swept: Sequence[str]) -> list[str]:
-    """Return the keys of FIRST_KEYS and swept ones that have several known values."""
-    known = [{key: one for key, one in each.items() if one is not None} for each in keys]
-    several = (
-        key
-        for key in (*FIRST_KEYS, *swept)
-        if len({canonical_json(one[key]) for one in known if key in one}) > 1
-    )
-    return list(dict.fromkeys(several))
+class Keyed(NamedTuple):
+    """An experiment with everything by which it can be told from others."""
+
+    keys: Keys
+    row: ExperimentRuns
+
+    def at(self, names: Sequence[str]) -> Values:
+        """Return its values of some keys; null for those that it does not have."""
+        return tuple(self.keys.get(name) for name in names)
 
 
-def rest_of(rows: Sequence[ExperimentRuns], keys: Sequence[Keys], key: str) -> list[str]:
+def with_keys(rows: Iterable[ExperimentRuns]) -> list[Keyed]:
+    """Return experiments with their keys, in an order that does not depend on theirs."""
+    found = (Keyed(keys_of(row), row) for row in rows)
+    return sorted(found, key=lambda one: (str(one.keys["experiment"]), str(one.keys["stack"])))
+
+
+def in_order(experiments: Iterable[Keyed], names: Sequence[str]) -> list[Keyed]:
+    """Return experiments sorted by their values of some keys."""
+    return sorted(experiments, key=lambda one: [place(value) for value in one.at(names)])
+
+
+def group_by(experiments: Iterable[Keyed], names: Sequence[str]) -> dict[str, list[Keyed]]:
+    """Return experiments by the canonical JSON of their values of some keys, as these come up.
+
+    Each experiment is in exactly one group; 1 and true are not the same.
+    """
+    groups: dict[str, list[Keyed]] = {}
+    for one in experiments:
+        groups.setdefault(canonical_json(one.at(names)), []).append(one)
+    return groups
+
+
+def values_of(experiments: Iterable[Keyed], names: Sequence[str]) -> tuple[Values, ...]:
+    """Return the values that experiments have of some keys, each once, as they come up."""
+    return tuple(group[0].at(names) for group in group_by(experiments, names).values())
+
+
+def varying(experiments: Sequence[Keyed], names: Iterable[str]) -> list[str]:
+    """Return the keys of which experiments have several known values."""
+    known = {name: {canonical_json(one.keys.get(name)) for one in experiments} for name in names}
+    return [name for name, values in known.items() if len(values - {canonical_json(None)}) > 1]
+
+
+def rest_of(experiments: Sequence[Keyed], key: str) -> list[str]:
     """Return the keys that experiments must have in common to differ in `key` alone.
 
     What follows from it, as the global batch size from that of a device, is none of them, nor what
@@ -85,11 +123,12 @@ def rest_of(rows: Sequence[ExperimentRuns], keys: Sequence[Keys], key: str) -> l
     """
     follows = {*WITHOUT_EFFECT, key, key.removesuffix(".use"), *FOLLOWING.get(key, ())}
     if key == "stack":
-        stacks = [row.planned.experiment.stack for row in rows]
+        stacks = [one.row.planned.experiment.stack for one in experiments]
         changed = {name for stack in stacks for name in stack.settings}
         follows |= changed | {use.use for stack in stacks for use in stack.uses}
         follows |= {name for one in changed for name in FOLLOWING.get(one, ())}
     prefixes = tuple(f"{name}." for name in follows)
+    keys = [one.keys for one in experiments]
     return [name for name in differing(keys) if not f"{name}.".startswith(prefixes)]
 
 
@@ -119,14 +158,14 @@ def _coming_with(key: str, keys: Keys) -> set[str]:
     return {f"environment.fingerprints.{name}." for name in names}
 
 
-def common_baseline(rows: Iterable[ExperimentRuns], baselines: Mapping[str, str]) -> str | None:
+def common_baseline(experiments: Sequence[Keyed], baselines: Mapping[str, str]) -> str | None:
     """Return the stack that is the baseline of most sessions of these experiments, by session.
 
     Only stacks count that are among them; of equals it is that of the newest session.
     """
-    rows = list(rows)
-    stacks = {row.planned.experiment.stack.name for row in rows}
-    started = {run.session: run.started_at for row in rows for run in row.counted.values()}
+    stacks = {one.keys["stack"] for one in experiments}
+    runs = [run for one in experiments for run in one.row.counted.values()]
+    started = {run.session: run.started_at for run in runs}
     newest = sorted(started, key=lambda session: started[session], reverse=True)
     named = [baselines[session] for session in newest if baselines.get(session) in stacks]
     found = Counter(named).most_common(1)
