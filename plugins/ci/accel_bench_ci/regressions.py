@@ -98,8 +98,7 @@ def regressions(asked: RegressionOptions) -> int:
 
 
 def _both_sides(asked: RegressionOptions) -> tuple[list[Result], list[Result]]:
-    """Return the runs of the reference and the current ones. Raises StoreError if they are
-    equal."""
+    """Return the runs of the reference and the current ones. Raises StoreError if equal."""
     with open_results(asked.results) as store:
         current = select_runs(store, asked.selection or "")
         reference = read_reference(asked.reference, store)

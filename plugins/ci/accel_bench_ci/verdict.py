@@ -183,8 +183,7 @@ def pairs_of(
 def judge_pairs(
     pairs: Sequence[Pair], floor: float, looks_before: int = 0
 ) -> tuple[GatePoint, ...]:
-    """Judge each pair; `looks_before` counts looks at rounds outside these runs, which raise the
-    bar."""
+    """Judge each pair; `looks_before` counts earlier looks at other rounds."""
     compared = sum(not _skipped(*pair) for pair in pairs)
     return tuple(_judge_point(*pair, floor, compared, looks_before) for pair in pairs)
 

@@ -71,8 +71,7 @@ class Listener:
 
 
 def _hello(channel: Channel) -> dict[str, Any]:
-    """Return the first message after the authentication. Raises OSError, ValueError and the
-    like."""
+    """Return the first message after the authentication. Raises OSError, ValueError etc."""
     until = time.monotonic() + ANSWER_SECONDS
     while (left := until - time.monotonic()) > 0:
         channel.wait(left)

@@ -31,8 +31,7 @@ class RenderOptions(Options):
 
 
 def print_job(text: str, dry_run: bool, launcher: str, submit: str) -> Ended:
-    """Print a rendered job. Raises ScenarioError without `--dry-run`, since nothing is
-    submitted."""
+    """Print a rendered job. Raises ScenarioError without `--dry-run`: nothing is submitted."""
     if not dry_run:
         raise ScenarioError(
             f"launcher {launcher} renders a job and submits none: add --dry-run > job.yaml, then "

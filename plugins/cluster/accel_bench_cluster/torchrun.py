@@ -53,8 +53,7 @@ class Torchrun(AgentLauncher[TorchrunOptions]):
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
-        """Start torchrun and wait for its agents; on other nodes, wait for the end of the
-        session."""
+        """Start torchrun and wait for its agents; on other nodes, wait for the session's end."""
         nodes, devices = largest(scenarios)
         way_out = ", with a HOST among them; start the same command on each node"
         meeting = meeting_point("torchrun", nodes, self.options.endpoint, way_out)

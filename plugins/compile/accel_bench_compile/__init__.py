@@ -61,8 +61,7 @@ class TorchCompileOptions(Options):
     Lightning Thunder, if installed."""
 
     executors: tuple[str, ...] = Field((), strict=False)
-    """Thunder's executors by preference, such as `inductor_cat` and `cudnn`; empty for its
-    defaults."""
+    """Thunder's executors by preference, such as `inductor_cat`; empty for its defaults."""
 
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
@@ -80,8 +79,7 @@ class TorchCompileOptions(Options):
     """True to raise an error at a graph break."""
 
     scope: Literal["block", "model"] = "block"
-    """Compiled unit. `block`: each repeated decoder block, with shared code; `model`: the whole
-    model."""
+    """Unit of compilation: `block`, each decoder block, with shared code, or the whole `model`."""
 
     recompile_limit: int | None = Field(None, gt=0)
     """Maximum number of compilations of a function, after which its further calls run uncompiled;

@@ -116,8 +116,7 @@ class Capture:
 
     @property
     def graphs(self) -> int | None:
-        """Number of graphs recorded until the end of the window; None if torch does not count
-        them."""
+        """Number of graphs recorded until the window's end; None if torch does not count them."""
         return None if self._after is None else self._after.graphs
 
     def problem(self) -> str:

@@ -151,8 +151,7 @@ def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
 
 
 def _accumulated_limit(limit: int) -> contextlib.AbstractContextManager[None]:
-    """Raise torch's limit of compilations per code object, 256, to at least `limit` within the
-    block."""
+    """Raise torch's limit of compilations per code object (256) to `limit` within the block."""
     config = torch._dynamo.config
     most = max(limit, config.accumulated_recompile_limit)
     patched: contextlib.AbstractContextManager[None] = config.patch(

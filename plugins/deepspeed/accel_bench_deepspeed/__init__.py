@@ -29,8 +29,7 @@ class DeepSpeedOptions(Options):
     """Keep the optimizer state on the host, and run torch's optimizer there."""
 
     offload_parameters: bool = False
-    """Keep weights on the host, and copy each layer's to the device for its computation (stage
-    3)."""
+    """Keep weights on the host, and copy each layer's to the device when it computes (stage 3)."""
 
     config: str | None = None
     """DeepSpeed's JSON configuration file. Batch sizes, precision, clipping, optimizer and schedule

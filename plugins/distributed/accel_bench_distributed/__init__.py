@@ -21,8 +21,7 @@ class MeshOptions(Options):
     """Options of `mesh`: sizes of its dimensions, and FSDP2's settings."""
 
     replicate: Size = 1
-    """Number of replicas of the sharded model, with averaged gradients; above 1 with `shard`,
-    HSDP."""
+    """Number of replicas of the sharded model, with averaged gradients (HSDP with `shard`)."""
 
     shard: Size = "auto"
     """Number of devices over which FSDP2 shards weights, gradients and optimizer state, block by
@@ -51,8 +50,7 @@ class MeshOptions(Options):
     """Dtype in which gradients are averaged; null is that of the computation."""
 
     cpu_offload: bool = False
-    """Keep sharded weights, gradients and optimizer state on the host, and run the optimizer
-    there."""
+    """Keep sharded weights, gradients and optimizer state on the host; the optimizer runs there."""
 
     @model_validator(mode="before")
     @classmethod

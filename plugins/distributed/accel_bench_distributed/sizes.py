@@ -22,8 +22,7 @@ class Sizes:
 
     @property
     def per_batch(self) -> int:
-        """Number of ranks that compute one batch together; the tensor dimension holds experts
-        too."""
+        """Number of ranks that compute one batch together; experts share the tensor dimension."""
         return max(self.tensor, self.expert)
 
     def shards_blocks(self, copies: bool) -> bool:

@@ -1,5 +1,4 @@
-"""Freeze all parameters outside of the last decoder blocks; imports torch, so hooks import it
-late."""
+"""Freezing of all parameters outside of the last decoder blocks; this module imports torch."""
 
 from __future__ import annotations
 

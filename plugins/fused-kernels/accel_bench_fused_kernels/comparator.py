@@ -25,8 +25,7 @@ class LigerOptions(Options):
     """Fuse gated MLPs and experts with silu; for models with gelu, this sets Liger's `geglu`."""
 
     cross_entropy: bool | None = None
-    """Fuse the loss from logits: replaces `torch.nn.functional.cross_entropy` in the whole
-    process."""
+    """Fuse the loss from logits: replaces `torch.nn.functional.cross_entropy` everywhere."""
 
     fused_linear_cross_entropy: bool | None = None
     """Fuse output projection and loss; Liger supports it for every architecture but granite."""

@@ -40,8 +40,7 @@ class FusedKernelsOptions(Options):
     """Fuse the rotary embedding of queries and keys."""
 
     gated_mlp: bool | None = None
-    """Fuse activation and product of gated MLPs (SwiGLU, GeGLU); the backward recomputes the
-    activation."""
+    """Fuse activation and product of gated MLPs; the backward recomputes the activation."""
 
     cross_entropy: bool | None = None
     """Fuse the loss and its gradient, from logits; off by default beside `linear_cross_entropy`,

@@ -105,8 +105,7 @@ class Generator:
         return {"past_key_values": self._caches[requests]}
 
     def _static_cache(self, requests: int) -> StaticCache:
-        """Return a static cache of the full length without the last token, which is never an
-        input."""
+        """Return a static cache for all tokens but the last, which is never an input."""
         config = text_config(self._model.config)
         length = self._asked.prompt_tokens + self._asked.new_tokens - 1
         cache = StaticCache(config=config, max_cache_len=length)

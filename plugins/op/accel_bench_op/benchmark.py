@@ -58,8 +58,7 @@ class Benchmark(ABC):
     """Arguments that a user may set."""
 
     operation: str = ""
-    """Operation for which executors may have kernels: `rms_norm`, `swiglu_mlp`, `cross_entropy`,
-    ..."""
+    """Operation for which executors may have kernels: `rms_norm`, `cross_entropy`, ..."""
 
     sizes: Mapping[str, Mapping[str, object]] = {}
     """Keyword arguments of `__init__` by the name of a size; `tiny` computes in milliseconds."""
@@ -78,8 +77,7 @@ class Benchmark(ABC):
     once, and likewise all gradients."""
 
     unread: tuple[str, ...] = ()
-    """Tensors that a backward pass need not read, such as a bias: names of weights, and `input
-    0`."""
+    """Tensors that a backward pass need not read, such as a bias: weights' names, `input 0`."""
 
     keeps_inputs: bool = True
     """True if a callable must not overwrite the batch. False for inputs that a model does not read

@@ -212,8 +212,7 @@ def holding(batch: Any, other: Any) -> Iterator[Any]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether two values are interchangeable: tensors of equal shape, or equal plain
-    values."""
+    """Return whether two values are interchangeable: equal shapes, or equal plain values."""
     if not (torch.is_tensor(one) and torch.is_tensor(other)):
         return one is other or (isinstance(one, bool | int | float | str) and one == other)
     kinds = [(each.shape, each.dtype, each.device, each.layout) for each in (one, other)]

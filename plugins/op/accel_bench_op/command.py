@@ -149,8 +149,7 @@ def show(
 
 
 def _installed() -> Installed:
-    """Return the installed benchmarks and executors, with a warning on stderr for each unusable
-    one."""
+    """Return the installed benchmarks and executors; print a warning for each unusable one."""
     found = read_installed()
     for one in (*found.benchmarks.unusable, *found.executors.unusable):
         print(plain(f"warning: {one.problem}"), file=sys.stderr)

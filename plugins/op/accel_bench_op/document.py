@@ -78,8 +78,7 @@ class GradientCheck(Frozen):
 
 
 class OperationCell(Frozen):
-    """Measurement of an operation at one size under one executor. Missing figures are null, never
-    0."""
+    """Measurement of an operation at one size under one executor; missing figures are null."""
 
     scenario: str
     """Name of the scenario under which it is stored."""

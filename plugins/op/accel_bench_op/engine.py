@@ -74,8 +74,7 @@ class Op(Plugin[OpOptions]):
     tasks = frozenset({"operation"})
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hooks, those of model, data and optimizer included, which are
-        unused."""
+        """Return the one-answer hooks, including the unused model, data and optimizer."""
         return frozenset({"load_data", "load_model", "build_optimizer", "build_batches"})
 
     def fingerprint(self, experiment: Experiment) -> Any:

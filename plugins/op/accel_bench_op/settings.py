@@ -59,8 +59,7 @@ def prepare_device(name: str) -> str:
 
 @cache
 def _prepared(kind: str) -> DeviceType:
-    """Return a type of device that this process may use. Raises ScenarioError as in
-    `prepare_device`."""
+    """Return a type of device that this process may use. Raises ScenarioError."""
     import torch
 
     device = device_type(kind)

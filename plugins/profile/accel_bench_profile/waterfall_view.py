@@ -17,20 +17,20 @@ from accel_bench_profile.figures.waterfall_schema import (
 )
 
 UNEXPLAINED = "unexplained"
-"""Name of the bar of what lies in no module and no operation."""
+"""Name of the bar of time outside of modules and operations."""
 
 BAR = 12
-"""Characters of the longest bar: `<` saves time, `>` takes more, `=` is hardly a change."""
+"""Characters of the longest bar: `<` is faster, `>` slower, `=` hardly changed."""
 
 SMALL = 0.002
-"""Share of A's step below which changes of a module are summed up in one row."""
+"""Fraction of A's step below which changes of modules share one row."""
 
 MOST_MODULES = 10
-"""Modules that are shown, beside those that gained or lost for sure."""
+"""Maximum number of shown modules, beside those with a sure change."""
 
 
 class _Bar(NamedTuple):
-    """A row of the CSV."""
+    """A bar: one row of the CSV."""
 
     waterfall: ProfileWaterfall
     by: str
@@ -39,7 +39,7 @@ class _Bar(NamedTuple):
 
 
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
-    """Return for each the answer, the bars by kind and those of so many modules."""
+    """Return for each waterfall the answer, the bars by kind, and those of so many modules."""
     rows = [
         _Bar(one, by, name, change)
         for one in report.waterfalls
@@ -68,7 +68,7 @@ def _section(one: ProfileWaterfall, top: int) -> Section:
 
 
 def answer(one: ProfileWaterfall) -> str:
-    """Return in a sentence what B takes more or less, and which modules gained and lost."""
+    """Return in a sentence how B's time differs from A's, and the modules that changed."""
     difference = one.difference
     faster = "less" if difference.change < 0 else "more"
     share = percent(abs(difference.change) / difference.a)
@@ -113,7 +113,7 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
 
 
 def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, Change]]:
-    """Yield the bars of modules; those that change less stand in one row."""
+    """Yield the bars of modules; small changes share one row."""
     named = {*one.gained, *one.lost}
     rest = [
         bar
@@ -206,4 +206,4 @@ FLAT = (
     *paths("", "by name"),
     *paths("change", "a b change low high", "{}_seconds"),
 )
-"""Columns of the CSV: a row for each bar."""
+"""CSV columns: a row for each bar."""

@@ -84,8 +84,7 @@ class SimulatedRun:
         )
 
     def _batches(self, active: ActivePlugins) -> Iterator[Batch]:
-        """Yield micro-batches of the current shape endlessly: the data's, or token ids with
-        labels."""
+        """Yield micro-batches of the current shape endlessly: the data's, or random token ids."""
         while True:
             sizes = self._shape.micro_batch_size, self._shape.sequence_length
             if active.answers("simulate_batch") is None:

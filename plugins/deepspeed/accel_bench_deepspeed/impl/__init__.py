@@ -74,8 +74,7 @@ class DeepSpeedTraining:
         return loss.detach()
 
     def _show_gradients(self) -> None:
-        """Keep gradients readable in the first step: DeepSpeed frees them before the optimizer
-        step."""
+        """Keep gradients readable in the first step; DeepSpeed frees them before the update."""
         self._shown = True
         kept = [one for one in self._trained if kept_elsewhere(one) is not None]
         readers = {one: lambda one=one: safe_get_full_grad(one) for one in kept}

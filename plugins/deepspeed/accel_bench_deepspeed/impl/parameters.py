@@ -35,8 +35,7 @@ def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
 
 @contextlib.contextmanager
 def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
-    """Broadcast scalar parameters, and keep DeepSpeed from broadcasting them as bytes within the
-    block."""
+    """Broadcast scalar parameters as such, rather than as bytes, within the block."""
     scalars = [one for one in model.parameters() if not one.dim()]
     for one in scalars:
         torch.distributed.broadcast(one.data, src=0)

@@ -112,8 +112,7 @@ def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
 def loss_function(
     original: Callable[..., torch.Tensor], kernel: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
-    """Return a `loss_function` for a causal language model; it calls `original` without
-    gradients."""
+    """Return a `loss_function` for a causal language model; `original` without gradients."""
 
     @wraps(original)
     def fused(logits: torch.Tensor, labels: Any, vocab_size: int, **kwargs: Any) -> torch.Tensor:

@@ -92,8 +92,7 @@ MLPS = {"silu": silu_mlp, "gelu_tanh": gelu_tanh_mlp}
 
 
 def silu_gate(self: Any, gate_up_out: torch.Tensor) -> torch.Tensor:
-    """Return the output of experts' `_apply_gate`: gate and up in one tensor (tokens, 2 x
-    inner)."""
+    """Return the output of experts' `_apply_gate`: gate, up in one tensor (tokens, 2 x inner)."""
     return LigerFusedGateUpSiLUMulFunction.apply(gate_up_out)
 
 

@@ -214,8 +214,7 @@ def frames_of(config: Any, samples: Any) -> Any:
 
 
 def check_frames(dataset: SpeechDataset, config: Any) -> None:
-    """Refuse utterances with fewer frames than CTC needs: one per character, and one between equal
-    ones."""
+    """Refuse utterances with fewer frames than CTC needs for their characters."""
     frames = frames_of(config, dataset.lengths)
     for text, length, found in zip(dataset.transcripts, dataset.lengths, frames, strict=True):
         needed = len(text) + sum(one == other for one, other in pairwise(text))

@@ -37,8 +37,7 @@ FULL_SCALE = 32_768
 """Divisor that scales 16-bit audio samples to the range -1 to 1."""
 
 ALPHABET = "|ETAONIHSRDLUMWCFGYPBVK'XJQZ"
-"""Characters of a transcript, with `|` between words, in the order of wav2vec2's published
-vocabulary."""
+"""Characters of a transcript, `|` between words, in the order of wav2vec2's vocabulary."""
 
 FIRST_CHARACTER = 4
 """Token id of the first character, after padding (the blank of CTC), beginning, end and unknown."""

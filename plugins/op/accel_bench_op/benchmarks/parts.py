@@ -74,8 +74,7 @@ class PartBenchmark(Benchmark):
         return self.build(make, *args, seed=impl.making.batch_seed(seed))
 
     def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
-        """Return normally distributed activations, which require gradients if a backward is
-        timed."""
+        """Return normally distributed activations, which require gradients for a backward."""
         import torch
 
         found: torch.Tensor = self.drawn(torch.randn, *sizes, seed=seed)

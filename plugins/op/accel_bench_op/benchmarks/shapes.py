@@ -30,8 +30,7 @@ def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_p
 
 @dataclass(frozen=True)
 class Shape:
-    """A catalog model with changes, and its batch; dimensions have one name for all
-    configurations."""
+    """A catalog model with changes and a batch; dimensions are named alike for all models."""
 
     card: str
     """Name of the model in the catalog."""
