@@ -1,1 +1,1 @@
-"""Activations until the backward pass: computed again, or kept on the host."""
+"""Stack plugins that recompute activations in the backward pass, or offload them to the host."""

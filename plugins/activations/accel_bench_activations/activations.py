@@ -1,5 +1,4 @@
-"""Activations until the backward pass: the stack plugins `activation-checkpointing`
-and `activation-offload`."""
+"""The stack plugins `activation-checkpointing` and `activation-offload`."""
 
 from __future__ import annotations
 
@@ -42,22 +41,23 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "torch_attn._varlen_attn",
     ),
 }
-"""Operations by kind; one that this torch, or what is installed, does not have is left out."""
+"""Names of torch operations by group; `keep` skips those that are not installed."""
 
 
 class CheckpointingOptions(Options):
-    """Which blocks are computed again in the backward pass, and what of them is kept."""
+    """Options of `activation-checkpointing`: the blocks to recompute and the outputs to keep."""
 
     policy: Literal["full", "every", "selective"] = "full"
-    """`full`: every block keeps its input alone, as with `train.gradient_checkpointing`; `every`:
-    so does one block in `every`; `selective`: all blocks keep the outputs of `keep` as well."""
+    """Checkpointing policy. `full`: recompute every block from its input, as
+    `train.gradient_checkpointing` does; `every`: recompute one block in `every`; `selective`:
+    recompute every block except the outputs of the operations in `keep`."""
 
     every: int = Field(2, ge=2)
-    """For `every`: of so many blocks the first is computed again."""
+    """Interval of the policy `every`: the first of each `every` blocks is recomputed."""
 
     keep: tuple[str, ...] = tuple(GROUPS)
-    """For `selective`: operations whose outputs are kept. `matmuls` and `attention` stand for all
-    of their kind; others are named as torch does, such as `aten.silu`."""
+    """Operations whose outputs the policy `selective` keeps: the groups `matmuls` and `attention`,
+    or torch's names of operations, such as `aten.silu`."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> CheckpointingOptions:
@@ -76,9 +76,9 @@ class CheckpointingOptions(Options):
 
 
 class ActivationCheckpointing(Plugin[CheckpointingOptions]):
-    """Activations are computed again in the backward pass: of all blocks, of some, or in part.
+    """Recompute the activations of all blocks, of some, or in part in the backward pass.
 
-    Non-reentrant, with the same random numbers, so gradients stay what they are, bit for bit.
+    Checkpointing is non-reentrant and restores the random state: gradients are equal bit for bit.
     """
 
     Options = CheckpointingOptions
@@ -89,7 +89,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Refuse a model whose blocks core already computes again."""
+        """Refuse a scenario whose `train.gradient_checkpointing` is true."""
         if experiment.scenario.train.gradient_checkpointing:
             yield (
                 "train.gradient_checkpointing is true, which computes every block again already; "
@@ -99,7 +99,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Set the blocks up; the model's weights and modules stay."""
+        """Checkpoint the model's blocks; weights and modules stay as they are."""
         from accel_bench_activations.checkpointing_impl import Checkpointing
 
         self._checkpointing = checkpointing = Checkpointing(run.model, self.options)
@@ -108,24 +108,24 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Stop counting: nothing but the work is left in the window."""
+        """Stop counting recomputations before the measured window."""
         if self._checkpointing is not None:
             self._checkpointing.stop_counting()
 
 
 class OffloadOptions(Options):
-    """What leaves the device."""
+    """Options of `activation-offload`."""
 
     minimum_bytes: int = Field(1_048_576, gt=0)
-    """Tensors below this size stay: a copy of them costs more than it frees."""
+    """Size in bytes below which an activation stays on the device: its copy would cost too much."""
 
 
 class ActivationOffload(Plugin[OffloadOptions]):
-    """What the decoder keeps for its backward pass waits on the host, in pinned memory.
+    """Offload the decoder's saved activations to pinned host memory until the backward pass.
 
-    Copies are queued on the stream that computes: torch has no kept implementation that prefetches
-    on another one. So they cost their time, and memory is what is gained. With activation
-    checkpointing it is the blocks' inputs that wait there.
+    Copies are queued on the compute stream, since torch maintains no implementation that prefetches
+    on another one: time is spent to save memory. With activation checkpointing, the blocks' inputs
+    are offloaded.
     """
 
     Options = OffloadOptions
@@ -136,7 +136,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Bind the decoder's forward."""
+        """Run the decoder's forward under hooks that offload saved tensors."""
         from accel_bench_activations.offload_impl import Offloading
 
         self._offloading = offloading = Offloading(
@@ -147,7 +147,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Stop counting. Raises InvalidRunError when nothing has been moved in the warm-up."""
+        """Stop counting. Raises InvalidRunError when the warm-up offloaded no tensor."""
         if self._offloading is not None and not self._offloading.stop_counting():
             raise InvalidRunError(
                 [

@@ -1,4 +1,4 @@
-"""Activation checkpointing block by block, with counts of what it keeps and computes again."""
+"""Activation checkpointing of single blocks, with counts of kept and recomputed outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(CheckpointFunction):
-    """A `CheckpointFunction` that calls torch's checkpoint and counts until the window."""
+    """A `CheckpointFunction` that calls torch's checkpoint and counts calls until the window."""
 
     def __init__(self, policy: str, keep: tuple[str, ...] = ()) -> None:
         self.policy = policy
@@ -37,20 +37,20 @@ class Checkpoint(CheckpointFunction):
             )
 
     def __call__(self, function: Any, *args: Any) -> Any:
-        """Call a block's forward. Compilers see torch's checkpoint alone."""
+        """Call a block's forward under torch's checkpoint; compiled code skips the counts."""
         if torch.compiler.is_compiling():
             return checkpoint(function, *args, **self._arguments)
         self.passes += 1
         return checkpoint(functools.partial(self._count, function), *args, **self._arguments)
 
     def plain(self) -> Any:
-        """Return the same function without counts; those of operations end too."""
+        """Return the checkpoint function without counts, and stop those of the policy."""
         if self.operations is not None:
             self.operations.counting = False
         return functools.partial(checkpoint, **self._arguments)
 
     def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
-        """Return whether a block computes its matmuls again, and its attention; None if unknown."""
+        """Return whether blocks recompute their matmuls and their attention; None if unknown."""
         if self.operations is None:
             return True, True
         return self.operations.recomputes(matmuls, self.passes)
@@ -61,10 +61,10 @@ class Checkpoint(CheckpointFunction):
 
 
 class Checkpointing:
-    """One model's blocks, from the moment they are set up until that is undone."""
+    """Checkpointing of one model's blocks, from its set-up to `undo`."""
 
     def __init__(self, model: nn.Module, options: CheckpointingOptions) -> None:
-        """Raises ScenarioError for a model whose blocks cannot be computed again one by one."""
+        """Raises ScenarioError for a model whose blocks cannot be checkpointed one by one."""
         self._model: Any = model
         self._options = options
         self._blocks = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
@@ -87,9 +87,9 @@ class Checkpointing:
             block._gradient_checkpointing_func = self._checkpoint
 
     def stop_counting(self) -> None:
-        """Let blocks call torch's checkpoint directly.
+        """Replace the counting functions by torch's checkpoint.
 
-        Compiled ones do so already, and would be compiled again for another function.
+        Compiled blocks keep theirs: a new function would compile them again.
         """
         if self._checkpoint.passes:
             plain = self._checkpoint.plain()
@@ -97,9 +97,9 @@ class Checkpointing:
                 block._gradient_checkpointing_func = plain
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what was set up, and of what was counted in the warm-up.
+        """Return JSON evidence of the checkpointed blocks and of the counts of the warm-up.
 
-        Counts are null for blocks that a compiler has taken in.
+        Counts are null for compiled blocks.
         """
         counted, seen = self._checkpoint, bool(self._checkpoint.passes)
         operations = counted.operations
@@ -113,7 +113,7 @@ class Checkpointing:
         }
 
     def undo(self) -> None:
-        """Switch checkpointing off."""
+        """Restore the blocks without checkpointing."""
         disable_gradient_checkpointing(self._model)
         for block in self._chosen:
             vars(block).pop("_gradient_checkpointing_func", None)

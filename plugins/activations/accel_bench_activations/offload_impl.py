@@ -1,4 +1,4 @@
-"""What the decoder keeps for its backward pass, moved to the host by torch's hooks."""
+"""Offload of the decoder's saved activations to the host, by torch's saved-tensor hooks."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from accel_bench.modeling.tensors import plain_tensors
 
 @dataclass
 class OnHost:
-    """One tensor's copy; several operations that keep the same tensor share it."""
+    """The host copy of a tensor, shared by the operations that save this tensor."""
 
     packed: Any
-    """What torch's own hook has returned."""
+    """Return value of torch's own pack hook."""
 
     storage: StorageWeakRef
-    """The storage that was copied: once it is gone, its address may be another's."""
+    """The copied storage; while it is held, no other tensor gets its address."""
 
     uses: int = 0
-    """Operations that still need it."""
+    """Number of operations that have still to unpack the tensor."""
 
     restored: torch.Tensor | None = None
-    """The copy back on the device, as long as there are more uses."""
+    """The copy back on the device, held until the last use; None before the first."""
 
 
 class Packing:
-    """The pair of hooks: which tensors move, each of them once in a pass."""
+    """The pair of saved-tensor hooks, which offload each tensor at most once in a forward pass."""
 
     def __init__(self, staying: Callable[[], set[int]], minimum_bytes: int, device: str) -> None:
-        """`staying()` are storages that stay, by address: those of weights."""
+        """`staying()` returns the addresses of storages that are not offloaded: the weights."""
         self.tensors = 0
         self.bytes = 0
         self.counting = True
@@ -49,7 +49,7 @@ class Packing:
         self._packed: dict[tuple[Any, ...], OnHost] = {}
 
     def hooks(self) -> saved_tensors_hooks:
-        """Begin a pass, and return the context for it."""
+        """Return the context in which a forward pass offloads what it saves."""
         if self._staying is None:
             # Not before the first pass: wrapping and materializing give weights other storages.
             self._staying = self._read_staying()
@@ -57,7 +57,7 @@ class Packing:
         return saved_tensors_hooks(self._pack, self._unpack)
 
     def forget(self) -> None:
-        """End a pass: what is kept from now on belongs to the graph alone."""
+        """End a pass: drop the hooks' references to its tensors."""
         self._packed = {}
 
     def _pack(self, tensor: torch.Tensor) -> OnHost | torch.Tensor:
@@ -88,7 +88,7 @@ class Packing:
         return tensor
 
     def _moves(self, tensor: torch.Tensor) -> bool:
-        """Return whether it is an activation of some size; subclasses hold more than they say."""
+        """Return whether a saved tensor is an activation of at least the minimum size."""
         return (
             type(tensor) is torch.Tensor
             and tensor.device.type == self._device
@@ -99,7 +99,7 @@ class Packing:
 
 
 class Offloading:
-    """One model's decoder whose forward runs under the hooks, until that is undone."""
+    """Offloading of one model's decoder, from its set-up to `undo`."""
 
     def __init__(self, model: nn.Module, minimum_bytes: int, device: str) -> None:
         """Raises PluginError for a model without decoder blocks."""
@@ -114,12 +114,12 @@ class Offloading:
         self._decoder.forward = self._run
 
     def stop_counting(self) -> int:
-        """Stop counting, and return how many tensors were moved until now."""
+        """Stop counting, and return the number of tensors that were offloaded so far."""
         self._packing.counting = False
         return self._packing.tensors
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what one forward pass of the warm-up moves."""
+        """Return JSON evidence of the tensors and bytes that one forward pass offloads."""
         passes = max(self._passes, 1)
         return {
             "decoder": type(self._decoder).__name__,
@@ -129,14 +129,14 @@ class Offloading:
         }
 
     def undo(self) -> None:
-        """Give the decoder back the forward that it had."""
+        """Restore the decoder's own forward."""
         if self._bound is None:
             vars(self._decoder).pop("forward", None)
         else:
             self._decoder.forward = self._bound
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the decoder's forward; a compiler of the whole model decides for itself."""
+        """Call the decoder's forward under the hooks, except while a compiler traces it."""
         if torch.compiler.is_compiling():
             return self._forward(*args, **kwargs)
         self._passes += self._packing.counting

@@ -1,4 +1,4 @@
-"""Operations whose outputs selective checkpointing keeps, and how often it has met them."""
+"""Policy of selective checkpointing: which operations' outputs are kept, and counts of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from accel_bench_activations.activations import GROUPS
 
 
 class SelectivePolicy:
-    """The policy that torch calls for each operation of a block's forward, with its counts."""
+    """The policy function that torch calls for each operation of a checkpointed block."""
 
     def __init__(self, keep: tuple[str, ...]) -> None:
-        """`keep` are names of groups and of operations. Raises PluginError for an unknown one."""
+        """`keep` are names of groups or operations. Raises PluginError for an unknown name."""
         # What this torch, or what is installed, does not have is left out.
         groups = {name: set(filter(None, map(_find, GROUPS[name]))) for name in GROUPS}
         self._attention = groups["attention"]
@@ -30,10 +30,10 @@ class SelectivePolicy:
         self.shows_outputs = True
 
     def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """Return what becomes of the output of an operation.
+        """Return torch's policy for the output of an operation.
 
-        One that draws random numbers is computed again: if it were not, those after it would draw
-        others than in the forward pass.
+        Operations that draw random numbers are always recomputed, so that later ones draw the same
+        numbers as in the forward pass.
         """
         name = getattr(operation, "overloadpacket", operation)
         keeps = name in self._kept and not _draws(operation, args, kwargs)
@@ -45,10 +45,10 @@ class SelectivePolicy:
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     def recomputes(self, matmuls: int, passes: int) -> tuple[bool | None, bool | None]:
-        """Return whether the matmuls, and attention, are computed again; None if unknown.
+        """Return whether matmuls, and attention, are recomputed; None if unknown.
 
-        Matmuls that no operation of torch computes are not seen, so that all of them must be
-        accounted for. Where attention is no operation of its own, two more matmuls are its.
+        Custom kernels hide matmuls from torch, so all of the model's matmuls must be accounted for.
+        Attention without an operation of its own consists of two more matmuls.
         """
         if not passes:
             return None, None
@@ -61,9 +61,9 @@ class SelectivePolicy:
         return matrices, _verdict(kept, again, passes) if of_its_own else matrices
 
     def evidence(self, passes: int) -> dict[str, Any]:
-        """Return what of a block's forward is kept, by operation, and how much is computed again.
+        """Return JSON evidence of the kept operations and their recomputed share.
 
-        Without passes that were counted: of what compilers have seen, the names alone.
+        Without counted passes, as in compiled blocks, only names are returned.
         """
         if not passes:
             return {"kept": sorted(map(str, self.kept)), "recomputed": None, "kept_bytes": None}
@@ -75,7 +75,7 @@ class SelectivePolicy:
 
 
 def _verdict(kept: int, again: int, needed: int) -> bool | None:
-    """Return True when all are computed again, False when none is, None when it is neither."""
+    """Return True if all calls are recomputed, False if none is, None if some are."""
     if again == 0 and kept >= needed:
         return False
     return True if kept == 0 and again >= needed else None
@@ -93,7 +93,7 @@ def _operation(name: str) -> Any:
 
 
 def _find(name: str) -> Any:
-    """Return `torch.ops.NAMESPACE.OPERATION`, or None."""
+    """Return `torch.ops.NAMESPACE.OPERATION`; None if it does not exist."""
     namespace, _, operation = name.partition(".")
     try:
         return getattr(getattr(torch.ops, namespace), operation) if operation else None
@@ -102,7 +102,7 @@ def _find(name: str) -> Any:
 
 
 def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call draws random numbers, by its dropout if it has one, else its tag."""
+    """Return whether a call draws random numbers, by its dropout argument or its tag."""
     schema = getattr(operation, "_schema", None)
     places = {a.name: number for number, a in enumerate(schema.arguments)} if schema else {}
     if "dropout_p" in places:
@@ -112,6 +112,6 @@ def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 
 def _bytes(output: Any) -> int:
-    """Return the bytes of the tensors in an output; none for what a compiler traces with."""
+    """Return the bytes of the tensors in an output; 0 for a compiler's symbolic tensors."""
     parts = output if isinstance(output, (tuple, list)) else (output,)
     return sum(p.nbytes for p in parts if type(p) is torch.Tensor)

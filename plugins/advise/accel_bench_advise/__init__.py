@@ -1,1 +1,1 @@
-"""Memory, speed and money before anything runs, and which stack to take."""
+"""Estimates of memory, speed and cost before a run, and recommendations of stacks."""

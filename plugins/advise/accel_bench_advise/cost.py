@@ -1,4 +1,4 @@
-"""`accel-bench results cost`: what stored throughput means in dollars."""
+"""`accel-bench results cost`: dollars for a million tokens, from stored throughput."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every experiment costs: the document of `results cost`, and what it prints."""
+"""The cost of each experiment: the document and the table of `results cost`."""
 
 from __future__ import annotations
 
@@ -38,47 +38,47 @@ from accel_bench.report.table import (
 
 
 class ExperimentCost(ExperimentRow):
-    """What one experiment costs."""
+    """Cost of training with one experiment, at the price of a machine."""
 
     scenario: str
     """Name of the scenario."""
 
     device: str | None
-    """Device that the runs used, as it names itself."""
+    """Name of the device that the runs used, as the driver gives it."""
 
     devices_used: int | None
-    """Distinct devices that ranks really used; on a CPU the number of ranks."""
+    """Number of distinct devices that the ranks used; on a CPU the number of ranks."""
 
     instances: int
-    """Machines that are paid for."""
+    """Number of rented machines."""
 
     usd_per_hour: float
-    """Dollars for an hour of all of them."""
+    """Dollars per hour of all rented machines."""
 
     usd_per_million_tokens: Interval | None
-    """Cost per million real tokens; the interval is that of the throughput, the price is exact."""
+    """Dollars per million real tokens, with the interval of the throughput; the price is exact."""
 
     usd_for_tokens: Interval | None
-    """Cost of as many tokens as were given; null when none were."""
+    """Dollars for `for_tokens` tokens; null without a number of tokens."""
 
     notes: tuple[str, ...]
-    """What one must know about this cost, a sentence each."""
+    """Caveats of this cost, a sentence each."""
 
 
 class CostDocument(Document):
-    """What `accel-bench results cost --format json` prints."""
+    """The JSON document of `accel-bench results cost`."""
 
     tariff: HourlyRate
-    """The price."""
+    """Price of the machine."""
 
     for_tokens: float | None
-    """Tokens to train on; null where none were given."""
+    """Number of tokens to train on; null if none was given."""
 
     excluded: str = EXCLUDED
-    """What no cost here contains."""
+    """Expenses that no cost contains, a sentence each."""
 
     experiments: tuple[ExperimentCost, ...]
-    """A row for each experiment, in the order of their first runs."""
+    """Costs of the experiments, in the order of their first runs."""
 
 
 def cost_of_experiments(
@@ -89,7 +89,7 @@ def cost_of_experiments(
 ) -> CostDocument:
     """Compute the cost of every experiment.
 
-    `instances` is how many machines were used, where that is known better than from the devices.
+    `instances` is the number of machines; None derives it from the devices.
     """
     rows = tuple(_row(row, tariff, for_tokens, instances) for row in tell_apart(experiments))
     return CostDocument(tariff=tariff, for_tokens=for_tokens, experiments=rows)
@@ -124,7 +124,7 @@ def _row(
 
 
 def cost_report(document: CostDocument) -> Report:
-    """Return a row for each experiment, then the price, what is left out, what to beware of."""
+    """Return the table of costs, then the price, the excluded expenses and the caveats."""
     rows = document.experiments
     columns = [c for c in COLUMNS if document.for_tokens or c.key != "usd_for_tokens"]
     columns = in_units(columns, (row.counts for row in rows))
@@ -166,10 +166,10 @@ COLUMNS = (
     number_column("usd_per_million_tokens", "cost", "USD/1M tokens", _usd),
     number_column("usd_for_tokens", "in all", "USD", _usd),
 )
-"""Columns for people; the last where tokens are given."""
+"""Columns of the printed table; the last needs a number of tokens."""
 
 TARIFF = ("kind", "instance", "provider", "region", "date", "stale", "source")
-"""What the CSV says of the price, on each line."""
+"""Columns of the CSV for the price, repeated on each line."""
 
 FLAT = columns_of(ExperimentCost)
 """Columns of the CSV."""

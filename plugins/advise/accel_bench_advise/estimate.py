@@ -1,4 +1,4 @@
-"""`accel-bench estimate`: does it fit, how fast, for how much, before anything is rented."""
+"""`accel-bench estimate`: memory, speed and cost of a scenario before anything is rented."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from accel_bench.cli.options import AnswerOptions, Names, takes
 
 NOT_FITTING = 1
-"""Exit code of `--fits` where something does not fit."""
+"""Exit code of `--fits` if an experiment does not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Bring prices of a catalog, a CSV file with the columns of SkyPilot's `vms.csv`, into a table."""
+"""Import of prices from a catalog: a CSV file with the columns of SkyPilot's `vms.csv`."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from accel_bench.documents.files import read_text, write_atomically
 from accel_bench.errors import PriceError
 
 MAXIMUM_CATALOG_BYTES = 32 * 1024 * 1024
-"""Largest file that is read; the largest public catalog has about 3 MB."""
+"""Maximum bytes of a catalog file; the largest public one has about 3 MB."""
 
 MAXIMUM_CHARACTERS = 100
-"""Length of a name in a catalog."""
+"""Maximum length of a name in a catalog."""
 
 MAXIMUM_USD = 1e6
-"""Highest price of an hour; a higher one is a mistake."""
+"""Maximum dollars per hour; a higher price is taken for a mistake."""
 
 NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
-"""Columns that a catalog must have; of others only `SpotPrice` is read."""
+"""Columns that a catalog must have; `SpotPrice` is optional, others are ignored."""
 
 
 class Origin(NamedTuple):
-    """What a catalog's file does not contain."""
+    """Provider, source and date of a catalog, which its file does not contain."""
 
     provider: str
     source: str
 
     date: str
-    """Day on which these were its prices, `YYYY-MM-DD`."""
+    """Day on which the prices were valid, `YYYY-MM-DD`."""
 
 
 class Catalog(NamedTuple):
-    """Prices of a catalog, and the rows that are none."""
+    """Prices of a catalog, and counts of the rows that were left out."""
 
     prices: list[Price]
     left_out: dict[str, int]
-    """Rows that are no price of a machine with accelerators, counted by the reason."""
+    """Number of rows that are no price of a machine with accelerators, by reason."""
 
 
 def origin_of(file: Path, provider: str | None, source: str | None, date: str | None) -> Origin:
-    """Return the given facts, else what the file's name and time say. Raises PriceError.
+    """Return a catalog's origin, as given or from its file's name and time. Raises PriceError.
 
     Both aws.csv and aws/vms.csv are of the provider `aws`.
     """
@@ -91,10 +91,10 @@ def read_catalog(
     regions: Collection[str] = (),
     instances: Collection[str] = (),
 ) -> Catalog:
-    """Read the rows of a catalog, or of some of its regions and instances only.
+    """Return the prices of a catalog, optionally of some regions and instances only.
 
-    Zones of a region become one row with the dearest price, so that no cost comes out too low.
-    Raises PriceError with file and line for an invalid row.
+    Zones of a region become one row with the highest price, so that no cost is too low. Raises
+    PriceError with file and line for an invalid row.
     """
     found: dict[tuple[str, str, str], Price] = {}
     left_out: Counter[str] = Counter()
@@ -143,7 +143,7 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _price(cells: Mapping[str, str], origin: Origin, place: str) -> Price | str:
-    """Return the price of one row, or why the row has none."""
+    """Return the price of a row, or the reason why it has none."""
     if not cells["InstanceType"]:
         return "no instance"
     if not cells["AcceleratorName"]:
@@ -183,7 +183,7 @@ def _number(cells: Mapping[str, str], column: str, place: str) -> float | None:
 
 
 def _name(cells: Mapping[str, str], column: str, place: str) -> str:
-    """Return a name that can be printed; refuse any other."""
+    """Return a name of printable characters. Raises PriceError for others."""
     text = cells[column]
     if len(text) > MAXIMUM_CHARACTERS or not text.isprintable():
         raise PriceError(f"{place}: {column} is {text[:MAXIMUM_CHARACTERS]!r}, which is no name")
@@ -191,7 +191,7 @@ def _name(cells: Mapping[str, str], column: str, place: str) -> str:
 
 
 def _dearest(known: Price, other: Price, place: str) -> Price:
-    """Merge two zones of a region: the dearer price counts."""
+    """Merge two zones of a region into one row with the higher price."""
     if (known.device, known.devices) != (other.device, other.devices):
         raise PriceError(
             f"{place}: {other.instance} has {other.devices} x {other.device} here and "
@@ -207,9 +207,9 @@ def _dearest(known: Price, other: Price, place: str) -> Price:
 
 
 def add_to_user_table(prices: Iterable[Price]) -> Path:
-    """Add rows to the user's table, keep the version before as `.bak`, and return the file.
+    """Add rows to the user's table, keep its last version as `.bak`, and return the file.
 
-    The file is the old one or the new one at any moment. Raises PriceError, StoreUnavailableError.
+    The file is replaced atomically. Raises PriceError, StoreUnavailableError.
     """
     named = user_table_path()
     if str(named).startswith("~"):
@@ -231,9 +231,9 @@ def add_to_user_table(prices: Iterable[Price]) -> Path:
 
 
 def table_text(prices: Iterable[Price], header: str = "") -> str:
-    """Return a table as YAML, a row a line, sorted; the last one of the same key is taken.
+    """Return a table as sorted YAML, a row a line; of equal keys the last row is kept.
 
-    Raises PriceError when it grows too large.
+    Raises PriceError if the table is too large.
     """
     rows = {one.key: json.dumps(one.model_dump(), ensure_ascii=False) for one in prices}
     text = header + "prices:\n" + "".join(f"  - {rows[key]}\n" for key in sorted(rows))
@@ -246,7 +246,7 @@ def table_text(prices: Iterable[Price], header: str = "") -> str:
 
 
 def leading_comments(text: str) -> str:
-    """Return the comment at the head of a table's file, which a new version keeps."""
+    """Return the leading comment of a table's file, which rewriting preserves."""
     lines = text.splitlines()
     comments = takewhile(lambda line: line.startswith("#") or not line.strip(), lines)
     return "".join(f"{line}\n" for line in comments)

@@ -1,4 +1,4 @@
-"""`accel-bench catalog prices`: the prices of machines, and how they are brought up to date."""
+"""`accel-bench catalog prices`: list the prices of machines, and import new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`accel-bench recommend`: which stack, batch and device to use, and why."""
+"""`accel-bench recommend`: the stack, batch and device to use for a model, with reasons."""
 
 from __future__ import annotations
 

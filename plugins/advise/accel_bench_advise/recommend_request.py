@@ -1,4 +1,4 @@
-"""One `accel-bench recommend` from its options to its exit code."""
+"""Execution of `accel-bench recommend`: from its options to its exit code."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ from accel_bench_advise.recommendation.stored import Recommender, check_request,
 from accel_bench_advise.recommendation.view import family_report, models_report, recommend_report
 
 MAXIMUM_BYTES = 64 * 2**20
-"""Size of a request: its lengths are most of it."""
+"""Maximum bytes of a request, most of which are sample lengths."""
 
 MOST_SIMULATORS = 8
-"""Processes that simulate at once."""
+"""Maximum number of concurrent simulating processes."""
 
 SIMULATOR_BYTES = 3 * 2**29
-"""Free memory for each of them: it takes about a gibibyte."""
+"""Free bytes that each simulating process needs, about a gibibyte."""
 
 ALL_MODELS = "all"
-"""Value of --model that means each model of the catalog."""
+"""Value of --model that selects every model of the catalog."""
 
 NOTHING = 1
-"""Exit code where nothing can be recommended."""
+"""Exit code if nothing can be recommended."""
 
 
 OF_ONE_MODEL = ("model", "budget_usd", "deadline_hours", "lengths", "scenario", "json")
-"""Options that ask about one model."""
+"""Options that apply to a single model only."""
 
 OF_STORED = (
     *("budget_usd", "deadline_hours", "tokens", "lengths", "where", "at_most", "no_estimates"),
 )
-"""Options that ask about stored runs, or about a job."""
+"""Options that apply to stored runs, or to a job."""
 
 
 def run_recommend(options: RecommendOptions) -> int:
-    """Answer the request and print the answer; return the exit code.
+    """Print the recommendation for the command's options; return the exit code.
 
-    Raises AccelBenchError where the request cannot be read or answered.
+    Raises AccelBenchError for a request that cannot be read or answered.
     """
     if options.family is not None:
         return _recommend_family(options, options.family)
@@ -90,7 +90,7 @@ def run_recommend(options: RecommendOptions) -> int:
 
 
 def _recommend_family(options: RecommendOptions, family: str) -> int:
-    """Print what is recommended for the models of a family; return the exit code."""
+    """Print recommendations for the models of a family; return the exit code."""
     _refuse(
         options,
         OF_ONE_MODEL,
@@ -110,7 +110,7 @@ def _recommend_family(options: RecommendOptions, family: str) -> int:
 
 
 def _list_models(options: RecommendOptions, gpu: str) -> int:
-    """Print which models of the catalog fit on a device; return the exit code."""
+    """Print the models of the catalog that fit a device; return the exit code."""
     _refuse(options, OF_STORED, "{}: name the model too (--model NAME)")
     device, work = named_hardware(gpu), options.scenario or "quickstart"
     asked = RecommendRequest(model=_model_of(work), scenario=work)
@@ -128,7 +128,7 @@ def _list_models(options: RecommendOptions, gpu: str) -> int:
 
 
 def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> None:
-    """Raise ScenarioError with a message that names those options that are given."""
+    """Raise ScenarioError that names the given ones of the options, if there are any."""
     flags = {"budget_usd": "budget", "deadline_hours": "deadline", "at_most": "metric-below"}
     given = [flags.get(name, name.replace("_", "-")) for name in names if getattr(options, name)]
     if given:
@@ -136,12 +136,12 @@ def _refuse(options: RecommendOptions, names: Sequence[str], message: str) -> No
 
 
 def simulators_at_once(models: int, cores: int, free_bytes: int) -> int:
-    """Return how many processes simulate so many models."""
+    """Return the number of processes to simulate so many models with."""
     return max(1, min(models, cores, free_bytes // SIMULATOR_BYTES, MOST_SIMULATORS))
 
 
 def read_request(options: RecommendOptions) -> RecommendRequest:
-    """Return the request of the options and of the file that they name. Raises ScenarioError."""
+    """Return the request of the options and their file. Raises ScenarioError."""
     given: dict[str, Any] = {
         key: value
         for key, value in vars(options).items()
@@ -191,9 +191,9 @@ def _limit(text: str) -> tuple[str, float]:
 
 
 def _check_model(request: RecommendRequest, store: Store | None) -> None:
-    """Raise ScenarioError for a model of which nothing is stored and that nothing else has.
+    """Raise ScenarioError for a model without stored runs that is not known otherwise.
 
-    The model of the scenario is as its loader takes it.
+    A scenario's model is left to its loader.
     """
     problem = next(model_problems(ModelUse(id=request.model)), "")
     known = sorted(model_ids(store)) if problem and store else []
@@ -204,7 +204,7 @@ def _check_model(request: RecommendRequest, store: Store | None) -> None:
 
 
 def _open(place: str, request: RecommendRequest, stack: ExitStack) -> Store | None:
-    """Return the store; None where there are no results to which conditions apply.
+    """Return the store; None without a store that conditions could apply to.
 
     Raises StoreError.
     """
@@ -217,7 +217,7 @@ def _open(place: str, request: RecommendRequest, stack: ExitStack) -> Store | No
 
 
 def stored_runs(store: Store | None, request: RecommendRequest) -> Stored:
-    """Return the stored runs that a request is about."""
+    """Return the stored runs that a request selects."""
     if store is None:
         return Stored()
     conditions = [condition_of(store, text) for text in request.where]
@@ -229,7 +229,7 @@ def stored_runs(store: Store | None, request: RecommendRequest) -> Stored:
 def _estimator(
     request: RecommendRequest, store: Store | None, trust_remote_code: bool, stack: ExitStack
 ) -> Estimator:
-    """Return what estimates the scenario of a request, until the stack ends its process."""
+    """Yield an estimator for the scenario of a request, and end its process afterwards."""
     draft, lengths = one_draft(request.scenario, "recommend"), lengths_of(request)
     changed: dict[str, Any] = {}
     if draft.get("model.id") != request.model:

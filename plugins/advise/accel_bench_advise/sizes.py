@@ -1,9 +1,9 @@
-"""Work out the sizes that a scenario leaves to the program, through the door `accel_bench.sizes`.
+"""Automatic sizes of a scenario (`auto`), by the entry points `accel_bench.sizes`.
 
 `data.sequence_length: auto` is the 95th percentile of the data's samples; `train.micro_batch_size:
-auto` the largest micro-batch with which every stack of a sweep point fits. What was worked out is
-kept with the caches: the same scenario plans the same experiments again, on a CPU for as long as
-the memory that is free leaves the estimate as it is.
+auto` the largest micro-batch that fits with every stack of a sweep point. Sizes are cached, so that
+the same scenario plans the same experiments again; on a CPU only while free memory gives the same
+estimate.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.target import Target, target_of
 
 LARGEST = 1024
-"""Samples of a micro-batch at which the search ends: larger ones gain nothing."""
+"""Largest micro-batch of the search: larger ones are not faster."""
 
 POSITIONS = ("max_position_embeddings", "n_positions")
-"""Keys of configurations with the longest sequence that a model was made for."""
+"""Configuration keys of the longest sequence that a model was made for."""
 
 POSITIONS_BEHIND_PADDING = frozenset(
     {"camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod"}
 )
-"""Model types whose first position is the one behind the id of padding."""
+"""Model types whose first position follows the padding token's id."""
 
 _ModelT = TypeVar("_ModelT", bound=Frozen)
 
@@ -65,59 +65,59 @@ SHORT: Settings = (
 """Settings of a trial of a micro-batch: two steps."""
 
 SMALLER_MAY_RUN = frozenset({Status.INVALID, Status.KILLED})
-"""How trials end, beside running out of memory, of which smaller micro-batches may run."""
+"""Statuses of trials, beside `oom`, after which smaller micro-batches are tried."""
 
 NOT_OF_THE_DATA = {"sequence_length", "prefetch"}
-"""Keys of `data` that change no sample."""
+"""Keys of `data` that do not change samples."""
 
 
 class FittingBatch(Frozen):
-    """The largest micro-batch that fits, and with how much memory it is that."""
+    """The largest micro-batch that fits, and the device memory for which this holds."""
 
     value: int
 
     because: str
-    """How it came about, in a sentence."""
+    """Derivation of the value, in a sentence."""
 
     least_bytes: float = 0.0
-    """What the stack that needs most is estimated to need of the estimated one."""
+    """Estimated bytes of the most demanding stack at this size."""
 
     most_bytes: float | None = None
-    """What that of twice the size needs; None where the search ends before."""
+    """Estimated bytes at twice the size; None if the search ended before."""
 
     def holds(self, memory_bytes: float | None) -> bool:
-        """Return whether the estimate is the same with so much memory; None: it is not known."""
+        """Return whether the value holds for a device of so much memory; true if unknown."""
         if memory_bytes is None:
             return True
         return self.least_bytes <= memory_bytes < (self.most_bytes or math.inf)
 
 
 def sequence_length(sizing: Sizing) -> tuple[int, str] | None:
-    """Return the 95th percentile of the lengths of the data's samples, and why it is that."""
+    """Return the 95th percentile of the sample lengths, with its derivation."""
     planned = sizing.stacks()[0]
     summary = Chooser(sizing).lengths(planned)
     return None if summary is None else length_choice(summary, planned.experiment.scenario)
 
 
 def micro_batch_size(sizing: Sizing) -> tuple[int, str] | None:
-    """Return the largest micro-batch of all stacks, estimated and tried, and why it is that."""
+    """Return the largest micro-batch of all stacks, estimated and tried, with its derivation."""
     found = Chooser(sizing).batch()
     return None if found is None else (found.value, found.because)
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """Works out the sizes of a sweep point."""
+    """Search for the automatic sizes of a sweep point."""
 
     sizing: Sizing
 
     @property
     def request(self) -> PlanRequest:
-        """What was asked of the plan."""
+        """Request of the plan."""
         return self.sizing.request
 
     def lengths(self, planned: Planned) -> LengthSummary | None:
-        """Summarize the lengths of the samples, which the data plugin reads where they are new."""
+        """Return the summary of sample lengths, cached, else read by the data plugin."""
         place = _place("lengths", _of_the_data(planned))
         if (kept := _kept(place, LengthSummary)) or not self.sizing.work_out:
             return kept
@@ -137,7 +137,7 @@ class Chooser:
         return summary
 
     def batch(self) -> FittingBatch | None:
-        """Return the largest micro-batch with which every stack fits."""
+        """Return the largest micro-batch that fits with every stack."""
         stacks, machine = self.sizing.stacks(), self.sizing.machine
         _refuse_dependent(stacks)
         identities = [one.experiment.identity for one in stacks]
@@ -164,7 +164,7 @@ class Chooser:
         return found
 
     def _search_end(self, planned: Planned) -> int:
-        """Return the largest micro-batch to look for: a power of two that divides what is given."""
+        """Return the upper end of the search: a power of two that divides the given batch."""
         scenario, file = planned.experiment.scenario, self.sizing.rough.file
         given = {*file.train.model_fields_set}
         given |= {key.removeprefix("train.") for key in planned.experiment.sweep}
@@ -176,7 +176,7 @@ class Chooser:
     def _estimated(self, stacks: Sequence[Planned], search: int) -> FittingBatch:
         """Return the largest power of two that is estimated to fit in every stack.
 
-        Raises ScenarioError where not one sample fits, or where no stack can be estimated.
+        Raises ScenarioError if a single sample does not fit, or if no stack can be estimated.
         """
         target = device_now(self.sizing.machine)
         with closing(Simulator(self.request.trust_remote_code)) as simulator:
@@ -204,7 +204,7 @@ class Chooser:
         )
 
     def _largest(self, estimator: MemoryEstimator, planned: Planned, search: int) -> int | None:
-        """Return the largest micro-batch of one stack; None where only its trial can tell."""
+        """Return the largest micro-batch of one stack by estimate; None if it needs a trial."""
         name = planned.experiment.stack.name
         self.request.notify(f"{MICRO_BATCH}: auto: estimating the memory of {name}")
         try:
@@ -221,11 +221,10 @@ class Chooser:
         return found
 
     def _problem(self, value: int) -> str | None:
-        """Try a micro-batch in every stack; return why one does not fit, None where all do.
+        """Run a trial of a micro-batch in every stack; return a failure's reason, None if all fit.
 
-        In the first stack a run that is refused, as where there is too little data, is a reason
-        too, and any other failure ends the search with a ScenarioError; in another stack the run
-        itself will say it.
+        In the first stack a refused run, such as for too little data, counts as a reason, and any
+        other failure raises ScenarioError; failures of other stacks are left to the measurement.
         """
         tried = Choice(key=MICRO_BATCH, value=value, because="")
         stacks = self.sizing.stacks([tried], SHORT)
@@ -248,7 +247,7 @@ class Chooser:
         return None
 
     def _trial(self, planned: Planned, folder: Path) -> Result:
-        """Run one process group to its end; nothing of it is stored."""
+        """Run one process group to its end, without storing its results."""
         attempt = make_attempt(
             folder,
             folder,
@@ -262,7 +261,7 @@ class Chooser:
 
 
 def length_choice(summary: LengthSummary, scenario: Scenario) -> tuple[int, str]:
-    """Return the sequence length for lengths, at most what the model was made for, and why."""
+    """Return the sequence length for sample lengths, limited by the model, with its derivation."""
     longest = longest_of(model_config(scenario.model) or {})
     most = f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens"
     if longest is not None and longest < summary.sequence_length:
@@ -271,7 +270,7 @@ def length_choice(summary: LengthSummary, scenario: Scenario) -> tuple[int, str]
 
 
 def longest_of(config: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence that a model was made for; None where nothing says it."""
+    """Return the longest sequence that a model was made for; None if unknown."""
     for part in (config, config.get("text_config")):
         known = part if isinstance(part, Mapping) else {}
         if found := [known[key] for key in POSITIONS if type(known.get(key)) is int]:
@@ -282,7 +281,7 @@ def longest_of(config: Mapping[str, Any]) -> int | None:
 
 
 def device_now(machine: Machine) -> Target:
-    """Return the device, with the memory that there is for a run: on a CPU what is free."""
+    """Return the device with the memory available for a run: on a CPU the free memory."""
     target = target_of(machine, None)
     if target.kind != "cpu":
         return target
@@ -296,7 +295,7 @@ def power_of_two(value: int) -> int:
 
 
 def _refuse_dependent(stacks: Sequence[Planned]) -> None:
-    """Raise ScenarioError where the size of a micro-batch is part of what is trained."""
+    """Raise ScenarioError if the training depends on the micro-batch size."""
     task = task_of(stacks[0].active) if stacks else None
     if task is not None and task.batch_dependent:
         raise ScenarioError(
@@ -307,7 +306,7 @@ def _refuse_dependent(stacks: Sequence[Planned]) -> None:
 
 
 def _shortened(planned: Planned) -> Planned:
-    """Return an experiment without a learning curve, that evaluates at most one batch."""
+    """Return the experiment without learning curve and with at most one evaluation batch."""
     scenario = planned.experiment.scenario
     short = {"steps": 0, "every": None, **({"batches": 1} if scenario.evaluates else {})}
     evaluate = scenario.evaluate.model_copy(update=short)
@@ -318,7 +317,7 @@ def _shortened(planned: Planned) -> Planned:
 
 
 def _of_the_data(planned: Planned) -> Any:
-    """Return what the lengths of the samples depend on: the data plugin and what it reads."""
+    """Return the settings that sample lengths depend on: the data plugin and its inputs."""
     experiment = planned.experiment
     data = experiment.scenario.data.model_dump(mode="json", exclude=NOT_OF_THE_DATA)
     plugin = planned.active.answers("load_data")
@@ -334,7 +333,7 @@ def _place(kind: str, key: Any) -> Path:
 
 
 def _kept(place: Path, model: type[_ModelT]) -> _ModelT | None:
-    """Return what was worked out before; None where nothing was."""
+    """Return a cached value; None if there is none."""
     try:
         return model.model_validate_json(place.read_bytes())
     except (OSError, ValidationError):

@@ -1,1 +1,1 @@
-"""The kernels of attention."""
+"""The stack plugin `attention`, which chooses the kernels of attention."""

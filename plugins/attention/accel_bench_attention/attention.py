@@ -1,7 +1,7 @@
-"""The stack plugin `attention`: which kernels `scaled_dot_product_attention` may use, in order.
+"""The stack plugin `attention`: backends of `scaled_dot_product_attention` in order of priority.
 
-The implementation stays what `model.attention` says, which any stack can set and core compares with
-what was effective. What is left to choose is sdpa's: its kernels, called backends.
+`model.attention` sets the implementation, which any stack can change and core verifies. This plugin
+restricts the backends (kernels) of the implementation `sdpa`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from accel_bench import (
 Backend: TypeAlias = Literal["flash", "cudnn", "efficient", "math"]
 
 HALF = frozenset({"float16", "bfloat16"})
-"""Dtypes that flash and cudnn compute in on a GPU."""
+"""Dtypes that the flash and cudnn backends compute in on a GPU."""
 
 OLDEST: dict[str, tuple[int, int]] = {"flash": (8, 0), "cudnn": (8, 0), "efficient": (5, 0)}
-"""Compute capability from which a GPU has a kernel; those not named here are everywhere."""
+"""Oldest CUDA compute capability of each backend; backends not listed run on any GPU."""
 
 CALL_TOKENS = 64
-"""Length of the call whose kernels are evidence."""
+"""Sequence length of the probe call that reports the effective kernels."""
 
 
 class AttentionOptions(Options):
-    """What sdpa may choose from."""
+    """Options of `attention`."""
 
     backends: tuple[Backend, ...] = Field(min_length=1)
-    """Kernels in order of priority: the first that can take the inputs, such as their mask, is
-    used; those not named are off, and where none can, the run fails. A CPU has `flash` and `math`.
-    """
+    """Backends of sdpa in order of priority. The first that supports the inputs, such as their
+    mask, is used; others are disabled, and a run fails if none supports them. CPUs have `flash` and
+    `math`."""
 
     @field_validator("backends")
     @classmethod
@@ -52,7 +52,7 @@ class AttentionOptions(Options):
 
 
 def _has_heads(config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration, or a part of it, has a key about heads of attention."""
+    """Return whether a model configuration, or a part of it, has attention heads."""
     parts = [value for value in config.values() if isinstance(value, Mapping)]
     return any("head" in key for key in config) or any(map(_has_heads, parts))
 
@@ -85,7 +85,7 @@ def _missing_on_gpu(
 
 
 class AttentionBackends(Plugin[AttentionOptions]):
-    """The kernels of scaled_dot_product_attention, by priority, for the whole process."""
+    """Choose the kernels of scaled_dot_product_attention, by priority, for the whole process."""
 
     Options = AttentionOptions
     devices = frozenset({"cpu", "cuda"})
@@ -96,7 +96,7 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Return which of the kernels this device, or this dtype, does not have."""
+        """Yield the chosen backends that the device or the dtype does not support."""
         scenario = experiment.scenario
         config = model_config(scenario.model)
         if config is not None and not _has_heads(config):
@@ -113,10 +113,10 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Set them for the process: torch has no setting for one model.
+        """Enable the backends for the process: torch has no setting for one model.
 
-        As evidence they are reported in their order, with the kernel that one call like the model's
-        really uses. What the model itself used is in core's `effective`, where nothing is compiled.
+        The evidence lists them in order, with the kernel that a probe call with the model's heads
+        uses. For models that are not compiled, `effective` has the kernel of the model's own calls.
         """
         run.on_close(enable(self.options.backends))
 
@@ -128,7 +128,7 @@ class AttentionBackends(Plugin[AttentionOptions]):
 
 
 def enable(backends: Sequence[str]) -> Callable[[], None]:
-    """Enable kernels for the process, in order of priority; return what undoes it."""
+    """Enable backends for the process, in order of priority; return a function that undoes it."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     kernels = {
@@ -143,7 +143,7 @@ def enable(backends: Sequence[str]) -> Callable[[], None]:
 
 
 def _kernels_of_one_call(run: Run) -> list[str] | None:
-    """Return the kernels of a causal call with the model's heads; None where these are unknown."""
+    """Return the kernels of a probe call with the model's heads; None if heads are unknown."""
     import torch
 
     from accel_bench.modeling.attention_kernels import attention_kernels

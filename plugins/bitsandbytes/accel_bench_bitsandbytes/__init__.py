@@ -1,4 +1,4 @@
-"""The plugin `bitsandbytes`: bases in 4 or 8 bits under an adapter, and optimizers in 8 bits."""
+"""The plugin `bitsandbytes`: 4-bit or 8-bit base weights under an adapter, 8-bit optimizers."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from accel_bench_bitsandbytes.impl import QuantizedBase
 
 CAST_LOGGER = "bitsandbytes.autograd._functions"
-"""Logger of bitsandbytes' message, in every forward of every int8 layer, that it casts inputs."""
+"""Logger of bitsandbytes' repeated message that int8 layers cast their inputs."""
 
 OLDEST_FOR_INT8 = (7, 5)
-"""Compute capability from which tensor cores multiply integers."""
+"""Oldest CUDA compute capability with integer tensor cores."""
 
 
 class BitsAndBytesOptions(Options):
-    """Storage of the base and the optimizer of the adapters, by bitsandbytes' own names."""
+    """Storage of the base weights and optimizer of the adapters, by bitsandbytes' own names."""
 
     quant_type: Literal["nf4", "fp4", "int8", "none"] = "nf4"
-    """How weights are stored; `none` leaves the model alone and brings the optimizer only."""
+    """Format of stored base weights; `none` keeps them unquantized."""
 
     double_quant: bool = False
     """Quantize the scales of the 4-bit blocks too, which saves about 0.4 bits a weight."""
 
     quant_storage: Literal["uint8", "bfloat16", "float16", "float32"] = "uint8"
-    """Dtype that 4-bit weights are packed into. Sharding needs the dtype of the other weights."""
+    """Dtype into which 4-bit weights are packed. Sharding needs the dtype of the other weights."""
 
     compute_dtype: Literal["bfloat16", "float16", "float32"] | None = None
-    """Dtype that 4-bit weights are multiplied in; null means the model's dtype."""
+    """Dtype in which 4-bit weights are multiplied; null means the model's dtype."""
 
     llm_int8_threshold: float | None = Field(None, ge=0)
-    """Inputs of int8 layers beyond this magnitude are multiplied unquantized; null means 6, and 0
-    quantizes all of them."""
+    """Magnitude from which inputs of int8 layers are outliers, multiplied unquantized; null means
+    6, 0 disables outliers."""
 
     prepare: Literal["fast", "peft"] = "fast"
-    """`fast`: freeze the base and leave its dtypes as they are. `peft`: what PEFT's
-    `prepare_model_for_kbit_training` does, which stores all that is not quantized in float32."""
+    """Preparation of the base. `fast`: freeze it and keep its dtypes. `peft`: call PEFT's
+    `prepare_model_for_kbit_training`, which stores unquantized weights in float32."""
 
     optimizer: (
         Literal[
@@ -66,11 +66,11 @@ class BitsAndBytesOptions(Options):
         ]
         | None
     ) = None
-    """Optimizer in place of the scenario's; null keeps that one."""
+    """Optimizer in place of the scenario's; null keeps the scenario's."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> BitsAndBytesOptions:
-        """Reject options that the others make meaningless: they would be ignored in silence."""
+        """Reject options that would be ignored beside the others."""
         four_bits = self.quant_type in ("nf4", "fp4")
         for field, wanted in (
             ("double_quant", self.double_quant),
@@ -93,7 +93,7 @@ class BitsAndBytesOptions(Options):
 
 
 class BitsAndBytes(Plugin[BitsAndBytesOptions]):
-    """Frozen bases in 4 or 8 bits, quantized as they are loaded, and optimizers in 8 bits."""
+    """Quantize frozen base weights to 4 or 8 bits on loading; use 8-bit optimizers."""
 
     Options = BitsAndBytesOptions
     devices = frozenset({"cpu", "cuda"})
@@ -119,7 +119,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
             vars(self)["other_optimizer"] = True
 
     def allowed_update_difference(self) -> float | None:
-        """Return by how much few bits may move trained weights otherwise.
+        """Return the relative difference of trained weights that quantization may cause.
 
         In a small llama under LoRA it was 0.16 (nf4) and 0.20 (fp4) on pretrained weights, 0.48 and
         0.56 on random ones. Of int8 it was 0.02 to 0.09 in small models of ten tasks, the most in
@@ -130,7 +130,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         return {"nf4": 0.7, "fp4": 0.7, "int8": 0.2}.get(self.options.quant_type, optimizer)
 
     def allowed_output_difference(self) -> float | None:
-        """Return the share of other tokens that few bits may bring.
+        """Return the fraction of generated tokens that quantization may change.
 
         In a small llama with random weights, whose tokens are nearly equally likely, it was 0.29
         (nf4) and 0.06 (int8).
@@ -143,15 +143,16 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         return frozenset(quantizes | ({"build_optimizer"} if self.options.optimizer else set()))
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes of a quantized weight; its optimizers may page theirs to the host."""
+        """Return the bytes of a quantized weight; optimizer state may be paged to the host."""
         packed = {"nf4": 0.5, "fp4": 0.5, "int8": 1.0}
         return {"weights": packed[kind]} if (kind := self.options.quant_type) in packed else {}
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield what this machine lacks.
+        """Yield the requirements that this machine does not meet.
 
-        Raises ScenarioError for an optimizer that the options and the scenario do not agree on."""
+        Raises ScenarioError for an optimizer on which the options and the scenario disagree.
+        """
         scenario = experiment.scenario
         if self.options.quant_type != "none":
             yield from unquantizable(scenario.model, self.name)
@@ -184,7 +185,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return the model with the linear layers of its blocks quantized, frozen as a whole."""
+        """Return the frozen model with the linear layers of its blocks quantized."""
         from accel_bench_bitsandbytes.impl import QuantizedBase
 
         self._base = base = QuantizedBase(run, self.options)
@@ -209,16 +210,16 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> list[Metric]:
-        """Return the seconds of quantizing while the model was loaded; never part of a step."""
+        """Return the seconds of quantizing during loading, which are part of no step."""
         if self._base is None:
             return []
         return [quantize_seconds(self._base.quantize_seconds)]
 
 
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an optimizer, from the AdamW of the scenario's `optimizer` slot.
+    """Return the optimizer's arguments, from the AdamW of the scenario's `optimizer` slot.
 
-    Raises ScenarioError where the slot holds something else, or an option that has no counterpart.
+    Raises ScenarioError for another optimizer, or an option without a counterpart.
     """
     if use != "adamw":
         raise ScenarioError(

@@ -1,4 +1,4 @@
-"""Tell torch how many FLOPs the products of bitsandbytes' own kernels have."""
+"""FLOP formulas of bitsandbytes' custom operations, for torch's FLOP counter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ PRODUCTS = (
     *("gemm_4bit", "gemv_4bit"),
     *("int8_linear_matmul", "int8_scaled_mm", "int8_mixed_scaled_mm"),
 )
-"""Operations that multiply their first operand by a quantized matrix."""
+"""Names of operations that multiply their first operand by a quantized matrix."""
 
 
 def register_flops() -> None:
-    """Register a formula for each product that has none, for all that asks torch for FLOPs."""
+    """Register a FLOP formula with torch for each matrix product that has none."""
     import bitsandbytes  # noqa: F401 - defines the operations
     import torch
     from torch.utils.flop_counter import flop_registry, register_flop_formula
@@ -25,6 +25,6 @@ def register_flops() -> None:
 
 
 def product_flops(left: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
-    """Return 2 x rows x columns x length of a product; unpacking the matrix counts nothing."""
+    """Return the FLOPs of a product, 2 x rows x columns x length; dequantizing counts as 0."""
     out = out_val[0] if isinstance(out_val, tuple) else out_val  # with the columns of outliers
     return 2 * int(out.numel()) * int(left.shape[-1])

@@ -1,4 +1,4 @@
-"""Quantize linear layers as they are loaded, prepare the frozen base, build the optimizers."""
+"""Quantization of linear layers on loading, preparation of the frozen base, optimizers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from accel_bench_bitsandbytes import BitsAndBytesOptions
 
 DEFAULT_THRESHOLD = 6.0
-"""Magnitude from which LLM.int8 takes an input for an outlier, from its paper."""
+"""Default magnitude of outliers, from the paper of LLM.int8."""
 
 OPTIMIZERS = {
     "adamw_8bit": "AdamW8bit",
@@ -36,21 +36,21 @@ OPTIMIZERS = {
     "lion_8bit": "Lion8bit",
     "paged_lion_8bit": "PagedLion8bit",
 }
-"""Classes of `bitsandbytes.optim` by the names that the field uses for them."""
+"""Class names in `bitsandbytes.optim` by the optimizers' common names."""
 
 
 class QuantizedBase:
-    """A run's base model, quantized module by module while it is loaded, frozen and prepared."""
+    """A run's base model, quantized module by module on loading, frozen and prepared."""
 
     def __init__(self, run: Run, options: BitsAndBytesOptions) -> None:
-        """Load, quantize and prepare.
+        """Load, quantize and prepare the model.
 
-        Raises ScenarioError when the model's blocks hold nothing that can be quantized, and what
-        `load_base_model` raises.
+        Raises ScenarioError for a model whose blocks contain no module that can be quantized, and
+        the errors of `load_base_model`.
         """
         register_flops()
         self.quantize_seconds = 0.0
-        """Seconds spent quantizing, on the clock of the host, the device waited for."""
+        """Wall-clock seconds of quantizing, with the device synchronized."""
 
         self._options = options
         self._device = torch.device(str(run.device))
@@ -60,7 +60,7 @@ class QuantizedBase:
         self._experts: dict[str, nn.Module] = {}
         self._elements: Counter[str] = Counter()
         self.model: Any = load_base_model(run, replace=self._replace)
-        """The model, of transformers' own class."""
+        """The quantized model, an instance of transformers' class."""
 
         if not self._linear and not self._experts:
             raise ScenarioError(
@@ -70,7 +70,7 @@ class QuantizedBase:
         self._announce()
         upcast = prepare(self.model, options.prepare)
         self.evidence: dict[str, Any] = {**self._describe(), **upcast}
-        """JSON of what was quantized and how."""
+        """JSON evidence of the quantized modules and their format."""
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
         """Quantize a loaded module of a block; return None where its kind cannot be quantized."""
@@ -94,7 +94,7 @@ class QuantizedBase:
         return found
 
     def _refuse_for_experts(self, name: str) -> None:
-        """Raise PluginError for options that bitsandbytes lacks for experts that are one tensor."""
+        """Raise PluginError for options without support for experts stored as one tensor."""
         for option in ("quant_storage", "compute_dtype"):
             if option in self._options.model_fields_set:
                 raise PluginError(
@@ -103,7 +103,7 @@ class QuantizedBase:
                 )
 
     def _quantized(self, module: Any) -> nn.Module:
-        """Return the quantized layer of a linear one, whose weights GPT-2 keeps transposed."""
+        """Return the quantized layer of a linear one, whose weights GPT-2 stores transposed."""
         weight = module.weight.detach()
         weight = weight.T.contiguous() if isinstance(module, Conv1D) else weight
         make = linear_8bit if self._options.quant_type == "int8" else linear_4bit
@@ -121,7 +121,7 @@ class QuantizedBase:
         return time.perf_counter()
 
     def _announce(self) -> None:
-        """Set the attributes that transformers and PEFT would set had they quantized the model.
+        """Set the attributes that transformers sets on models that it quantizes.
 
         PEFT chooses its layers by them; `save_pretrained` and the HF Trainer read them.
         """
@@ -137,7 +137,7 @@ class QuantizedBase:
         quantizer.postprocess_model(self.model)
 
     def _describe(self) -> dict[str, Any]:
-        """Return evidence of what was quantized, before an adapter is added."""
+        """Return JSON evidence of the quantized modules, before an adapter is added."""
         options, counts = self._options, self._elements
         four_bits = options.quant_type != "int8"
         found = describe_quantized(
@@ -160,7 +160,7 @@ class QuantizedBase:
         }
 
     def _kernel(self) -> str:
-        """Return the name of what multiplies with the weights while the model trains."""
+        """Return the name of the kernel that multiplies with quantized weights in training."""
         if self._options.quant_type != "int8":
             return "MatMul4Bit: gemm_4bit"
         if self._device.type == "cpu":
@@ -172,8 +172,8 @@ class QuantizedBase:
 def kept_in_float32(use: ModelUse) -> frozenset[str]:
     """Return the names of modules that transformers leaves unquantized in a model.
 
-    T5 casts what comes into its `wo` to the dtype of that layer's weight: of packed bits that is a
-    whole number, and the values, and their gradients, would be lost without a word.
+    T5 casts the inputs of its `wo` to the dtype of that layer's weight: packed weights are
+    integers, so casting would destroy the values and their gradients silently.
     """
     kind = getattr(transformers, architecture_of(use) or "", None)
     return frozenset(getattr(kind, "_keep_in_fp32_modules", None) or ())
@@ -182,7 +182,7 @@ def kept_in_float32(use: ModelUse) -> frozenset[str]:
 def linear_4bit(
     weight: torch.Tensor, options: BitsAndBytesOptions, compute_dtype: torch.dtype
 ) -> Any:
-    """Return a layer that holds a weight of shape (out, in) in blocks of 64 values of 4 bits."""
+    """Return a layer that stores a weight of shape (out, in) in 4-bit blocks of 64 values."""
     rows, columns = weight.shape
     storage = getattr(torch, options.quant_storage)
     made: Any = bitsandbytes.nn.Linear4bit(
@@ -210,10 +210,10 @@ def linear_4bit(
 
 
 def _check_restored(packed: Any) -> None:
-    """Raise PluginError for a matrix that the CPU's kernel dequantizes wrongly.
+    """Raise PluginError for a matrix that the CPU kernel dequantizes incorrectly.
 
-    On processors with AVX-512, bitsandbytes 0.50 takes the wrong scales where a row ends within a
-    block; the same numbers as one long row come back right.
+    On processors with AVX-512, bitsandbytes 0.50 reads the wrong scales if a row ends within a
+    block; the same numbers in one long row are dequantized correctly.
     """
     dequantize = bitsandbytes.functional.dequantize_4bit
     flat = copy.copy(packed.quant_state)
@@ -231,9 +231,9 @@ def _check_restored(packed: Any) -> None:
 def linear_8bit(
     weight: torch.Tensor, options: BitsAndBytesOptions, compute_dtype: torch.dtype
 ) -> Any:
-    """Return a layer that holds a weight of shape (out, in) as int8, with a scale for each row.
+    """Return a layer that stores a weight of shape (out, in) as int8, with a scale for each row.
 
-    It multiplies in the dtype of its input, so `compute_dtype` is not used.
+    It multiplies in the dtype of its input: `compute_dtype` has no effect.
     """
     rows, columns = weight.shape
     made: Any = bitsandbytes.nn.Linear8bitLt(
@@ -254,14 +254,14 @@ def linear_8bit(
 
 
 def holds_experts(module: nn.Module) -> bool:
-    """Return whether a module holds the weights of experts: tensors in three dimensions."""
+    """Return whether a module stores the weights of experts as three-dimensional tensors."""
     large = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() > 1]
     convolution = isinstance(module, nn.Conv1d)
     return bool(large) and all(weight.dim() == 3 for weight in large) and not convolution
 
 
 def quantize_experts(module: nn.Module, options: BitsAndBytesOptions) -> None:
-    """Quantize the matrices of experts in place; a forward reads them in full precision."""
+    """Quantize the experts' matrices in place; the forward pass dequantizes them in full."""
     names = [name for name, weight in module.named_parameters(recurse=False) if weight.dim() == 3]
     for name in names:
         replace_parameter_4bit(
@@ -278,7 +278,7 @@ def quantize_experts(module: nn.Module, options: BitsAndBytesOptions) -> None:
 def quantization_config(
     options: BitsAndBytesOptions, compute_dtype: torch.dtype, left: list[str]
 ) -> BitsAndBytesConfig:
-    """Return transformers' configuration for the options; `left` names modules left unquantized."""
+    """Return transformers' quantization configuration; `left` are names of unquantized modules."""
     if options.quant_type == "int8":
         return BitsAndBytesConfig(
             load_in_8bit=True,
@@ -296,13 +296,13 @@ def quantization_config(
 
 
 def threshold_of(options: BitsAndBytesOptions) -> float:
-    """Return the magnitude from which an input counts as an outlier; 0 for never."""
+    """Return the magnitude from which an input is an outlier; 0 disables outliers."""
     given = options.llm_int8_threshold
     return DEFAULT_THRESHOLD if given is None else given
 
 
 def prepare(model: Any, how: str) -> dict[str, Any]:
-    """Freeze a quantized base, and return evidence of what is stored in float32 since."""
+    """Freeze a quantized base, and return JSON evidence of the weights stored in float32 since."""
     before = {name: parameter.dtype for name, parameter in model.named_parameters()}
     if how == "peft":
         # Checkpointing is switched on by core, once, in the same way for every stack.
@@ -323,9 +323,9 @@ def build_optimizer(
     learning_rate: float,
     arguments: dict[str, Any],
 ) -> Any:
-    """Build bitsandbytes' optimizer of that name over the parameters that require a gradient.
+    """Build the named bitsandbytes optimizer over the parameters that require a gradient.
 
-    `arguments` are its further ones. Raises InvalidRunError when nothing requires a gradient.
+    `arguments` are further arguments. Raises InvalidRunError if no parameter requires a gradient.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
@@ -335,7 +335,7 @@ def build_optimizer(
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Return evidence: class, whether it pages, bytes and elements of its state by dtype."""
+    """Return JSON evidence: the optimizer's class, paging, and state by dtype."""
     states = optimizer.state.values()
     # The code books are shared by all states.
     kept = {id(v): v for state in states for v in state.values() if isinstance(v, torch.Tensor)}

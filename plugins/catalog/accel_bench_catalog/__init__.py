@@ -1,1 +1,1 @@
-"""Tables of the names that a scenario can use: devices, models and stacks."""
+"""Commands that list the names a scenario can use: devices, models and stacks."""

@@ -1,4 +1,4 @@
-"""FLOPs of training a model of the catalog, counted in a process of its own."""
+"""FLOPs of training a model of the catalog, counted in a separate process."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from accel_bench.errors import AccelBenchError
 from accel_bench.flops.workload import Workload
 
 COUNT_SECONDS = 300
-"""A model that is not counted after this long is given up; a busy machine may need a minute."""
+"""Seconds after which the count of a model is given up; a busy machine may need a minute."""
 
 
 class ModelCount(Frozen):
-    """Result of the worker's FLOP counter for a card's model when all of it trains."""
+    """The counted FLOPs of training all of a catalog model."""
 
     workload: Workload | None = None
-    """Its matmuls and attention; null where they are not known."""
+    """Matmul and attention FLOPs of the model; null if unknown."""
 
     positions: int | None = None
-    """Longest sequence that learned positions allow; null where they are rotary."""
+    """Largest sequence length of learned position embeddings; null for rotary positions."""
 
     problem: str = ""
-    """Why there is no workload."""
+    """Reason why the workload is missing; empty if it was counted."""
 
 
 def count_model(card: ModelCard) -> ModelCount:
-    """Count a card's model in a process of its own, since building it needs torch.
+    """Count the FLOPs of a model card in a separate process, which imports torch.
 
-    Takes seconds. Raises AccelBenchError when that process fails.
+    This takes seconds. Raises AccelBenchError if that process fails.
     """
     try:
         done = subprocess.run(

@@ -24,11 +24,10 @@ from accel_bench_catalog.count import ModelCount
 
 
 def count_model(card: ModelCard) -> ModelCount:
-    """Build a card's model on the meta device and count it, all of it training.
+    """Build a model card's model on the meta device and count the FLOPs of training all of it.
 
-    The workload is left out, with the reason in `problem`, for a model type that transformers does
-    not have, a module that the FLOP counter does not know, and a model that has another number of
-    parameters than its card: its FLOPs would be another model's.
+    The workload is null, with the reason in `problem`, for a model type unknown to transformers, a
+    module unknown to the FLOP counter, or a number of parameters other than the card's.
     """
     if card.model_type not in CONFIG_MAPPING:
         return ModelCount(problem=f"transformers has no model type {card.model_type!r}")
@@ -52,7 +51,7 @@ def count_model(card: ModelCard) -> ModelCount:
 
 
 def _run_of(model: Any, log: io.StringIO) -> Run:
-    """Return a run that trains the whole model in one dtype, and logs to a text."""
+    """Return a run that trains the whole model in one dtype and logs to a string."""
     experiment = Experiment(id="", scenario=Scenario(), stack=Stack(name="baseline"), identity={})
     logger = logging.Logger("flops")
     logger.addHandler(logging.StreamHandler(log))
@@ -62,7 +61,7 @@ def _run_of(model: Any, log: io.StringIO) -> Run:
 
 
 def main() -> None:
-    """Count the model of standard input; an error is one line on standard error."""
+    """Count the model card of standard input; print an error as one line on standard error."""
     try:
         print(count_model(ModelCard.model_validate_json(sys.stdin.read())).model_dump_json())
     except Exception as error:

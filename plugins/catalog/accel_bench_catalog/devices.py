@@ -1,4 +1,4 @@
-"""`accel-bench catalog devices`: the table of peaks, and what a device's name means in it."""
+"""`accel-bench catalog devices`: known devices, their peaks, and the lookup of a device name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`accel-bench catalog models`: models of the catalog, and their figures."""
+"""`accel-bench catalog models`: models of the catalog and their published figures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def show_model(
 
 
 def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
-    """Return the figures that the FLOP counter gives; null, with a note, where it knows none."""
+    """Return the counted figures of a model; null, with a note, for an unknown architecture."""
     from accel_bench.errors import ScenarioError
     from accel_bench.flops.formulas import model_flops
     from accel_bench_catalog.count import count_model
@@ -70,7 +70,7 @@ def _counted(card: ModelCard, length: int | None) -> dict[str, Any]:
 
 
 def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return nested figures as `config.hidden_size`, the configuration last."""
+    """Return nested figures with dotted keys (`config.hidden_size`), the configuration last."""
     for key, value in sorted(figures.items(), key=lambda item: item[0] == "config"):
         if isinstance(value, dict):
             yield from ((f"{key}.{inner}", figure) for inner, figure in value.items())

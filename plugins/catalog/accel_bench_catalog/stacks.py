@@ -1,4 +1,4 @@
-"""`accel-bench catalog stacks`: named stacks, ours and those of plugins."""
+"""`accel-bench catalog stacks`: named stacks of accel-bench and of plugins."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def list_stacks(output: Format = "table") -> None:
 
 
 def _row(name: str, path: Path) -> dict[str, Any]:
-    """Describe a named stack by its file."""
+    """Return the table row of a named stack, read from its file."""
     from accel_bench.plugins.registry import installed
     from accel_bench.plugins.shipped import extras
     from accel_bench.scenario.draft import read_stack
@@ -59,7 +59,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
 
 
 def _rows_of_extras() -> Iterator[dict[str, Any]]:
-    """Describe the named stacks of all extras; those that are not installed have no file."""
+    """Return rows of the named stacks of all extras, installed or not."""
     from accel_bench.plugins.shipped import extras
 
     for plugin, facts in extras().items():

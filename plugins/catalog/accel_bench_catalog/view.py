@@ -1,4 +1,4 @@
-"""Columns of the lists of devices, models and stacks."""
+"""Columns of the tables of devices, models and stacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 
 
 def figure_of_device(key: str, value: Any) -> str:
-    """Return a fact of a device as people read it: `312 TFLOP/s`, `80.0 GiB`, `2,039 GB/s`."""
+    """Return a device's figure as text: `312 TFLOP/s`, `80.0 GiB`, `2,039 GB/s`."""
     forms: dict[str, Callable[[Any], str]] = {
         "memory_bytes": size,
         "memory_bandwidth_bytes_per_second": lambda value: f"{_billions(value)} GB/s",
@@ -53,7 +53,7 @@ HARDWARE = (
     ),
     entry("date", kind="word", rank=4),
 )
-"""Columns of devices."""
+"""Columns of the table of devices."""
 
 MODELS = (
     entry("name", kind="word"),
@@ -63,7 +63,7 @@ MODELS = (
     entry("parameters", form=parameters, kind="number"),
     entry("description"),
 )
-"""Columns of models."""
+"""Columns of the table of models."""
 
 STACKS = (entry("name", kind="name"), entry("description"), Column("uses", _uses, rank=1))
-"""Columns of named stacks."""
+"""Columns of the table of named stacks."""

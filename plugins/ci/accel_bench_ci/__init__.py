@@ -1,1 +1,1 @@
-"""Gates, history and claims: what fails a change that makes training slower."""
+"""Regression gate, history and claims: commands that fail if training becomes slower."""

@@ -1,4 +1,4 @@
-"""`accel-bench results claims`: check what is claimed of stacks against stored runs."""
+"""`accel-bench results claims`: check claims about stacks against stored runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_claims(
 
 @contextmanager
 def _placed(document: Document, number: int, key: str) -> Iterator[None]:
-    """Give an error of the block the place of a claim's key in the file. Raises ScenarioError."""
+    """Add the place in the file to an error of the block. Raises ScenarioError."""
     try:
         yield
     except StoreUnavailableError:
@@ -73,11 +73,11 @@ def _placed(document: Document, number: int, key: str) -> Iterator[None]:
 
 
 MOST_EVIDENCE = 3
-"""Ids of runs that are printed for people; JSON and CSV have all."""
+"""Maximum number of run ids in the printed table; JSON and CSV have all."""
 
 
 def claims_report(found: ClaimsReport) -> Report:
-    """Return how many hold, and a row for each claim."""
+    """Return the number of claims that hold, and a row for each claim."""
     counts = Counter(one.verdict for one in found.claims)
     answer = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     section = Section(
@@ -100,7 +100,7 @@ COLUMNS = (
     Column("value [95 % interval]", reader("reason")),
     Column("evidence", reader("evidence"), form=_evidence),
 )
-"""Columns for people."""
+"""Columns of the printed table."""
 
 FLAT = (
     *columns_of(CheckedClaim, without="claim"),

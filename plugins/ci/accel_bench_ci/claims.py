@@ -1,8 +1,8 @@
-"""Claims about stacks, checked against stored runs: each holds, does not hold, or cannot be told.
+"""Claims about stacks, checked against stored runs.
 
-The numbers are those of every comparison: ratios over paired rounds with their 95 % interval. A
-claim holds where the whole interval is within what is claimed, and does not where all of it is
-outside; anything else cannot be told.
+Numbers are computed as in every comparison: ratios over paired rounds with their 95 % interval. A
+claim holds if the whole interval is within the claimed limits, does not hold if it is all outside,
+and is undecided otherwise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from accel_bench_ci.figures import (
 
 ClaimVerdict: TypeAlias = Literal["holds", "does not hold", "cannot tell"]
 ERROR_RATE = 0.025
-"""How often an end of a 95 % interval is on the wrong side."""
+"""Probability that an end of a 95 % interval is on the wrong side."""
 
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -48,31 +48,31 @@ class Claim(Frozen):
     """One claim of a file."""
 
     name: str = ""
-    """What it is called; else it is described by what it claims."""
+    """Name of the claim; by default its description."""
 
     stack: str
-    """The stack that it is about."""
+    """Name of the stack."""
 
     baseline: str | None = None
-    """The stack that the figure is divided by, in paired rounds; without one the figure itself."""
+    """Stack to divide by, in paired rounds; without one the figure itself is checked."""
 
     metric: str = "tokens_per_second"
-    """A column, or `metrics.NAME`."""
+    """Metric of the claim: a column, or `metrics.NAME`."""
 
     at_least: Number | None = None
-    """The smallest value."""
+    """Smallest value that is claimed."""
 
     at_most: Number | None = None
-    """The largest value."""
+    """Largest value that is claimed."""
 
     between: tuple[Number, Number] | None = None
-    """Both."""
+    """Smallest and largest value that are claimed."""
 
     where: str | None = None
-    """Which runs it is about, as `--where` takes it."""
+    """Conditions on runs, as in `--where`."""
 
     same_training: bool = True
-    """True if a ratio counts only where the training is the baseline's."""
+    """True to check a ratio only for a training equivalent to the baseline's."""
 
     @model_validator(mode="after")
     def _one_range(self) -> Claim:
@@ -87,17 +87,17 @@ class Claim(Frozen):
 
     @property
     def figure(self) -> str:
-        """The metric by its long name."""
+        """Long name of the metric."""
         return SHORT_NAMES.get(self.metric, self.metric)
 
     @property
     def limits(self) -> tuple[float | None, float | None]:
-        """The smallest and the largest value."""
+        """Smallest and largest claimed value."""
         return self.between or (self.at_least, self.at_most)
 
     @property
     def text(self) -> str:
-        """What is claimed, in words."""
+        """Description of the claim."""
         low, high = self.limits
         over = f" over {self.baseline}" if self.baseline else ""
         ends = [f"at least {low:g}"] if low is not None else []
@@ -106,7 +106,7 @@ class Claim(Frozen):
 
 
 class ClaimsFile(Frozen):
-    """The document that `results claims` reads."""
+    """A file of claims, as `results claims` reads it."""
 
     claims: tuple[Claim, ...]
     """Claims in the order of checking."""
@@ -121,36 +121,36 @@ class ClaimsFile(Frozen):
 
 
 class CheckedClaim(Frozen):
-    """A claim with what stored runs show of it."""
+    """Result of checking a claim against stored runs."""
 
     claim: Claim
     text: str
-    """Its name, or what it claims."""
+    """Name or description of the claim."""
 
     verdict: ClaimVerdict
     value: Interval | None
-    """The figure, or its ratio, with a 95 % interval; null without runs."""
+    """Measured figure or ratio, with a 95 % interval; null without runs."""
 
     reason: str
-    """Why, in a sentence."""
+    """Reason of the verdict, in a sentence."""
 
     rounds: int
-    """Runs, or paired rounds, that the value rests on."""
+    """Number of runs, or paired rounds, behind the value."""
 
     evidence: tuple[str, ...]
-    """Ids of these runs."""
+    """Ids of the runs behind the value."""
 
 
 class ClaimsReport(Document):
-    """The document of `accel-bench results claims`."""
+    """The JSON document of `accel-bench results claims`."""
 
     file: str
     claims: tuple[CheckedClaim, ...]
     exit_code: int
-    """0 where all hold, 1 where one does not, 5 where one cannot be told."""
+    """Exit code: 0 if all claims hold, 1 if one does not, 5 if one is undecided."""
 
     error_rate: float = ERROR_RATE
-    """How often each claim, on its own, is said to hold though it does not, at most."""
+    """Maximum probability that a single claim is wrongly found to hold."""
 
 
 def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
@@ -161,7 +161,7 @@ def report_of(file: str, checked: Sequence[CheckedClaim]) -> ClaimsReport:
 
 
 def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
-    """Check a claim against the runs that it is about."""
+    """Check a claim against its stored runs."""
     names = [name for name in (claim.stack, claim.baseline) if name is not None]
     sides = [_newest(results, name) for name in names]
     unclear = _unclear(names, sides)
@@ -186,7 +186,7 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
 
 
 def check_metric(claim: Claim, results: Sequence[Result]) -> None:
-    """Raise StoreError for a metric that is no column, or that is misspelt."""
+    """Raise StoreError for an unknown or misspelt metric."""
     if not claim.metric.startswith(METRICS):
         figure_named(claim.metric, results)
         return
@@ -196,7 +196,7 @@ def check_metric(claim: Claim, results: Sequence[Result]) -> None:
 
 
 def _unclear(names: Sequence[str], sides: Sequence[Sequence[ExperimentRuns]]) -> str:
-    """Return why there is not one usable experiment of each stack; empty when there is."""
+    """Return why a stack lacks one usable experiment; empty if none does."""
     for name, rows in zip(names, sides, strict=True):
         if not rows:
             return f"no measured run of {name} is stored, or none that `where` chooses"
@@ -228,7 +228,7 @@ def _obstacles(
     values: Sequence[Mapping[RoundKey, float]],
     keys: Sequence[RoundKey],
 ) -> Iterator[str]:
-    """Yield why a figure, or a ratio of it, counts for nothing; a single stack needs runs alone."""
+    """Yield reasons to ignore a figure, or a ratio of it; a single stack needs only runs."""
     if len(rows) == 2 and not set(rows[0].completed) & set(rows[1].completed):
         yield f"{rows[0].name} and {rows[1].name} have no round in common"
     if not keys:
@@ -247,7 +247,7 @@ def _obstacles(
 
 
 def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns) -> Iterator[str]:
-    """Yield why a figure of answered requests is not compared."""
+    """Yield reasons not to compare a figure of requests."""
     yield from filter(None, [rate_obstacle(baseline.load, stack.load)])
     if baseline.rate is not None and figure in OF_BUSY_TIME:
         yield (
@@ -259,7 +259,7 @@ def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns
 
 
 def _verdict(claim: Claim, value: Interval, rounds: int) -> tuple[ClaimVerdict, str]:
-    """Compare an interval with what is claimed."""
+    """Compare an interval with the claimed limits."""
     low, high = claim.limits
     middle = significant(value.median, 4)
     if rounds < MINIMUM_ROUNDS or value.low is None or value.high is None:

@@ -1,6 +1,6 @@
-"""Figures of a run that are followed over time and compared with a reference, and their directions.
+"""Figures of a run that are compared over time or with a reference, with their better direction.
 
-They are those of a pivot, by the same names, which stored runs have in columns.
+Names and columns are those of `results pivot`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Change: TypeAlias = Literal["better", "worse", "different"]
 
 
 class TrackedFigure(NamedTuple):
-    """A figure, its unit, and which of two values is the better one."""
+    """A figure, its unit, and the better of two values."""
 
     name: str
     unit: str
     better: Better
 
     def change(self, log_ratio: float) -> Change:
-        """Return what a change is, by log(new / old)."""
+        """Return the direction of a change, given log(new / old)."""
         if self.better == "neither":
             return "different"
         return "better" if (log_ratio > 0) == (self.better == "higher") else "worse"
@@ -41,8 +41,7 @@ COLUMNS = (
     *("samples_per_second", "steps_per_second", "median_step_seconds", "mfu"),
     *("peak_memory_bytes", "first_loss", "last_loss", MEDIAN_LATENCY),
 )
-"""Figures of a pivot that have a column, or follow from columns; and how soon requests are
-answered."""
+"""Figures of a pivot that derive from stored columns, and the request latency."""
 
 UNITS = {
     "median_step_seconds": "seconds",
@@ -50,37 +49,37 @@ UNITS = {
     "first_loss": "nats/token",
     "last_loss": "nats/token",
 }
-"""Units that are written otherwise where no table says the scope."""
+"""Units of figures, if no table states the unit with its scope."""
 
 COLUMN_FIGURES = {
     name: TrackedFigure(name, UNITS.get(name, FIGURES[name].unit), FIGURES[name].better)
     for name in COLUMNS
 }
-"""Figures of columns by their names."""
+"""Figures of stored columns by name."""
 
 TOKENS_PER_SECOND = COLUMN_FIGURES["tokens_per_second"]
 
 REQUEST_LATENCY = COLUMN_FIGURES[MEDIAN_LATENCY]
-"""The latency of the median request, of the slowest rank."""
+"""Median request latency of the slowest rank."""
 
 OF_BUSY_TIME = {
     *("tokens_per_second", "tokens_per_second_per_device", "tokens_per_hour", "mfu"),
     *("samples_per_second", "steps_per_second", "median_step_seconds"),
 }
-"""Figures that say nothing of how soon requests are answered that arrive at a rate."""
+"""Figures of busy time, which do not describe the latency of requests that arrive at a rate."""
 
 METRICS = "metrics."
-"""Prefix of a plugin's metric, as conditions on stored runs have it."""
+"""Prefix of plugins' metrics in conditions on stored runs."""
 
 
 def compared_figure(figure: TrackedFigure, rate: float | None) -> TrackedFigure:
-    """Return the figure that is compared: of requests that arrive at a rate their latency, in the
-    place of a figure of busy time."""
+    """Return the figure to compare: for requests that arrive at a rate, latency replaces figures of
+    busy time."""
     return REQUEST_LATENCY if rate is not None and figure.name in OF_BUSY_TIME else figure
 
 
 def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
-    """Return the figure of a name; `metrics.NAME` is a metric of a plugin that a result has.
+    """Return the figure of a name; `metrics.NAME` is a plugin's metric.
 
     Raises StoreError for an unknown name.
     """
@@ -95,7 +94,7 @@ def figure_named(name: str, results: Iterable[Result] = ()) -> TrackedFigure:
 
 
 def metrics_of(result: Result) -> dict[str, TrackedFigure]:
-    """Return the metrics of a result as figures, by name."""
+    """Return a result's metrics as figures, by name."""
     return {
         f"{METRICS}{name}": TrackedFigure(f"{METRICS}{name}", metric.unit, metric.better)
         for name, metric in metrics_by_name(result).items()
@@ -103,7 +102,7 @@ def metrics_of(result: Result) -> dict[str, TrackedFigure]:
 
 
 def figures_of(result: Result) -> dict[str, float]:
-    """Return the figures of a completed run that its self-audit does not disown."""
+    """Return the figures of a completed run that passed its self-audit."""
     if not result.status.completed or result.imported or disowning(result):
         return {}
     peaks = [
@@ -118,12 +117,12 @@ def figures_of(result: Result) -> dict[str, float]:
 
 
 def figure_interval(values: Sequence[float]) -> Interval | None:
-    """Return the interval of positive values, and of others the median alone; None without any."""
+    """Return the interval of positive values, of others their median; None without values."""
     if not values or min(values) > 0:
         return geometric_interval(values)
     return Interval(median=median(values), low=None, high=None)
 
 
 def figure_text(value: float) -> str:
-    """Return a figure in four significant digits, and a large one in whole numbers."""
+    """Return a figure as text with four significant digits, or as a large integer."""
     return significant(value, 4) if abs(value) < 1e4 else f"{value:,.0f}"

@@ -1,4 +1,4 @@
-"""`accel-bench gate`: does a stack pass, being no slower than another?"""
+"""`accel-bench gate`: fail if a stack is slower than another."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def gate(options: GateOptions) -> int:
 
 
 def _plans(draft: Draft, invoked: Invocation, options: GateOptions) -> list[Plan]:
-    """Return the plan of each look; they differ in their number of rounds."""
+    """Return the plan of each look, with an increasing number of rounds."""
     written = _plan(draft, invoked, options, None)
     if written.baseline == options.stack:
         raise ScenarioError(
@@ -125,7 +125,7 @@ def _request(options: GateOptions, rounds: int | None) -> PlanRequest:
 
 
 def _run(plans: Sequence[Plan], invoked: Invocation, options: GateOptions, floor: float) -> int:
-    """Run rounds and judge, again with more rounds where that may settle it; print the report."""
+    """Measure rounds, judge them, add rounds while undecided, and print the report."""
     with open_results(options.results, write=True) as store:
         with invoked.sessions(store) as new_session:
             rounds = SessionRounds(plans, options.stack, floor, store, new_session)
@@ -145,7 +145,7 @@ FAILURES: Mapping[str, str] = {
     "failed": "error",
     "skipped": "skipped",
 }
-"""JUnit's element for each outcome that is not `passed`."""
+"""JUnit element of each outcome except `passed`."""
 
 COLUMNS = (
     Column("sweep point", lambda point: point_name(point) or "all", kind="name"),
@@ -159,11 +159,11 @@ COLUMNS = (
     verdict_column("loss"),
     verdict_column("update"),
 )  # fmt: skip
-"""Columns for people; the outcome stands in JUnit's element."""
+"""Columns of the printed table; the outcome is also JUnit's element."""
 
 
 class FlatPoint(NamedTuple):
-    """Sources of one line of the CSV."""
+    """Sources of a CSV line."""
 
     report: GateReport
     point: GatePoint
@@ -177,12 +177,12 @@ FLAT = (
 
 
 def render_gate(report: GateReport, form: str) -> str:
-    """Return the report as text, or as JUnit XML; raises AccelBenchError for an unknown format."""
+    """Return the report as text or JUnit XML. Raises AccelBenchError for an unknown format."""
     return render_junit(report) if form == "junit" else render_report(gate_report(report), form)
 
 
 def gate_report(report: GateReport) -> Report:
-    """Return the outcome, what was compared, and a row for each sweep point with its reason."""
+    """Return the outcome, the compared stacks, and a row for each sweep point with its reason."""
     compared = f"{report.stack} against {report.against}, floor {percent(report.floor)}"
     reasons = [point.reason for point in report.points]
     more = [reason for point in report.points for reason in point.reasons]
@@ -198,7 +198,7 @@ def gate_report(report: GateReport) -> Report:
 
 
 def render_junit(report: GateReport) -> str:
-    """Return a test suite with a test case for each sweep point, as CI systems read it."""
+    """Return a JUnit test suite with a test case for each sweep point."""
     tree = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(tree, "testsuite", name=plain(report.scenario))
     outcomes = [FAILURES.get(point.outcome, "passed") for point in report.points]
@@ -213,7 +213,7 @@ def render_junit(report: GateReport) -> str:
 
 
 def _add_case(suite: ElementTree.Element, report: GateReport, point: GatePoint) -> None:
-    """Add one test case; what did not pass has its reason and all figures."""
+    """Add a test case; if it did not pass, with its reason and all figures."""
     stack = StackAtPoint(report.stack, point.sweep, point.tag)
     case = ElementTree.SubElement(
         suite,

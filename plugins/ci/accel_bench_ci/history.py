@@ -1,4 +1,4 @@
-"""`accel-bench history`: one scenario over time, and where it became slower or faster."""
+"""`accel-bench history`: a scenario over time, with the steps of its level."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _histories(store: Store, options: HistoryOptions) -> list[History]:
 def _confirm(
     worse: Sequence[History], found: Sequence[History], options: HistoryOptions
 ) -> list[Confirmation]:
-    """Run what became worse beside its baseline, and judge each step by that."""
+    """Measure stacks that became slower beside their baselines, and confirm each step by that."""
     draft = one_draft(options.scenario, "history")
     stacks = tuple(dict.fromkeys(one.stack for one in worse))
     request = plan_request(options, {"measure.rounds": options.rounds}, only=stacks)
@@ -120,7 +120,7 @@ def _confirm(
 
 
 def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
-    """Return the plan without sweep points at which none of its own series became worse."""
+    """Return the plan of the sweep points at which a series became slower."""
     concerned = {one.series for one in worse}
     own = (one.experiment for one in plan.planned)
     points = {one.point for one in own if one.series in concerned}
@@ -132,7 +132,7 @@ def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
 def _judged(
     one: History, found: Sequence[History], plan: Plan, fresh: Sequence[Result]
 ) -> Confirmation:
-    """Judge the step of one series by new runs of the same series, and of its baseline's."""
+    """Return a history with its step judged by new runs of the series and its baseline."""
     own = _runs_of(one, fresh)
     planned = {p.experiment.series: p.experiment for p in plan.planned}
     if one.series not in planned:
@@ -155,9 +155,9 @@ def _runs_of(one: History, runs: Sequence[Result]) -> list[HistoryRun]:
 def read_history(
     store: Store, figure: str, conditions: Sequence[ColumnElement[bool]] = ()
 ) -> tuple[list[HistoryRun], TrackedFigure]:
-    """Return the chosen runs that were measured, with the figure. Raises StoreError.
+    """Return the selected measured runs with the figure. Raises StoreError.
 
-    Damaged rows are left out, and one result at a time is in memory.
+    Damaged rows are skipped; one result at a time is in memory.
     """
 
     def results() -> Iterator[Result]:
@@ -175,20 +175,20 @@ def read_history(
 
 
 MOST_POINTS = 30
-"""Points that are printed for people, the newest; JSON and CSV have all."""
+"""Maximum number of newest points in the printed table; JSON and CSV have all."""
 
 
 class Line(NamedTuple):
-    """One point of one history."""
+    """A line of the CSV: one point of one history."""
 
     history: History
     point: HistoryPoint
     step: HistoryStep | None
-    """The step that begins there."""
+    """Step that begins at the point."""
 
 
 def history_report(found: Sequence[History], confirmed: Sequence[Confirmation] = ()) -> Report:
-    """Return a section for each series: the answer, its steps, its points."""
+    """Return a section for each series: its conclusion, its steps, its points."""
     lines = [line for one in found for line in _lines(one)]
     sections = [_section(one) for one in found]
     sections += [Section(title="confirmation", answer=one.conclusion) for one in confirmed]

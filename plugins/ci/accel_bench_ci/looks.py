@@ -1,8 +1,8 @@
-"""The looks of the gate: more rounds until every point is settled, and new ones for an alarm.
+"""Looks of the gate: rounds are added until each sweep point is decided, and to confirm alarms.
 
-An alarm is one when rounds in fresh processes confirm it on their own. New rounds of what is as
-fast confirm an alarm in at most 0.5 % of cases, over all looks at them. What they do not confirm
-passes if they show that it does, at the level of looks after the first ones, and is open otherwise.
+An alarm counts only if new rounds in fresh processes confirm it by themselves. New rounds of an
+equally fast stack do so in at most 0.5 % of cases, over all looks. An alarm that is not confirmed
+passes if the new rounds show so, at the level of looks after the first, and is undecided otherwise.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from accel_bench_ci.verdict import (
 
 
 class GateRounds(Protocol):
-    """Measures rounds of two stacks, and judges them. A look is its number from 0."""
+    """Protocol that measures and judges rounds of two stacks. Looks are numbered from 0."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
-        """Add the rounds of a look, but for the experiments that are settled; judge all rounds."""
+        """Add the rounds of a look to undecided experiments; judge all rounds."""
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Add the rounds of a look at what is to be confirmed; judge it by new rounds alone."""
+        """Add the rounds of a look at alarms; judge by new rounds alone."""
 
 
 def settle_gate(rounds: GateRounds, looks: int) -> GateReport:
-    """Look until every point is settled, then at new rounds of what looks slower.
+    """Look until each sweep point is decided, then confirm alarms by new rounds.
 
-    `looks` is the largest number of looks, at least 1, for each of the two.
+    `looks` is the maximum number of looks, at least 1, of each phase.
     """
     assert looks > 0
     settled: set[str] = set()
@@ -67,10 +67,10 @@ def _open(report: GateReport) -> set[str]:
 
 @dataclass
 class SessionRounds:
-    """Measures the rounds of each look in a session of its own."""
+    """Measurement of each look's rounds in a session of its own."""
 
     plans: Sequence[Plan]
-    """The plan of each look; they differ in their number of rounds."""
+    """Plans of the looks, with an increasing number of rounds."""
 
     stack: str
     floor: float
@@ -78,13 +78,13 @@ class SessionRounds:
     new_session: Callable[..., Session]
 
     sessions: list[Session] = field(default_factory=list)
-    """All that ran, in their order."""
+    """All sessions in order."""
 
     _fresh: list[Session] = field(default_factory=list)
     """Sessions that confirm an alarm."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
-        """Add the rounds of a look to those before it."""
+        """Add the rounds of a look to earlier ones."""
         plan = self.plans[look]
         session = self.new_session(continues=tuple(one.id for one in self.sessions))
         points = points_of_both(plan)
@@ -95,7 +95,7 @@ class SessionRounds:
         return judge_gate(self.stack, plan.baseline, self.floor, plan.summaries, results)
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Add new rounds; those that raised the alarm, and any other, count for nothing here."""
+        """Add new rounds; earlier ones do not count here."""
         plan = self.plans[look]
         session = self.new_session()
         session.continues, session.resume = tuple(one.id for one in self._fresh), False
@@ -108,13 +108,13 @@ class SessionRounds:
 
 
 def points_of_both(plan: Plan) -> set[str]:
-    """Return the sweep points at which both stacks are to run."""
+    """Return the sweep points of a plan at which both stacks run."""
     points = [planned.experiment.point for planned in plan.runnable]
     return {point for point in points if points.count(point) == 2}
 
 
 def _of_experiments(plan: Plan, ids: Collection[str]) -> Plan:
-    """Return the plan with the sweep points of these experiments alone."""
+    """Return the plan with the sweep points of some experiments only."""
     return _at_points(plan, {p.experiment.point for p in plan.planned if p.experiment.id in ids})
 
 
@@ -123,31 +123,31 @@ def _at_points(plan: Plan, points: Collection[str]) -> Plan:
 
 
 ERROR_RATE = ONE_SIDED_ALPHA
-"""How often new rounds of what is as fast confirm an alarm, at most.
+"""Maximum probability that new rounds of an equally fast stack confirm an alarm.
 
-The first rounds make it rarer only as far as they are independent of the new ones, which runs on
+The rounds of the alarm lower it only as far as they are independent of the new ones, which runs on
 one machine need not be.
 """
 
 
 def points_to_confirm(report: GateReport) -> set[str]:
-    """Return the ids of the stack's experiments that look slower."""
+    """Return the ids of the stack's experiments with an alarm."""
     return {point.stack_id for point in report.points if point.slower}
 
 
 def with_confirmation(
     report: GateReport, planned: Sequence[PlannedSummary], fresh: Sequence[Result]
 ) -> GateReport:
-    """Return the report with its slow-downs confirmed, or not, by new rounds of both stacks."""
+    """Return the report with its alarms judged by new rounds of both stacks."""
     looks = max((point.looks for point in report.points if point.slower), default=0)
     pairs = pairs_of((report.stack, report.against), planned, fresh)
     return with_new_points(report, judge_pairs(pairs, report.floor, looks))
 
 
 def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
-    """Return the report with its slow-downs confirmed, or not, by points of new rounds alone.
+    """Return the report with its alarms judged by points of new rounds alone.
 
-    To pass they are judged at the level of looks after those of the report.
+    Passing is judged at the level of looks after those of the report.
     """
     by_id = {one.stack_id: one for one in new}
     points = tuple(_confirmed(one, by_id[one.stack_id]) if one.slower else one
@@ -158,7 +158,7 @@ def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
 
 
 def _confirmed(point: GatePoint, new: GatePoint) -> GatePoint:
-    """Return a point with what the new rounds of it show."""
+    """Return a point with the outcome of its new rounds."""
     found = ratio_interval(new.ratio) if new.ratio else "no ratio"
     rounds = f"{new.rounds} new rounds in fresh processes"
     if new.slower:

@@ -1,7 +1,7 @@
-"""A set of runs against a reference set: rows with the same key, figure by figure.
+"""Comparison of a set of runs with a reference set, figure by figure, by rows of equal keys.
 
-Runs of the two sets are no pairs: what looks worse here is confirmed by `gate` or by
-`history --confirm`, in fresh processes, side by side.
+Runs of the two sets are unpaired: `gate` or `history --confirm` must confirm regressions in fresh
+processes, side by side.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from accel_bench_ci.figures import (
 from accel_bench_ci.reference_keys import DEFAULT_KEYS, rows_of
 
 DEFAULT_FIGURES = ("tokens_per_second", "peak_memory_bytes", "last_loss")
-"""Figures that are compared."""
+"""Names of the compared figures."""
 
 TOLERANCE = 0.05
-"""Relative change of a median below which nothing is called better or worse."""
+"""Relative change of a median that still counts as the same."""
 
 ERROR_RATE = 0.05
-"""How often anything at all that did not change is called better or worse, at most."""
+"""Maximum probability that any unchanged figure is called better or worse."""
 
 FEWEST_ROWS = 5
-"""Rows without which none stands out from the others."""
+"""Minimum number of rows to look for outliers."""
 
 DEVIATIONS = 3.5
-"""Robust standard deviations by which the ratio of an outlier is away from that of other rows."""
+"""Distance of an outlier from the other rows' ratio, in robust standard deviations."""
 
 NO_FAILURES = (Status.INTERRUPTED, Status.INFRA_ERROR, Status.SKIPPED)
-"""Endings that say nothing of what was run."""
+"""Statuses of runs that were interrupted, which count as no failure."""
 
 State: TypeAlias = Literal[
     "compared", "new", "missing", "newly failing", "newly saturated", "newly passing", "failing"
@@ -71,7 +71,7 @@ FigureVerdict: TypeAlias = Literal[
 
 
 class ReferenceFigure(Frozen):
-    """One figure of one row on both sides: medians over runs."""
+    """One figure of one row in both sets: medians over runs."""
 
     name: str
     unit: str
@@ -80,90 +80,90 @@ class ReferenceFigure(Frozen):
     current: float | None
 
     ratio: Interval | None = None
-    """Current over reference, with Welch's 95 % interval; null unless both are positive."""
+    """Ratio of current to reference, with Welch's 95 % interval; null unless both are positive."""
 
     p_value: float | None = None
-    """Chance of such a ratio if nothing changed, by Welch's t test, adjusted by Holm's method for
-    all rows and figures; null with fewer than two runs on a side."""
+    """p-value of the ratio by Welch's t test, adjusted by Holm's method for all rows and figures;
+    null with fewer than two runs on a side."""
 
     verdict: FigureVerdict
     """`same` within the tolerance; `inconclusive` with a single run on a side, or a p-value above
-    0.05; `worse` too, without a ratio, for the latency of requests that pile up in the current runs
-    alone, at the same rate."""
+    0.05; `worse` also for the latency of requests that saturate only the current runs at the same
+    rate."""
 
     reason: str = ""
-    """Why it is not compared, where requests arrive at a rate; else empty."""
+    """Reason not to compare requests that arrive at a rate; empty otherwise."""
 
     outlier: bool = False
-    """True if the ratio stands out from those of the other rows."""
+    """True if the ratio is an outlier among those of the rows."""
 
 
 class ReferenceRow(Frozen):
-    """One key in both sets."""
+    """Runs of both sets with the same key."""
 
     key: dict[str, JsonValue]
     state: State
-    """`newly saturated` where requests pile up in a current run, and in none of the reference at
-    the same rate."""
+    """Change of the row; `newly saturated` if a current run saturates at a rate at which no
+    reference run did."""
 
     reference_runs: tuple[str, ...]
-    """Ids of runs that count."""
+    """Ids of the reference's runs that count."""
 
     current_runs: tuple[str, ...]
 
     reference_status: str
-    """How they ended, each ending once; empty without runs."""
+    """Distinct statuses of the reference's runs; empty without runs."""
 
     current_status: str
     imported: bool = False
-    """True if either side was measured by another program."""
+    """True if another program measured either set."""
 
     figures: tuple[ReferenceFigure, ...] = ()
     reasons: tuple[str, ...] = ()
-    """Why the current runs failed, where they did."""
+    """Reasons of failed current runs."""
 
     differing: tuple[Difference, ...] = ()
-    """Arguments and facts of the environment that differ, except those of all rows."""
+    """Settings and environment that differ between the sets, except differences of all rows."""
 
     @property
     def worse(self) -> bool:
-        """True if something looks worse than in the reference."""
+        """True if the row regressed in any figure or state."""
         newly = self.state in ("newly failing", "newly saturated")
         return newly or any(one.verdict == "worse" for one in self.figures)
 
 
 class ReferenceComparison(Document):
-    """The document of `accel-bench results regressions`."""
+    """The JSON document of `accel-bench results regressions`."""
 
     reference: str
-    """What was compared with."""
+    """Name of the reference."""
 
     tolerance: float
     aliases: dict[str, str]
     rows: tuple[ReferenceRow, ...]
 
     differing: tuple[Difference, ...]
-    """What differs in every row that both sets have, in the same way."""
+    """Differences that all rows with runs in both sets have in common."""
 
     worse: int
-    """Rows in which something looks worse."""
+    """Number of rows with a regression."""
 
     exit_code: int
-    """1 where there are any, else 0."""
+    """Exit code: 1 with a regression, else 0."""
 
 
 Loads: TypeAlias = tuple[OfferedLoad, OfferedLoad]
-"""Loads of the reference and of the current runs."""
+"""Offered loads of the reference and of the current runs."""
 
 
 class Rule(NamedTuple):
-    """What is compared, and how."""
+    """Figures, keys and tolerance of a comparison."""
 
     figures: Sequence[TrackedFigure]
     keys: Sequence[str] = DEFAULT_KEYS
 
     aliases: Mapping[str, str] = {}
-    """New names by the old ones that the reference has, of models above all."""
+    """New names by old names of the reference, mostly of models."""
 
     tolerance: float = TOLERANCE
 
@@ -171,7 +171,7 @@ class Rule(NamedTuple):
 def compare_with_reference(
     name: str, reference: Sequence[Result], current: Sequence[Result], rule: Rule
 ) -> ReferenceComparison:
-    """Compare two sets of results row by row; the current ones stand in their order."""
+    """Compare two sets of results row by row, in the order of the current ones."""
     found = rows_of(reference, current, rule.keys, rule.aliases)
     if not any(sides.reference and sides.current for sides in found.values()):
         before, after = ([key for key, sides in found.items() if sides[n]] for n in (0, 1))
@@ -227,7 +227,7 @@ def _row(
 
 
 def _counted(results: Sequence[Result]) -> list[Result]:
-    """Return the runs of one key that count: the last attempts of rounds that none replaces."""
+    """Return the counted runs of a key: last attempts of rounds that no later round replaces."""
     replaced = replaced_rounds(results)
     kept = [one for one in results if (one.session, one.round) not in replaced]
     by_experiment: dict[str, list[Result]] = {}
@@ -238,13 +238,13 @@ def _counted(results: Sequence[Result]) -> list[Result]:
 
 
 def _passes(runs: Sequence[Result]) -> bool:
-    """Return whether half of the runs and more completed, and none is invalid."""
+    """Return whether at least half of the runs completed and none is invalid."""
     completed = sum(run.status.completed for run in runs)
     return 2 * completed >= len(runs) and all(run.status.value != "invalid" for run in runs)
 
 
 def _any_failed(runs: Sequence[Result]) -> bool:
-    """Return whether any run failed by itself, and not since something ended it."""
+    """Return whether any run failed without being interrupted."""
     return any(not run.status.completed and run.status not in NO_FAILURES for run in runs)
 
 
@@ -270,7 +270,7 @@ def _statuses(runs: Sequence[Result]) -> str:
 def _figures(
     before: Sequence[Result], after: Sequence[Result], loads: Loads, rule: Rule
 ) -> list[ReferenceFigure]:
-    """Compare the figures of a row: latencies of requests where these arrive at a rate."""
+    """Compare the figures of a row: latencies for requests that arrive at a rate."""
     rate = next((one.rate for one in loads if one.rate is not None), None)
     asked = dict.fromkeys(compared_figure(one, rate) for one in rule.figures)
     found = [_figure(one, before, after, _obstacle(one, *loads)) for one in asked]
@@ -282,7 +282,7 @@ def _figures(
 
 
 def _obstacle(figure: TrackedFigure, before: OfferedLoad, after: OfferedLoad) -> str:
-    """Return why the load allows no comparison of a figure; empty where it does."""
+    """Return why the load forbids comparing a figure; empty if it does not."""
     of_load = figure == REQUEST_LATENCY or figure.name.startswith(METRICS)
     return load_obstacle(before, after) if of_load else ""
 
@@ -290,7 +290,7 @@ def _obstacle(figure: TrackedFigure, before: OfferedLoad, after: OfferedLoad) ->
 def _figure(
     figure: TrackedFigure, before: Sequence[Result], after: Sequence[Result], obstacle: str
 ) -> ReferenceFigure:
-    """Compare one figure of a row; its verdict needs those of all rows."""
+    """Compare a figure of a row; its verdict is set later, with all rows."""
     old, new = ([*_values(runs, figure.name)] for runs in (before, after))
     positive = bool(old and new) and min(*old, *new) > 0 and not obstacle
     ratio = unpaired_ratio(new, old) if positive else None
@@ -308,7 +308,7 @@ def _figure(
 
 
 def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
-    """Yield the figure of each run; of an imported one it is what its file states."""
+    """Yield the figure of each run; for an imported run the value stated in its file."""
     for run in runs:
         stated = {one.name: one.value for one in run.metrics} if run.imported else figures_of(run)
         value = stated.get(name, stated.get(name.removeprefix("metrics.")))
@@ -317,8 +317,8 @@ def _values(runs: Sequence[Result], name: str) -> Iterator[float]:
 
 
 def _judged(rows: Sequence[ReferenceRow], rule: Rule) -> list[ReferenceRow]:
-    """Return the rows with verdicts and outliers: what is tested of all of them is adjusted
-    together, and where all rows moved alike none stands out."""
+    """Return the rows with verdicts and outliers, adjusted over all tests; a shift common to all
+    rows makes none an outlier."""
     figures = [one for row in rows for one in row.figures]
     adjusted = iter(holm([one.p_value for one in figures if one.p_value is not None]))
     directions = {one.name: one for one in (*rule.figures, REQUEST_LATENCY)}
@@ -346,7 +346,7 @@ def _judged(rows: Sequence[ReferenceRow], rule: Rule) -> list[ReferenceRow]:
 
 
 def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
-    """Return log-ratios beyond which a row stands out from the others."""
+    """Return the log-ratios beyond which a row is an outlier."""
     if len(values) < FEWEST_ROWS:
         return -math.inf, math.inf
     middle = median(values)
@@ -358,7 +358,7 @@ def _limits(values: Sequence[float], tolerance: float) -> tuple[float, float]:
 def _differing(
     before: Sequence[Result], after: Sequence[Result], imported: bool
 ) -> tuple[Difference, ...]:
-    """Return what of the identities differs; of an imported run only settings that it states."""
+    """Return the differing settings and versions; for imported runs only stated settings."""
     left, right = before[-1], after[-1]
     if not imported:
         found = differing_keys(left.experiment.identity, right.experiment.identity)
@@ -371,7 +371,7 @@ def _differing(
 
 
 def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
-    """Return the differences that all rows have; none of a single row, where they stand in it."""
+    """Return the differences common to all rows; none for a single row."""
     if len(differing) < 2:
         return ()
     return tuple(one for one in differing[0] if all(one in row for row in differing))

@@ -1,4 +1,4 @@
-"""Rows of two sets of runs: what tells them apart, so that no row mixes devices or settings."""
+"""Keys of rows in a comparison of two sets of runs, so that no row mixes devices or settings."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from accel_bench.scenario.overrides import look_up
 from accel_bench_ci.series import planned_devices
 
 DEFAULT_KEYS = ("scenario", "stack", "model.id", "sweep", "device", "world_size")
-"""Columns that tell rows of a set from one another."""
+"""Default columns of the key."""
 
 OPEN_KEYS = ("device", "world_size")
-"""Columns that a run may not state: one that failed early, or was imported."""
+"""Key columns that failed or imported runs may lack."""
 
 NO_SETTINGS = (*WITHOUT_EFFECT, "environment", "provenance", "stack", "device")
-"""Keys, and all that begin with them, that split no row: versions may differ."""
+"""Prefixes of settings that do not split a row: versions may differ."""
 
 
 class Sides(NamedTuple):
-    """The runs of one row."""
+    """Runs of one row, reference and current."""
 
     reference: list[Result]
     current: list[Result]
@@ -37,9 +37,9 @@ def rows_of(
     names: Sequence[str],
     aliases: Mapping[str, str],
 ) -> dict[str, Sides]:
-    """Return the runs of each row by its key as canonical JSON; the current ones' rows first.
+    """Return the runs of each row by its key as canonical JSON; rows of current runs first.
 
-    A key whose runs of one side differ in settings is split by the settings that tell them apart.
+    A key whose runs in one set differ in settings is split by those settings.
     """
     keyed = [(_key(run, names, {}), run, False) for run in current]
     keyed += [(_key(run, names, aliases), run, True) for run in reference]
@@ -60,7 +60,7 @@ def _key(run: Result, names: Sequence[str], aliases: Mapping[str, str]) -> Keys:
 
 
 def _key_value(result: Result, name: str) -> JsonValue:
-    """Return a key column of a result: of the run itself, or a setting by its dotted key."""
+    """Return the value of a key column: a property of the run, or a setting by dotted key."""
     experiment = result.experiment
     if name in ("sweep", "tag"):
         value: JsonValue = getattr(experiment, name)
@@ -82,7 +82,7 @@ def _key_value(result: Result, name: str) -> JsonValue:
 
 
 def _device(result: Result) -> str | None:
-    """Return the device that a run used, or was planned for; None where neither is stored."""
+    """Return the device that a run used, or was planned for; None if neither is stored."""
     used = next((rank.device for rank in result.ranks if rank.device), None)
     if used is not None:
         return used.name or used.type
@@ -97,7 +97,7 @@ def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:
 
 
 def _fill(keyed: Sequence[tuple[Keys, Result, bool]], names: Sequence[str]) -> None:
-    """Give runs that state no device, or size, the only one of runs with the same other keys."""
+    """Fill in a missing device or size from runs with equal other keys, if they agree."""
     for name in names:
         known: dict[str, dict[str, JsonValue]] = {}
         for key, _, _ in keyed:
@@ -115,7 +115,7 @@ def _others(key: Keys) -> str:
 
 
 def _split(key: Keys, sides: Sides, aliases: Mapping[str, str]) -> dict[str, Sides]:
-    """Return the rows of one key: one, unless runs of a side differ in settings."""
+    """Return the rows of one key, split if runs in one set differ in settings."""
     settings = [dict(_settings(runs)) for runs in sides]
     added: list[str] = []
     for own in settings:

@@ -1,4 +1,4 @@
-"""`accel-bench results regressions`: what looks worse than in a reference set of runs."""
+"""`accel-bench results regressions`: regressions of stored runs from a reference set."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from accel_bench_ci.reference import (
 from accel_bench_ci.reference_keys import DEFAULT_KEYS
 
 READERS = "accel_bench.readers"
-"""Group of entry points; `runs` is a function that returns the results in a file."""
+"""Entry-point group of readers; `runs` is the function that returns a file's results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def regressions(asked: RegressionOptions) -> int:
 
 
 def _both_sides(asked: RegressionOptions) -> tuple[list[Result], list[Result]]:
-    """Return the runs of the reference, and those to compare. Raises StoreError for the same."""
+    """Return the runs of the reference and the current ones. Raises StoreError if equal."""
     with open_results(asked.results) as store:
         current = select_runs(store, asked.selection or "")
         reference = read_reference(asked.reference, store)
@@ -111,7 +111,7 @@ def _both_sides(asked: RegressionOptions) -> tuple[list[Result], list[Result]]:
 
 
 def read_reference(text: str, store: Store) -> list[Result]:
-    """Return the runs of a file, of another results folder, or of a selection of the store."""
+    """Return the runs of a file, of another results folder, or of a selection in the store."""
     path = Path(text)
     if path.is_file():
         entry = find_entry(READERS, "reader", "runs")
@@ -125,7 +125,7 @@ def read_reference(text: str, store: Store) -> list[Result]:
 
 
 def parse_aliases(texts: Sequence[str]) -> dict[str, str]:
-    """Return new names by old ones, of `OLD=NEW` and of files. Raises ScenarioError."""
+    """Return new names by old ones, from `OLD=NEW` and files. Raises ScenarioError."""
     found: dict[str, str] = {}
     for text in texts:
         for old, new in _aliases_of(text):
@@ -148,18 +148,18 @@ def _aliases_of(text: str) -> Iterable[tuple[str, str]]:
 
 
 MOST_DIFFERENCES = 20
-"""Differences that are printed for people; the JSON document has all."""
+"""Maximum number of differences in the printed table; the JSON document has all."""
 
 
 class Line(NamedTuple):
-    """One figure of one row; of a row without figures the row alone."""
+    """A line of the table: one figure of a row, or a row without figures."""
 
     row: ReferenceRow
     figure: ReferenceFigure | None
 
     @property
     def verdict(self) -> str:
-        """Return the word of the row, or of its figure."""
+        """Return the verdict on the figure, or the state of the row."""
         if self.figure is None:
             return self.row.state
         # Runs of two sets are no pairs: what they show stays to be confirmed.
@@ -169,7 +169,7 @@ class Line(NamedTuple):
 
 
 def reference_report(found: ReferenceComparison) -> Report:
-    """Return the answer, a line for each figure of each row, and what differs."""
+    """Return the conclusion, a line for each figure of each row, and the differences."""
     lines = [line for row in found.rows for line in _lines(row)]
     tables = [Table(COLUMNS, lines)]
     differing = [("differs in every row", found.differing)]
@@ -194,7 +194,7 @@ def _lines(row: ReferenceRow) -> Iterator[Line]:
 
 
 def _answer(found: ReferenceComparison) -> str:
-    """Return what looks worse, and how many rows there are of each kind."""
+    """Return the conclusion: the regressions, and the number of rows in each state."""
     states = Counter(row.state for row in found.rows)
     rows = ", ".join(f"{count} {state}" for state, count in states.items())
     if untold := sum(any(map(_untold, row.figures)) for row in found.rows):
@@ -209,7 +209,7 @@ def _answer(found: ReferenceComparison) -> str:
 
 
 def _untold(figure: ReferenceFigure) -> bool:
-    """Return whether the load allows no verdict on a figure."""
+    """Return whether the load prevents a verdict on a figure."""
     return bool(figure.reason) and figure.verdict == "unknown"
 
 
@@ -259,7 +259,7 @@ COLUMNS = (
     Column("runs", lambda line: f"{len(line.row.reference_runs)}, {len(line.row.current_runs)}",
            kind="word"),
 )  # fmt: skip
-"""Columns for people."""
+"""Columns of the printed table."""
 
 FLAT = (
     *columns_of(ReferenceRow, "row"),

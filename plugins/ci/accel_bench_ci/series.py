@@ -1,8 +1,8 @@
-"""One scenario over time: a figure in each session that measured it, and where its level changed.
+"""Histories: a figure of a scenario session by session, and the steps of its level.
 
-A series holds runs of the same work and stack at the same sweep point on the same kind of device:
-versions may differ, and are what a step is explained with. Its values are one for each command,
-since runs of one command share the state of their machine.
+A series contains runs of the same work and stack at the same sweep point on the same kind of
+device; versions may differ and explain steps. Each command contributes one value, since its runs
+share the state of the machine.
 """
 
 from __future__ import annotations
@@ -45,78 +45,78 @@ from accel_bench_ci.figures import (
 )
 
 FEWEST = SHORTEST_SERIES
-"""Sessions without which no step is looked for."""
+"""Minimum number of sessions to look for a step."""
 
 STEPS_ARE_RATIOS = "steps are looked for in positive values alone"
 
 
 class HistoryPoint(Frozen):
-    """What one command measured."""
+    """Point of a history: the runs of one command."""
 
     session: str
-    """Id of its first session."""
+    """Id of the command's first session."""
 
     started_at: str
-    """Start of its first run: UTC time, ISO 8601."""
+    """Start of the first run: UTC time, ISO 8601."""
 
     runs: int
-    """Runs whose values count."""
+    """Number of runs with a valid value."""
 
     value: Interval | None
-    """Their median with a 95 % interval; null without any."""
+    """Median of the values with a 95 % interval; null without values."""
 
     values: tuple[float, ...]
-    """The value of each run, in the order of rounds."""
+    """Value of each run, in the order of rounds."""
 
     run_ids: tuple[str, ...]
-    """Ids of these runs."""
+    """Ids of the runs with values."""
 
     statuses: tuple[str, ...]
-    """How its runs ended; each once."""
+    """Distinct statuses of the runs."""
 
     saturated: bool = False
-    """True if requests piled up in a run, so that no latency counts."""
+    """True if requests piled up in a run, which invalidates latencies."""
 
     versions: dict[str, JsonValue]
     """Versions of libraries and plugins, with the commit of a checkout, by dotted key."""
 
 
 class HistoryStep(Frozen):
-    """A change of the level."""
+    """A step: a lasting change of the level."""
 
     point: int
-    """Place of the first point at the new level."""
+    """Index of the first point at the new level."""
 
     session: str
-    """Its session."""
+    """Session of the first point at the new level."""
 
     started_at: str
-    """Its start."""
+    """Start of that session: UTC time, ISO 8601."""
 
     before: float
-    """Median of the points since the step before."""
+    """Median of the points between the previous step and this one."""
 
     after: float
-    """Median of the points until the step after."""
+    """Median of the points from this step to the next."""
 
     relative_change: float
-    """The new level over the old one, less 1; 0.05 is 5 % more."""
+    """New level divided by the old one, minus 1; 0.05 is 5 % more."""
 
     change: Change
     """Direction of the change: better or worse."""
 
     p_value: float
-    """Chance of so large a difference anywhere in a series without a step."""
+    """p-value of the step against a series without any step."""
 
     points_since: int
-    """Points at the new level."""
+    """Number of points at the new level."""
 
     differing: tuple[Difference, ...]
-    """Versions and facts of the machine that changed there."""
+    """Versions and machine properties that changed at the step."""
 
     @property
     def changed(self) -> list[str]:
-        """The same as `torch 2.12 to 2.13`."""
+        """Changed versions as text, such as `torch 2.12 to 2.13`."""
         texts = (
             (one.key, *("absent" if v is None else plain_value(v) for v in (one.a, one.b)))
             for one in self.differing
@@ -125,7 +125,7 @@ class HistoryStep(Frozen):
 
 
 class History(StackRow, Document):
-    """One series, oldest point first."""
+    """One series, the oldest point first."""
 
     scenario: str
     experiment_id: str
@@ -142,44 +142,44 @@ class History(StackRow, Document):
 
     unit: str
     better: Better
-    """Which of two values is the better one."""
+    """Better direction of the figure, higher or lower."""
 
     points: tuple[HistoryPoint, ...]
     steps: tuple[HistoryStep, ...]
 
     saturated_since: str = ""
-    """Session since which requests pile up in all, though before they did not: that is worse. Empty
-    without one."""
+    """First session since which requests pile up in every one, after sessions without that; empty
+    otherwise."""
 
     conclusion: str
-    """What it shows, in a sentence."""
+    """Conclusion in a sentence."""
 
     @property
     def tracked(self) -> TrackedFigure:
-        """The figure that is followed."""
+        """Figure of the history."""
         return TrackedFigure(self.figure, self.unit, self.better)
 
     @property
     def newest_step(self) -> HistoryStep | None:
-        """The last one."""
+        """The newest step; None without steps."""
         return self.steps[-1] if self.steps else None
 
 
 class HistoryRun(NamedTuple):
-    """One attempt of a run, by what a history needs of it."""
+    """One attempt of a run, reduced for a history."""
 
     result: Result
-    """The run, without what its ranks report: a history may be of many."""
+    """Result of the run, without the reports of its ranks."""
 
     value: float | None
-    """The figure; None where the run has none that may be used."""
+    """Value of the figure; None if the run has no usable one."""
 
     saturated: bool = False
-    """True if requests piled up, so that a latency would say how long was measured."""
+    """True if requests piled up, so that latencies grow with the duration."""
 
 
 def history_run(result: Result, figure: TrackedFigure = TOKENS_PER_SECOND) -> HistoryRun:
-    """Return a stored result as a run of a history; the figure is that which is compared."""
+    """Return a stored result as a run of a history, with its compared figure."""
     name = compared_figure(figure, offered_rate(result.experiment.scenario)).name
     saturated = name == REQUEST_LATENCY.name and is_saturated(result)
     value = None if saturated else figures_of(result).get(name)
@@ -189,9 +189,9 @@ def history_run(result: Result, figure: TrackedFigure = TOKENS_PER_SECOND) -> Hi
 def histories(
     runs: Iterable[HistoryRun], figure: TrackedFigure = TOKENS_PER_SECOND
 ) -> list[History]:
-    """Return the history of each series; those of most points first.
+    """Return the history of each series, the longest first.
 
-    Imported runs are to be left out beforehand: they have no value here.
+    Imported runs must be excluded beforehand.
     """
     series: dict[str, list[HistoryRun]] = {}
     for run in sorted(runs, key=_place):
@@ -244,7 +244,7 @@ def _history(
 
 
 def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
-    """Return one command's point: of the attempts of a run the last counts."""
+    """Return a command's point, from the last attempt of each run."""
     last = {(run.result.session, run.result.round): run for run in runs}
     saturated = any(run.saturated for run in last.values())
     spoilt = saturated or any(run.result.status is Status.INVALID for run in last.values())
@@ -264,7 +264,7 @@ def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
 
 
 def _versions(experiment: Experiment) -> dict[str, JsonValue]:
-    """Return what of an environment may change within a series, by dotted key."""
+    """Return the versions of an environment that may vary in a series, by dotted key."""
     facts = experiment.identity.get("environment")
     if not isinstance(facts, Mapping):
         return {}
@@ -281,7 +281,7 @@ def _versions(experiment: Experiment) -> dict[str, JsonValue]:
 
 
 def planned_devices(experiment: Experiment) -> tuple[str, ...]:
-    """Return the names of the devices that an experiment was planned for; empty where unknown."""
+    """Return the device names that an experiment was planned for; empty if unknown."""
     facts = experiment.identity.get("environment")
     devices = facts.get("devices") if isinstance(facts, Mapping) else None
     return tuple(map(str, devices)) if isinstance(devices, list | tuple) else ()
@@ -320,7 +320,7 @@ def _conclusion(
     steps: Sequence[HistoryStep],
     figure: TrackedFigure,
 ) -> str:
-    """Return what a series shows; the newest step first."""
+    """Return the conclusion of a series, its newest step first."""
     known = [one.value.median for one in points if one.value]
     what = f"{figure.name} of {name}"
     if len(known) < FEWEST:
@@ -340,8 +340,8 @@ def _conclusion(
 def _saturated(
     experiment: Experiment, points: Sequence[HistoryPoint], since: HistoryPoint | None
 ) -> str:
-    """Return in how many sessions requests piled up, and that they do in all `since` one; empty
-    where they did in none."""
+    """Return a sentence on the sessions with piled-up requests, and `since` when in every one;
+    empty without any."""
     full = sum(one.saturated for one in points)
     if not full:
         return ""
@@ -357,8 +357,8 @@ def _saturated(
 
 
 def _saturated_since(points: Sequence[HistoryPoint]) -> HistoryPoint | None:
-    """Return the first session since which requests pile up in all; None where they do not in the
-    newest, or did in all before. A session without a value says neither."""
+    """Return the first session since which requests pile up in every one; None if not in the
+    newest, or in all. Sessions without a value are ignored."""
     known = [one for one in points if one.saturated or one.value]
     kept_up = [place for place, one in enumerate(known) if not one.saturated]
     newest = known[kept_up[-1] + 1 :] if kept_up else []

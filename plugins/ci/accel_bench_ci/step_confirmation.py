@@ -1,10 +1,10 @@
-"""Is the newest step of a history still there in fresh processes?
+"""Confirmation of the newest step of a history by runs in fresh processes.
 
-New runs of the stack, side by side with the baseline, are judged against the sessions before the
-step: as a ratio to the baseline where earlier sessions have both, so that a machine that became
-slower for both confirms nothing; else by their own values. A new session is one more draw from
-sessions that scatter, so the bound is that of a prediction: Student's t of the sessions before, by
-their robust spread where there are enough of them, and else by their standard deviation.
+New runs of the stack beside its baseline are compared with the sessions before the step: as ratios
+to the baseline where earlier sessions have both, so that a slower machine confirms nothing; else by
+absolute values. Since a new session is one more draw from scattering sessions, the bound is that of
+a prediction: Student's t of the earlier sessions, by their robust spread if there are enough of
+them, else by their standard deviation.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from accel_bench.documents.base import JsonValue
 from accel_bench_ci.series import History, HistoryRun, HistoryStep
 
 FEWEST_FOR_ROBUST = 20
-"""Sessions without which a robust spread costs more certainty than outliers do."""
+"""Minimum number of sessions for the robust spread."""
 
 MAD_EFFICIENCY = 0.37
-"""Degrees of freedom of a median absolute deviation, for each one of a standard deviation.
+"""Efficiency in degrees of freedom of the median absolute deviation.
 
 Source: Rousseeuw and Croux (1993), "Alternatives to the Median Absolute Deviation". Together with
 the factor n / (n - 0.8) of small samples they keep the error rate.
@@ -34,7 +34,7 @@ the factor n / (n - 0.8) of small samples they keep the error rate.
 
 
 class Confirmation(Document):
-    """What new runs show of a step."""
+    """Verdict of new runs on a step."""
 
     scenario: str
     stack: str
@@ -43,37 +43,37 @@ class Confirmation(Document):
     step: HistoryStep
 
     confirmed: bool
-    """True if the new runs are surely on the worse side of the sessions before the step.
+    """True if the new runs are surely worse than the sessions before the step.
 
     They must also be nearer to the sessions since the step than to those before it.
     """
 
     basis: Literal["own values", "ratio to the baseline"]
-    """What was compared with the sessions before."""
+    """Compared quantity: the ratio to the baseline, or the figure itself."""
 
     relative_change: float | None
-    """New over before, less 1; null where no new run completed."""
+    """New value divided by the earlier one, minus 1; null if no new run completed."""
 
     bound: float | None
-    """How far the new runs must at least be from the sessions before, relative.
+    """Least relative change that confirms the step.
 
-    It is what is sure at the error rate, and half of the step where that is more.
+    It is the larger of the prediction bound and half of the step.
     """
 
     rounds: int
-    """New rounds."""
+    """Number of new rounds."""
 
     sessions_before: int
-    """Sessions between the step before and this one."""
+    """Number of sessions between the previous step and this one."""
 
     error_rate: float
-    """How often new runs of what did not change are taken for a confirmation, at most."""
+    """Maximum probability that unchanged code confirms a step."""
 
     run_ids: tuple[str, ...]
     """Ids of the new runs."""
 
     conclusion: str
-    """The same in a sentence."""
+    """Verdict in a sentence."""
 
 
 def confirm_step(
@@ -84,8 +84,8 @@ def confirm_step(
 ) -> Confirmation:
     """Judge new runs of a stack against the sessions before the newest step of its history.
 
-    `baseline` is the history of the baseline at the same sweep point, and `fresh_baseline` are its
-    new runs, of the same rounds.
+    `baseline` is the baseline's history at the same sweep point, `fresh_baseline` its new runs of
+    the same rounds.
     """
     step = history.newest_step
     assert step is not None
@@ -122,7 +122,7 @@ def confirm_step(
 
 
 def other_series(history: History) -> str:
-    """Return the sentence that refuses a series which new runs on this machine do not continue."""
+    """Return why new runs on this machine do not continue a series; empty if they do."""
     where = join_names(history.devices) or "no device"
     return (
         f"the step of {history.figure} of {label(history)} on {where} is not "
@@ -134,7 +134,7 @@ def other_series(history: History) -> str:
 def judge_new_runs(
     before: Sequence[float], new: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """Return the log-ratio of new over before, and how large it must be to be sure."""
+    """Return the log-ratio of new to earlier values, and the bound that it must exceed."""
     if len(before) < SHORTEST_SIDE or len(new) < 2:
         return (fmean(new) - median(before) if before and new else None), None
     middle, spread, freedom = _middle_spread_and_degrees(before)
@@ -163,7 +163,7 @@ def _logs(runs: Sequence[HistoryRun]) -> dict[RoundKey, float]:
 
 
 def _base(history: History, baseline: History | None) -> dict[str, float]:
-    """Return the baseline's figure of each session; nothing for the baseline itself."""
+    """Return the baseline's figure of each session; empty for the baseline itself."""
     if baseline is None or (baseline.stack, baseline.sweep) == (history.stack, history.sweep):
         return {}
     return {one.session: one.value.median for one in baseline.points if one.value}
@@ -172,9 +172,9 @@ def _base(history: History, baseline: History | None) -> dict[str, float]:
 def _sides(
     history: History, step: HistoryStep, base: Mapping[str, float]
 ) -> tuple[list[float], list[float]]:
-    """Return log-ratios to what each session is divided by, where that is more than 0.
+    """Return the log-ratios before and after the newest step, from the previous step on.
 
-    They are those from the step before the newest one to that, and those since.
+    Sessions without a positive divisor are skipped.
     """
     start = history.steps[-2].point if len(history.steps) > 1 else 0
     before, since = (
@@ -189,7 +189,7 @@ def _sides(
 
 
 def _reason(change: float | None, bound: float | None, paired: bool, half: bool) -> str:
-    """Return what the new runs show, and what would confirm the step."""
+    """Return the verdict in a sentence, and how the step could be confirmed."""
     if change is None or bound is None:
         return "too few new runs, or sessions before it, to judge"
     basis = ", as a ratio to the baseline," if paired else ""

@@ -1,4 +1,4 @@
-"""The gate: may a stack pass, being no slower than another by more than a floor allows?"""
+"""Outcome of the gate: whether a stack is slower than another by more than a floor."""
 
 from __future__ import annotations
 
@@ -34,115 +34,115 @@ Outcome: TypeAlias = Literal["passed", "regression", "inconclusive", "failed", "
 """Outcomes of the gate."""
 
 EXIT_CODES: Mapping[str, int] = {**GATE_CODES, "failed": 1, "skipped": 3}
-"""Exit code of the program by outcome."""
+"""Exit codes by outcome."""
 
 WORST_FIRST: tuple[Outcome, ...] = ("failed", "regression", "inconclusive", "passed", "skipped")
-"""Of several sweep points the worst outcome counts."""
+"""Outcomes in the order in which they decide over several sweep points."""
 
 
 Pair: TypeAlias = tuple[ExperimentRuns, ExperimentRuns]
-"""The stack and the other one at a sweep point."""
+"""Runs of the stack and of the reference stack at a sweep point."""
 
 
 class GatePoint(TrainingComparison):
-    """One sweep point: the stack against the other one."""
+    """Comparison of the stack with the reference stack at one sweep point."""
 
     sweep: dict[str, JsonValue]
     """Values of the swept keys."""
 
     tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
+    """Name of the sweep point; empty without a sweep."""
 
     outcome: Outcome
     """Outcome of the stack."""
 
     reason: str
-    """Why, in a sentence."""
+    """Reason of the outcome, in a sentence."""
 
     stack_id: str
     """Id of the stack's experiment."""
 
     against_id: str
-    """Id of the other one's."""
+    """Id of the reference stack's experiment."""
 
     rounds: int = 0
-    """Rounds in which both completed."""
+    """Number of rounds that both stacks completed."""
 
     looks: int = 0
-    """Sessions in which these rounds were measured; each is a look at them."""
+    """Number of looks: sessions that measured these rounds."""
 
     ratio: Interval | None = None
-    """The stack's speed over the other's; null without a round. Its interval has the confidence at
-    which a slow-down is called one."""
+    """Speed ratio of the stack to the reference; null without a round. The interval has the
+    confidence at which a slow-down is called one."""
 
     slower_by: float | None = None
     """Estimated relative increase of the time per token; 0.01 is 1 %, negative is faster."""
 
     slower_by_at_most: float | None = None
-    """Upper bound of that, at the level of this look; null with fewer than two rounds."""
+    """Upper bound of `slower_by`, at the level of this look; null with fewer than two rounds."""
 
     rounds_needed: int | None = None
-    """Rounds in all that would settle it, if spread and mean stay; null if settled or hopeless."""
+    """Total rounds that would decide, if mean and spread stay; null if decided or hopeless."""
 
     more_rounds: int | None = None
-    """How many of those are missing."""
+    """Rounds missing to `rounds_needed`."""
 
     confirmed: bool | None = None
-    """True if new rounds in fresh processes confirm a slow-down; null where there was none."""
+    """True if new rounds in fresh processes confirm a slow-down; null without an alarm."""
 
     confirmation_rounds: int = 0
-    """New rounds in which both completed."""
+    """Number of new rounds that both stacks completed."""
 
     confirmation_ratio: Interval | None = None
-    """The speed ratio of the new rounds alone."""
+    """Speed ratio in the new rounds alone."""
 
     error_rate: float | None = None
-    """How often what is as fast ends as a confirmed slow-down, at most."""
+    """Maximum probability that an equally fast stack ends as a confirmed slow-down."""
 
     status: Status
-    """How the stack's experiment ended."""
+    """Status of the stack's runs."""
 
     against_status: Status
-    """How the other one's ended."""
+    """Status of the reference stack's runs."""
 
     reasons: tuple[str, ...] = ()
-    """Why either status is not `ok`."""
+    """Reasons of a status other than `ok`."""
 
     seconds: float = 0.0
-    """Wall-clock seconds of all runs of both."""
+    """Wall-clock seconds of all runs of both stacks."""
 
     @property
     def slower(self) -> bool:
-        """True if the stack looks slower; a different training is no such alarm."""
+        """True if the stack looks slower; a different training is no alarm."""
         return self.outcome == "regression" and not self.not_the_same
 
 
 class GateReport(Document):
-    """The document of `accel-bench gate`."""
+    """The JSON document of `accel-bench gate`."""
 
     scenario: str
     """Name of the scenario."""
 
     stack: str
-    """The stack that is to pass."""
+    """Name of the tested stack."""
 
     against: str
-    """The stack that it is compared with."""
+    """Name of the reference stack."""
 
     floor: float
-    """Relative slow-down that is allowed; 0.01 is 1 %."""
+    """Allowed relative slow-down; 0.01 is 1 %."""
 
     outcome: Outcome
-    """The worst of all points."""
+    """The worst outcome of all sweep points."""
 
     exit_code: int
-    """What the program exits with."""
+    """Exit code of the program."""
 
     points: tuple[GatePoint, ...]
-    """Every sweep point, in the order of the plan."""
+    """Sweep points in the order of the plan."""
 
     noise: tuple[str, ...] = ()
-    """What else ran on the host meanwhile."""
+    """Other activity on the host during the measurement."""
 
 
 def judge_gate(
@@ -152,7 +152,7 @@ def judge_gate(
     planned: Sequence[PlannedSummary],
     results: Sequence[Result],
 ) -> GateReport:
-    """Judge every sweep point of a plan that holds the two stacks."""
+    """Judge every sweep point of a plan that has the two stacks."""
     pairs = pairs_of((stack, against), planned, results)
     points = judge_pairs(pairs, floor)
     outcome = worst_outcome(points)
@@ -171,7 +171,7 @@ def judge_gate(
 def pairs_of(
     names: tuple[str, str], planned: Sequence[PlannedSummary], results: Sequence[Result]
 ) -> list[Pair]:
-    """Return the runs of a stack and of the other one at each sweep point."""
+    """Return the runs of both stacks at each sweep point."""
     by_point: dict[str, dict[str, PlannedSummary]] = {}
     for plan in planned:
         by_point.setdefault(plan.experiment.point, {})[plan.experiment.stack.name] = plan
@@ -185,14 +185,13 @@ def pairs_of(
 def judge_pairs(
     pairs: Sequence[Pair], floor: float, looks_before: int = 0
 ) -> tuple[GatePoint, ...]:
-    """Judge each pair; `looks_before`, at rounds that are not among these runs, make it harder to
-    pass."""
+    """Judge each pair; `looks_before` counts earlier looks at other rounds."""
     compared = sum(not _skipped(*pair) for pair in pairs)
     return tuple(_judge_point(*pair, floor, compared, looks_before) for pair in pairs)
 
 
 def worst_outcome(points: Sequence[GatePoint]) -> Outcome:
-    """Return the outcome that counts of several."""
+    """Return the deciding outcome of several."""
     return min((point.outcome for point in points), key=WORST_FIRST.index)
 
 
@@ -245,7 +244,7 @@ def _outcome(
     judged: Judgement | None,
     floor: float,
 ) -> tuple[Outcome, str]:
-    """Return the outcome and its reason: what was not run comes first, then the loss, the speed."""
+    """Return the outcome with its reason: missing runs first, then the loss, then the speed."""
     if _skipped(stack, against):
         reasons = dict.fromkeys((*stack.planned.skipped, *against.planned.skipped))
         return "skipped", "; ".join(reasons)
@@ -290,7 +289,7 @@ def _sentence(
 
 
 def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingComparison) -> str:
-    """Return why two stacks that completed are not compared; empty where they are."""
+    """Return why two completed stacks cannot be compared; empty if they can."""
     if refusal := comparability_of_rounds(against.completed, stack.completed).refusal:
         return f"{stack.name} and {against.name} are {refusal}"
     if training.update_missing:
@@ -300,7 +299,7 @@ def _refusal(stack: ExperimentRuns, against: ExperimentRuns, training: TrainingC
 
 
 def _failure(side: ExperimentRuns) -> str:
-    """Return why a stack cannot be judged: one run that did not complete is enough. Else empty."""
+    """Return why a stack cannot be judged, for any run not completed; empty if it can."""
     failed = [run for run in side.counted.values() if not run.status.completed]
     if not failed and side.usable:
         return ""

@@ -1,6 +1,6 @@
-"""Launchers that start ranks on several machines, and the agents by which they do.
+"""Launchers that start ranks on several machines, by agents on each machine.
 
-What `__all__` names is promised to launchers elsewhere, as docs/launchers.md says; the modules
+Other launchers may import the names in `__all__`, as docs/launchers.md describes; the modules
 change without notice.
 """
 

@@ -19,7 +19,7 @@ from accel_bench_cluster.wire import shared_secret
 
 
 def main() -> int:
-    """Run the agent that the variables describe."""
+    """Run an agent configured by environment variables."""
     end_on_signals()
     host, _, port = os.environ[PARENT].rpartition(":")
     host = host or os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")

@@ -1,6 +1,6 @@
-"""The agent: starts ranks where a launcher has put it, and relays what they do to the parent.
+"""Agent: a process that starts ranks on its machine and relays their output to the parent.
 
-It imports no torch, lives as long as its connection, and leaves nothing behind.
+An agent imports no torch, ends with its connection, and leaves no files behind.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from accel_bench_cluster.node import describe_node, free_port, interface_of
 from accel_bench_cluster.wire import Channel, prove_as_agent
 
 TICK_SECONDS = 0.25
-"""How often what a rank has written is relayed."""
+"""Interval in seconds at which ranks' output is relayed."""
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of a file that go in one message."""
+"""Maximum bytes of a file in one message."""
 
 MAXIMUM_FILE_BYTES = 1 << 28
-"""A larger file that a rank leaves in its folder stays behind."""
+"""Maximum bytes of a file that is relayed; larger ones are dropped."""
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""Variables that name the interface by which ranks of several nodes reach one another."""
+"""Variables that name the network interface for communication between nodes."""
 
 
 class HostedRank:
-    """One rank of this machine, in a folder of its own that is removed when it has ended."""
+    """A rank on this machine, in a temporary folder that is removed when it has ended."""
 
     def __init__(self, channel: Channel, message: dict[str, Any], payload: bytes) -> None:
         self._channel = channel
@@ -71,7 +71,7 @@ class HostedRank:
             raise
 
     def relay(self) -> bool:
-        """Send what the rank has written since; return whether it has ended and all is sent."""
+        """Send the rank's new output; return whether it has ended and everything was sent."""
         code = self._process.poll()
         with contextlib.suppress(OSError):
             page = self._job.heartbeat_path(self.rank).read_bytes()
@@ -89,7 +89,7 @@ class HostedRank:
         return True
 
     def act(self, message: dict[str, Any]) -> None:
-        """Carry out what the parent's handle was called to do."""
+        """Perform a call of the parent's handle: dump the stack, send a signal, or sweep."""
         match message["kind"]:
             case "signal":
                 self._process.signal(int(message["number"]))
@@ -99,7 +99,7 @@ class HostedRank:
                 self._process.sweep()
 
     def close(self) -> None:
-        """End the rank and what it has left behind."""
+        """End the rank and its remaining child processes."""
         self._process.sweep()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -114,7 +114,7 @@ class HostedRank:
                 self._send("log", chunk)
 
     def _left_behind(self) -> Iterator[Path]:
-        """Yield the result and what plugins have left in the run's folder, which stays with it."""
+        """Yield the result and plugins' files in the run's folder, which the parent keeps."""
         own = {self._job.path(), self._job.log_path(self.rank), self._job.heartbeat_path(self.rank)}
         for path in sorted(self._folder.rglob("*")):
             status = path.lstat()
@@ -136,7 +136,7 @@ class HostedRank:
 
 
 def refuse_interpreter(job: Job) -> None:
-    """Refuse a Python environment that this node does not have. Raises AccelBenchError."""
+    """Refuse a Python environment that this node lacks. Raises AccelBenchError."""
     if job.interpreter and shutil.which(job.interpreter[0]) is None:
         name = job.experiment.scenario.resources.environment
         raise AccelBenchError(
@@ -147,16 +147,16 @@ def refuse_interpreter(job: Job) -> None:
 
 
 def set_interface(environment: dict[str, str], address: str) -> None:
-    """Have ranks of several nodes meet by the interface of an address, unless the user says."""
+    """Set the network interface of an address for ranks of several nodes, unless the user did."""
     interface = interface_of(address)
     for name in INTERFACES if interface else ():
         environment.setdefault(name, str(interface))
 
 
 def serve(channel: Channel) -> int:
-    """Start and relay ranks until the parent ends the connection; return the exit code.
+    """Start and relay ranks until the parent closes the connection; return the exit code.
 
-    Raises OSError when the connection is lost.
+    Raises OSError if the connection is lost.
     """
     ranks: dict[int, HostedRank] = {}
     try:
@@ -176,7 +176,7 @@ def serve(channel: Channel) -> int:
 def _handle(
     channel: Channel, ranks: dict[int, HostedRank], message: dict[str, Any], payload: bytes
 ) -> None:
-    """Do what a message of the parent asks for; an error is sent back."""
+    """Perform a message of the parent; send back an error."""
     rank = int(message["rank"])
     try:
         if message["kind"] == "port":
@@ -195,7 +195,7 @@ def _handle(
 
 
 def connect(address: tuple[str, int], seconds: float) -> Channel:
-    """Return a connection to the parent, which may start later. Raises OSError after so long."""
+    """Return a connection to the parent, which may start later. Raises OSError at the timeout."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -209,9 +209,9 @@ def connect(address: tuple[str, int], seconds: float) -> Channel:
 def run_agent(
     address: tuple[str, int], secret: bytes, ranks: dict[str, Any], seconds: float
 ) -> int:
-    """Connect, say which ranks are to run here (`ranks_of`), and serve; return the exit code.
+    """Connect, announce this agent's ranks (`ranks_of`), and serve; return the exit code.
 
-    Raises AccelBenchError when there is no parent, and when it is lost.
+    Raises AccelBenchError if there is no parent, or if it is lost.
     """
     where = f"{address[0]}:{address[1]}"
     try:
@@ -235,14 +235,14 @@ def run_agent(
 
 
 def contract() -> str:
-    """Return what parent and agent must have alike: accel-bench, and the schema of a job."""
+    """Return the versions that parent and agent must share: accel-bench's and the job schema's."""
     return f"{metadata.version('accel-bench')}, jobs {Job.model_fields['schema_version'].default}"
 
 
 def ranks_of(placement: Placement | None, devices: int = 1) -> dict[str, Any]:
-    """Return which ranks of the launcher's processes are to run here; rank 0 of one without it.
+    """Return the ranks of this process by the launcher's variables; rank 0 without a launcher.
 
-    `devices` is how many a process starts that a launcher has started once for each node.
+    `devices` is the number of ranks of a process that is started once per node.
     """
     if placement is None:
         return {"ranks": [[0, 0]], "size": 1, "node_key": None, "launcher": ""}
@@ -255,7 +255,7 @@ def ranks_of(placement: Placement | None, devices: int = 1) -> dict[str, Any]:
 
 
 def end_on_signals() -> None:
-    """Let the signals by which launchers end their processes unwind the stack."""
+    """Turn termination signals into exceptions, which unwind the stack."""
 
     def stop(number: int, frame: object) -> None:
         sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""The agents of a session: the parent waits for them, and has them start the ranks of each run."""
+"""The agents of a session: the parent waits for them and starts each run's ranks by them."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ from accel_bench_cluster.remote import (
 from accel_bench_cluster.wire import Channel
 
 PUMP_SECONDS = 0.05
-"""How often at most a handle that is asked for its exit code looks for messages."""
+"""Minimum interval in seconds at which polling a handle reads messages."""
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
-"""Variable that tells the ranks where they meet."""
+"""Variable with the rendezvous address of the ranks."""
 
 
 @dataclass
 class Ended:
-    """The `Allocation` of a process that keeps no others.
+    """The `Allocation` of a process without processes of its own.
 
-    With an exit code the command ends with it: another process has done its work.
+    With an exit code the command ends: another process has done the work.
     """
 
     exit_code: int | None
     cores: int | None = None
 
     def close(self) -> None:
-        """Do nothing: there are no processes to end."""
+        """Do nothing: there is no process to end."""
 
 
 class Agents:
-    """The agents of a session: its `Allocation`."""
+    """The `Allocation` of a session: all its agents."""
 
     exit_code: int | None = None
 
@@ -76,8 +76,8 @@ class Agents:
     ) -> None:
         """Listen at an address, as `Listener` does. Raises AccelBenchError.
 
-        `launcher` is what messages call the program that starts the agents, `hint` what they add
-        when it starts another number.
+        Messages use `launcher` as the launching program's name, and `hint` for a wrong number of
+        agents.
         """
         self.launcher, self.hint = launcher, hint
         self._listener = Listener(address, secret)
@@ -86,23 +86,22 @@ class Agents:
 
     @property
     def cores(self) -> int:
-        """Cores that the processes of a node may use together, on the smallest node."""
+        """Number of cores that a node's processes may use together, on the smallest node."""
         return min(cores_of([agent for agent, _ in one]) for one in self.nodes().values())
 
     @property
     def port(self) -> int:
-        """Port at which agents are awaited."""
+        """Port at which agents connect."""
         return self._listener.port
 
     def add_parent(self, ranks: dict[str, Any]) -> None:
-        """Let this process start ranks of its own machine, as `ranks_of` gives them."""
+        """Add this process as an agent for ranks of its own machine, as in `ranks_of`."""
         self._add(None, ranks, describe_node("127.0.0.1"))
 
     def gather(self, nodes: int, devices: int, seconds: float) -> None:
-        """Wait until the agents of all ranks have come; where they do not, close.
+        """Wait until the agents of all ranks are connected; close everything on failure.
 
-        Raises AccelBenchError with the ranks that are missing, and for agents of another
-        allocation.
+        Raises AccelBenchError with the missing ranks, and for agents of another allocation.
         """
         try:
             self._await(nodes * devices, seconds)
@@ -112,9 +111,9 @@ class Agents:
             raise
 
     def replace_lost(self, seconds: float) -> None:
-        """Wait for other agents in the places of those that are lost, where a launcher starts such.
+        """Wait for replacements of lost agents, if the launcher starts them.
 
-        Raises ConnectionError where they have not all come after so many seconds.
+        Raises ConnectionError if they are not all connected after so many seconds.
         """
         self.pump(0)
         lost, size = [one for one in self._agents if one.lost], len(self._ranks())
@@ -130,12 +129,12 @@ class Agents:
             raise ConnectionError(f"{missing[0].lost}, and no other has come: {error}") from error
 
     def check(self) -> None:
-        """Raise AccelBenchError when agents that are awaited cannot come any more."""
+        """Raise AccelBenchError if missing agents cannot connect any more."""
 
     def launch(self, job: Job) -> list[RankProcess]:
-        """Start the ranks of a job on the first nodes, and on the first places of each.
+        """Start the ranks of a job on the first nodes, with the first ranks of each.
 
-        Raises OSError where one of the agents is lost.
+        Raises OSError if one of the agents is lost.
         """
         self.pump(0)
         resources = job.experiment.scenario.resources
@@ -161,7 +160,7 @@ class Agents:
         return started
 
     def choose(self, nodes: int, devices: int) -> list[tuple[Agent, int]]:
-        """Return for each rank its agent and its number on the node. Raises AccelBenchError."""
+        """Return for each rank its agent and its local rank. Raises AccelBenchError."""
         found = list(self.nodes().items())
         short = [(key, len(places)) for key, places in found[:nodes] if len(places) < devices]
         if len(found) < nodes or short:
@@ -175,7 +174,7 @@ class Agents:
         return [place for _, places in found[:nodes] for place in places[:devices]]
 
     def nodes(self) -> dict[str, list[tuple[Agent, int]]]:
-        """Return the places on each node, in the order of the ranks."""
+        """Return the local ranks of each node, in the order of the ranks."""
         places: dict[str, list[tuple[Agent, int]]] = {}
         every = [(rank, local, agent) for agent in self._agents for rank, local in agent.ranks]
         for _, local_rank, agent in sorted(every, key=lambda place: place[0]):
@@ -187,7 +186,7 @@ class Agents:
         return [places[0][0].name for places in self.nodes().values()]
 
     def pump(self, seconds: float) -> None:
-        """Handle what arrives, and return then, or after so many seconds."""
+        """Handle the next messages, or return after so many seconds."""
         now = time.monotonic()
         if not seconds and now - self._pumped < PUMP_SECONDS:
             return
@@ -197,7 +196,7 @@ class Agents:
         self._pumped = time.monotonic()
 
     def close(self) -> None:
-        """Let all agents end."""
+        """End all agents."""
         for agent in self._agents:
             if agent.channel and not agent.lost:
                 agent.send({"kind": "end", "code": 0})
@@ -208,7 +207,7 @@ class Agents:
         return {rank for agent in self._agents for rank, _ in agent.ranks}
 
     def _await(self, size: int, seconds: float) -> None:
-        """Wait until agents for ranks 0 to `size` - 1 have come. Raises AccelBenchError."""
+        """Wait until agents for ranks 0 to `size` - 1 are connected. Raises AccelBenchError."""
         until = time.monotonic() + seconds
         while missing := sorted(set(range(size)) - self._ranks()):
             self.check()
@@ -241,7 +240,7 @@ class Agents:
         self._agents.append(agent)
 
     def _rendezvous(self, agents: Sequence[Agent]) -> tuple[str, int] | None:
-        """Return where the ranks meet: the node of rank 0, a free port; None for one rank."""
+        """Return the rendezvous: the node of rank 0 and a free port; None for one rank."""
         if len(agents) == 1:
             return None
         first = agents[0]
@@ -270,7 +269,7 @@ class Agents:
         place: NodePlace,
         meeting: tuple[str, int] | None,
     ) -> RankProcess:
-        """Start one rank, which meets the others at an address."""
+        """Start one rank with the rendezvous address."""
         several_nodes = job.experiment.scenario.resources.nodes > 1
         address, port = meeting if meeting and rank == 0 else (agent.description["address"], None)
         variables = {} if meeting is None else {RENDEZVOUS: f"tcp://{_joined(*meeting)}"}
@@ -288,7 +287,7 @@ class Agents:
         return process
 
     def _prepare(self, job: Job) -> RankProcess:
-        """Start the preparation on each node that the job's runs use."""
+        """Start a preparation once on each node that the job's runs use."""
         nodes = job.experiment.scenario.resources.nodes
         places = [places[0] for places in self.nodes().values()][:nodes]
         for agent, _ in places:
@@ -316,7 +315,7 @@ def _joined(host: str, port: int) -> str:
 
 
 def launch_on(allocation: Any, job: Job) -> list[RankProcess]:
-    """Start the ranks of a job on the session's agents. Raises ScenarioError without any."""
+    """Start the ranks of a job on the session's agents. Raises ScenarioError without agents."""
     if not isinstance(allocation, Agents):
         raise ScenarioError(
             "this launcher's processes belong to a whole session; run it by `accel-bench run`, or "
@@ -326,9 +325,9 @@ def launch_on(allocation: Any, job: Job) -> list[RankProcess]:
 
 
 class AgentLauncher(Plugin[OptionsT]):
-    """Base of launchers whose `allocate_ranks` returns agents."""
+    """Base class of launchers whose `allocate_ranks` returns agents."""
 
     @hookimpl
     def launch_ranks(self, job: Job, allocation: Any) -> Sequence[RankProcess]:
-        """Have each agent start its rank."""
+        """Start each rank by its agent."""
         return launch_on(allocation, job)

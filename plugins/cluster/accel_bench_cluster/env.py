@@ -1,4 +1,4 @@
-"""`env`: takes the processes over that torchrun, MPI, SLURM or a platform has started."""
+"""The launcher `env`: run ranks under processes of torchrun, MPI, SLURM or a platform."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from accel_bench_cluster.wire import shared_secret
 
 
 class EnvOptions(Options):
-    """Address at which the other processes find rank 0."""
+    """Options of `env`: the address at which rank 0 is reached."""
 
     address: str | None = None
-    """Name or address of the machine of rank 0; null takes what the launcher says."""
+    """Name or address of the machine of rank 0; null reads it from the launcher's variables."""
 
     port: int | None = Field(None, ge=1, le=65535)
-    """Port at which rank 0 awaits the others; null takes the one after the launcher's own."""
+    """Port of rank 0; null is the launcher's own port plus 1."""
 
     connect_seconds: float = Field(120.0, gt=0, le=86_400)
-    """How long the processes may take to find one another."""
+    """Seconds within which all processes must connect."""
 
 
 class Env(AgentLauncher[EnvOptions]):
     """Takes over the processes that torchrun, MPI, SLURM or a platform has started.
 
-    Rank 0 is the parent. Every other process becomes an agent, which starts each of its ranks in a
-    fresh process.
+    Rank 0 is the parent. Each other process becomes an agent, which starts its rank in a fresh
+    process for each run.
     """
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation | None:
-        """Join the processes; return in all but the first when the session has ended."""
+        """Connect the processes; all but the first return at the end of the session."""
         nodes, devices = largest(scenarios)
         placement = read_placement(os.environ)
         check_placement(placement, nodes, devices)
@@ -65,7 +65,7 @@ class Env(AgentLauncher[EnvOptions]):
         return agents
 
     def _address(self, placement: Placement | None) -> tuple[str, int]:
-        """Return where the parent is. Raises ScenarioError where the launcher does not say."""
+        """Return the parent's address. Raises ScenarioError if the launcher does not provide it."""
         if placement is None:
             return "127.0.0.1", 0
         host = self.options.address or placement.address
@@ -82,14 +82,14 @@ class Env(AgentLauncher[EnvOptions]):
 
 
 def job_port() -> int:
-    """Return a port that all processes of a job work out alike, where the launcher has none."""
+    """Return a port derived from the job, equal on all processes, if the launcher sets none."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "SKYPILOT_TASK_ID", "DSTACK_RUN_ID")
     text = " ".join(os.environ.get(name, "") for name in names)
     return 20_000 + zlib.crc32(text.encode()) % 10_000
 
 
 def check_placement(placement: Placement | None, nodes: int, devices: int) -> None:
-    """Refuse to be another number of processes than the scenario asks for. Raises ScenarioError."""
+    """Raise ScenarioError for a number of processes other than the scenario's."""
     if placement is None:
         if nodes * devices > 1:
             raise ScenarioError(

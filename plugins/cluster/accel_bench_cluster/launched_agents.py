@@ -1,4 +1,4 @@
-"""Agents that a launcher's program starts for one session."""
+"""Agents that a launcher's program, such as srun or torchrun, starts for one session."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from accel_bench_cluster.agents import Agents, Ended
 from accel_bench_cluster.wire import SECRET, shared_secret
 
 PARENT = "ACCEL_BENCH_AGENTS"
-"""Variable with the parent's `HOST:PORT`; without a host, srun says from where it was started."""
+"""Variable with the parent's `HOST:PORT`; without HOST, srun provides its own host."""
 
 LOST = "ACCEL_BENCH_LOST"
-"""Variable with a file that an agent makes when the parent is lost."""
+"""Variable with a file that an agent creates when the parent is lost."""
 
 UNSET = "ACCEL_BENCH_UNSET"
-"""Variable with names of variables to remove: the launcher sets them, the parent does not."""
+"""Variable with names of the launcher's variables that agents unset."""
 
 END_SECONDS = 15.0
-"""How long a launcher's program may take to end once its agents have."""
+"""Seconds within which a launcher's program must end after its agents."""
 
 FOLLOW_SECONDS = 1.0
-"""How often a node without the parent looks whether the parent is lost."""
+"""Interval in seconds at which a node without the parent checks that it is not lost."""
 
 TAIL_BYTES = 4000
-"""Bytes of what the program has printed that stand in an error."""
+"""Bytes at the end of the program's output that an error quotes."""
 
 
 class StartedAgents(Agents):
-    """The agents of a session and the program that has started them, which ends with them."""
+    """The agents of a session with the launcher's program, which ends with them."""
 
     def __init__(self, address: tuple[str, int], secret: bytes, launcher: str, hint: str = ""):
         super().__init__(address, secret, launcher, hint)
@@ -47,9 +47,9 @@ class StartedAgents(Agents):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, command: Sequence[str], host: str) -> None:
-        """Start the program, whose agents find this machine as `host`.
+        """Start the program, whose agents connect to this machine as `host`.
 
-        Raises AccelBenchError where it is not there.
+        Raises AccelBenchError if it is not installed.
         """
         environment = agent_environment(host, self.port, self._secret)
         try:
@@ -59,7 +59,7 @@ class StartedAgents(Agents):
             raise
 
     def check(self) -> None:
-        """Raise AccelBenchError when the program has ended, with what it has printed."""
+        """Raise AccelBenchError with the program's output if it has ended."""
         if self._process is None or self._process.poll() is None:
             return
         raise AccelBenchError(
@@ -68,12 +68,12 @@ class StartedAgents(Agents):
         )
 
     def tail(self) -> str:
-        """Return the end of what the program has printed."""
+        """Return the end of the program's output."""
         self._output.seek(max(0, os.fstat(self._output.fileno()).st_size - TAIL_BYTES))
         return self._output.read().decode("utf8", "replace").strip()
 
     def close(self) -> None:
-        """End the agents, then the program, which ends by itself only after agents."""
+        """End the agents, then the program."""
         patience = END_SECONDS if self.nodes() else 0.0
         super().close()
         if self._process is not None:
@@ -84,7 +84,7 @@ class StartedAgents(Agents):
 def start_program(
     command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None
 ) -> subprocess.Popen[bytes]:
-    """Start a launcher's program in a session of its own: Ctrl-C is the parent's to handle."""
+    """Start a launcher's program in its own process session, so that Ctrl-C reaches the parent."""
     try:
         return subprocess.Popen(
             command,
@@ -101,7 +101,7 @@ def start_program(
 
 
 def end_program(process: subprocess.Popen[bytes], patience: float = END_SECONDS) -> None:
-    """Wait until the program ends; end it where it does not."""
+    """Wait until the program ends; terminate it at the timeout."""
     for number, seconds in ((0, patience), (signal.SIGTERM, END_SECONDS), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -111,9 +111,9 @@ def end_program(process: subprocess.Popen[bytes], patience: float = END_SECONDS)
 
 
 def follow(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start a launcher's program on a node without the parent; return its exit code at its end.
+    """Start a launcher's program on a node without the parent; return its exit code.
 
-    Where the parent is lost, the program may wait minutes for it: then it is ended.
+    If the parent is lost, the program is ended instead of waiting for minutes.
     """
     with tempfile.TemporaryDirectory(prefix="accel-bench-") as folder:
         lost = Path(folder) / "lost"
@@ -128,14 +128,14 @@ def follow(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def agent_command() -> list[str]:
-    """Return the command of an agent."""
+    """Return the command line of an agent."""
     return python_command("-m", "accel_bench_cluster")
 
 
 def agent_environment(host: str, port: int, secret: bytes) -> dict[str, str]:
-    """Return the variables by which agents find the parent, beside those of this process.
+    """Return the environment of agents: the parent's address, and this process's variables.
 
-    torchrun sets the number of threads where it is not set: ranks go without that.
+    torchrun sets a default number of threads, which agents remove for their ranks.
     """
     unset = "" if "OMP_NUM_THREADS" in os.environ else "OMP_NUM_THREADS"
     ours = {PARENT: f"{host}:{port}", SECRET: secret.decode(), UNSET: unset}
@@ -143,12 +143,12 @@ def agent_environment(host: str, port: int, secret: bytes) -> dict[str, str]:
 
 
 def new_secret() -> bytes:
-    """Return the secret of one session on one machine."""
+    """Return a new secret for one session on one machine."""
     return secrets.token_hex(32).encode()
 
 
 def split_endpoint(endpoint: str, option: str) -> tuple[str, int]:
-    """Return host and port. Raises ScenarioError."""
+    """Return host and port of `HOST:PORT`. Raises ScenarioError."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65535:
         raise ScenarioError(f"{option} {endpoint!r} is no HOST:PORT, such as node-1:29500")
@@ -170,19 +170,19 @@ def is_here(host: str) -> bool:
 
 
 class MeetingPoint(NamedTuple):
-    """Address at which the nodes of a launcher meet."""
+    """Rendezvous address of a launcher's nodes."""
 
     endpoint: tuple[str, int] | None
-    """Host and port, after which the agents use the next one; None for one node."""
+    """Host and port, and agents use the next port; None for one node."""
 
     is_parent: bool
-    """True if the parent is this machine."""
+    """True if the parent runs on this machine."""
 
 
 def meeting_point(launcher: str, nodes: int, endpoint: str | None, way_out: str) -> MeetingPoint:
-    """Return where several nodes meet, by the option `endpoint`.
+    """Return the rendezvous of several nodes by the option `endpoint`.
 
-    Raises ScenarioError with the way out where none is given, or it is none.
+    Raises ScenarioError with the way out for a missing or invalid endpoint.
     """
     if nodes == 1:
         return MeetingPoint(None, True)
@@ -200,9 +200,9 @@ def start_agents(
     seconds: float,
     names: tuple[str, str],
 ) -> Allocation:
-    """Start a launcher's program and wait for its agents; on other nodes, until it ends.
+    """Start a launcher's program and wait for its agents; on other nodes, wait for its end.
 
-    `names` are the launcher's and the hint that `Agents` take.
+    `names` are the launcher's and the hint of `Agents`.
     """
     endpoint = meeting.endpoint
     host, port = endpoint or ("127.0.0.1", 0)
@@ -216,10 +216,9 @@ def start_agents(
 
 
 def listening_address(endpoint: tuple[str, int] | None) -> tuple[str, int]:
-    """Return where to await the agents of an endpoint, or those of this machine alone.
+    """Return the address to listen at: all interfaces for several nodes, else the loopback.
 
-    On all addresses: this machine may know its own name by one that others do not reach, such as
-    127.0.1.1.
+    This machine may resolve its own name to an address that others cannot reach, such as 127.0.1.1.
     """
     if endpoint is None:
         return "127.0.0.1", 0

@@ -1,4 +1,4 @@
-"""Socket on which the parent awaits agents: each proves that it belongs to the session."""
+"""Listening socket of the parent, on which agents authenticate for the session."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from accel_bench_cluster.agent import contract
 from accel_bench_cluster.wire import Channel, prove_as_parent
 
 ANSWER_SECONDS = 30.0
-"""How long an agent may take to say hello."""
+"""Seconds within which an agent must send its first message."""
 
 PROOF_SECONDS = 5.0
-"""How long the proof may take at most: a stranger delays the others."""
+"""Maximum seconds of the authentication, during which others wait."""
 
 
 class Listener:
-    """A port at which the agents of a session are awaited."""
+    """A port at which the agents of a session connect."""
 
     def __init__(self, address: tuple[str, int], secret: bytes) -> None:
-        """Listen at an address; port 0 is any. Raises AccelBenchError where that cannot be."""
+        """Listen at an address; port 0 is any free one. Raises AccelBenchError on failure."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
             self._socket = socket.create_server(address, family=family, backlog=1024)
@@ -38,19 +38,19 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """Its number."""
+        """Number of the port."""
         number: int = self._socket.getsockname()[1]
         return number
 
     @property
     def refused(self) -> str:
-        """Who was refused and why, for messages; empty where none was."""
+        """Rejected connections with reasons, for messages; empty without any."""
         return f"; refused: {'; '.join(self._refused)}" if self._refused else ""
 
     def accept(self, until: float) -> tuple[Channel, dict[str, Any]] | None:
-        """Return the next agent and its `ranks_of`, with its `node`; None where none has come.
+        """Return the next agent with its `ranks_of` and its `node`; None without a connection.
 
-        One that does not prove in time that it belongs to this session is refused.
+        A connection that does not authenticate in time is rejected.
         """
         if not select.select([self._socket], [], [], 0.2)[0]:
             return None
@@ -66,12 +66,12 @@ class Listener:
             return None
 
     def close(self) -> None:
-        """Let no agent come any more."""
+        """Stop listening."""
         self._socket.close()
 
 
 def _hello(channel: Channel) -> dict[str, Any]:
-    """Return the first message after the proof. Raises OSError, or ValueError and the like."""
+    """Return the first message after the authentication. Raises OSError, ValueError etc."""
     until = time.monotonic() + ANSWER_SECONDS
     while (left := until - time.monotonic()) > 0:
         channel.wait(left)
@@ -85,6 +85,6 @@ def _hello(channel: Channel) -> dict[str, Any]:
 
 
 def node_of(description: dict[str, Any], rank: int, port: int | None = None) -> Node:
-    """Return an agent's description as it is stored with a rank. Raises ValueError."""
+    """Return an agent's description as stored with a rank. Raises ValueError."""
     stored = {name: value for name, value in description.items() if name in Node.model_fields}
     return Node.model_validate_json(json.dumps({**stored, "rank": rank, "port": port}))

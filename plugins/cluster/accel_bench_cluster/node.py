@@ -1,4 +1,4 @@
-"""What an agent says of its machine: name, network, cores, memory, devices."""
+"""Description of an agent's machine: name, network, cores, memory, devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench import read_machine
 
 
 def describe_node(address: str) -> dict[str, Any]:
-    """Return the description of this machine, which reaches the parent from `address`."""
+    """Return the description of this machine, which connects to the parent from `address`."""
     machine = read_machine()
     interface = interface_of(address)
     return {
@@ -28,14 +28,14 @@ def describe_node(address: str) -> dict[str, Any]:
 
 
 def described_at(description: dict[str, Any], address: str) -> dict[str, Any]:
-    """Return the parent's description with the address by which the other nodes reach it."""
+    """Return the parent's description with the address at which other nodes reach it."""
     interface = interface_of(address)
     link = {"interface": interface, "link_megabits_per_second": link_speed(interface)}
     return {**description, "address": address, **link}
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface that has an address; None where none has."""
+    """Return the network interface with an address; None without one."""
     import psutil
 
     for name, addresses in psutil.net_if_addrs().items():
@@ -45,7 +45,7 @@ def interface_of(address: str) -> str | None:
 
 
 def link_speed(interface: str | None) -> int | None:
-    """Return the speed of a link in Mbit/s; None where the system does not say, as of loopback."""
+    """Return the speed of a link in Mbit/s; None if unknown, as of loopback."""
     if interface is None:
         return None
     try:
@@ -56,7 +56,7 @@ def link_speed(interface: str | None) -> int | None:
 
 
 def free_port(address: str) -> int:
-    """Return a port that is free at this moment on an address of this machine."""
+    """Return a currently free port on an address of this machine."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((address, 0))

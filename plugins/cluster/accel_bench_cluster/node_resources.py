@@ -1,4 +1,4 @@
-"""What nodes have in common and in what they differ: sizes, cores, threads, devices."""
+"""Resources of the nodes of an allocation: sizes, cores, threads, devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench_cluster.remote import Agent
 
 
 def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
-    """Return nodes and devices of an allocation that holds all points of a sweep."""
+    """Return the nodes and devices of an allocation for the largest point of a sweep."""
     nodes = max(one.resources.nodes for one in scenarios)
     return nodes, max(one.resources.devices for one in scenarios)
 
@@ -28,9 +28,9 @@ def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str |
 
 
 def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str | None]:
-    """Return device and `device_type` of the nodes of a job that holds all points of a sweep.
+    """Return device and `device_type` of the nodes of a job for all points of a sweep.
 
-    Raises ScenarioError where they need two types, or where only the job can know the device.
+    Raises ScenarioError for two types, or for a device that only the job could determine.
     """
     if (kind := type_of_device(scenarios, launcher, "job")) is not None:
         return "cuda", kind
@@ -44,7 +44,7 @@ def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str |
 
 
 def memory_of_nodes(scenarios: Sequence[Any]) -> tuple[int | None, int | None]:
-    """Return the GiB of host memory that the first node of a job needs, and each of the others."""
+    """Return the GiB of host memory that the first node of a job needs, and each other node."""
     first, others = (
         max(filter(None, (one.resources.host_memory_of(node) for one in scenarios)), default=None)
         for node in (0, 1)
@@ -53,7 +53,7 @@ def memory_of_nodes(scenarios: Sequence[Any]) -> tuple[int | None, int | None]:
 
 
 def wrong_size(launcher: str, started: int, size: int) -> str:
-    """Return what is wrong with a launcher that has started another number of processes."""
+    """Return the error for a launcher that has started a wrong number of processes."""
     processes = f"{started} process" + ("es" if started != 1 else "")
     return (
         f"{launcher or 'the launcher'} has started {processes}, and the scenario asks for {size} "
@@ -62,13 +62,13 @@ def wrong_size(launcher: str, started: int, size: int) -> str:
 
 
 def overlap(one: Agent, other: Agent) -> bool:
-    """Return whether two agents of a node may run on the same core."""
+    """Return whether two agents of a node share a core."""
     affinities = [set(agent.description["affinity"]) for agent in (one, other)]
     return one is other or not all(affinities) or bool(affinities[0] & affinities[1])
 
 
 def cores_of(agents: Sequence[Agent]) -> int:
-    """Return the cores of a node's agents, of which each may be bound to some."""
+    """Return the cores of a node's agents, each of which may be bound to some."""
     apart: list[Agent] = []
     for agent in agents:
         if not any(overlap(agent, one) for one in apart):
@@ -77,9 +77,9 @@ def cores_of(agents: Sequence[Agent]) -> int:
 
 
 def threads_of(agents: Sequence[Agent]) -> int:
-    """Return the threads of each rank: those that one has on the node where it has the fewest.
+    """Return the threads per rank, as on the node with the fewest cores per rank.
 
-    So ranks on unequal nodes compute alike.
+    Ranks on unequal nodes then compute alike.
     """
     sharing = [
         sum(one.key == other.key and overlap(one, other) for other in agents) for one in agents
@@ -100,9 +100,9 @@ def gpus_of(agents: Sequence[Agent]) -> dict[str, str]:
 
 
 def device_index(agent: Agent, local_rank: int, agents: Sequence[Agent]) -> int:
-    """Return the index of a rank's GPU among those that its agent sees.
+    """Return the index of a rank's GPU among those visible to its agent.
 
-    As by `srun --gpus-per-task`, each agent of a node may see other ones: their indices begin at 0.
+    Agents of a node may see different GPUs, each counted from 0, as under `srun --gpus-per-task`.
     """
     own = gpus_of([agent])
     others = [one for one in agents if one.key == agent.key and one is not agent]
@@ -112,9 +112,9 @@ def device_index(agent: Agent, local_rank: int, agents: Sequence[Agent]) -> int:
 
 
 def refuse_node(agents: Sequence[Agent], number: int, resources: Any) -> None:
-    """Refuse a node with too little memory, other devices, or too few. Raises ScenarioError.
+    """Raise ScenarioError for a node with too little memory, other devices, or too few.
 
-    `agents` are those of the node that start its ranks, `number` is its place among the nodes.
+    `agents` start the ranks of the node, `number` is its index.
     """
     if lack := resources.lacks_memory(number, int(agents[0].description["memory_bytes"])):
         raise ScenarioError(f"node {agents[0].name} {lack}; leave the node out, or ask for less")
@@ -122,9 +122,9 @@ def refuse_node(agents: Sequence[Agent], number: int, resources: Any) -> None:
 
 
 def refuse_devices(agents: Sequence[Agent], resources: Any) -> None:
-    """Refuse a node with devices of another type, or too few. Raises ScenarioError.
+    """Raise ScenarioError for a node with devices of another type, or too few.
 
-    `agents` are those of the node that start its ranks.
+    `agents` start the ranks of the node.
     """
     node = agents[0].name
     names = list(gpus_of(agents).values())[: resources.devices]

@@ -1,4 +1,4 @@
-"""Handles of ranks that agents run: what an agent relays appears in the folder of the run."""
+"""Handles of ranks that agents run; relayed files are written to the run's folder."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from accel_bench import Job, Node, RankProcess, RankResult, Status
 from accel_bench_cluster.wire import Channel
 
 LOST_CODE = 255
-"""Exit code of a rank whose agent is lost, as `ssh` has it."""
+"""Exit code of a rank whose agent is lost, as of `ssh`."""
 
 ANSWER_SECONDS = 30.0
-"""How long an agent may take to answer, and to end what a rank has left behind."""
+"""Seconds within which an agent must answer and end a rank's child processes."""
 
 
 @dataclass
 class Agent:
-    """One agent, connected; the parent itself where `channel` is None."""
+    """A connected agent; the parent itself if `channel` is None."""
 
     channel: Channel | None
     description: dict[str, Any]
-    """Of its machine, as `describe_node` returns it."""
+    """Description of its machine, as returned by `describe_node`."""
 
     key: str
-    """What tells its node from others."""
+    """Identity of its node."""
 
     ranks: list[tuple[int, int]]
-    """Ranks in the allocation that it can start, with their numbers on the node."""
+    """Ranks in the allocation that the agent can start, with their local ranks."""
 
     lost: str = ""
-    """Why nothing more comes from it; empty while it is connected."""
+    """Reason why the agent is lost; empty while it is connected."""
 
     processes: dict[int, RemoteProcess] = field(default_factory=dict)
-    """Ranks that it runs."""
+    """Handles of the ranks that it runs."""
 
     port: int | None = None
-    """Its last answer to the question for a free port."""
+    """Free port that it has reported last."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Agent:
         return f"{self.description['name']} ({self.description['address']})"
 
     def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a message; a connection that breaks is noted."""
+        """Send a message; mark the agent as lost if the connection breaks."""
         assert self.channel is not None
         try:
             self.channel.send(message, payload)
@@ -56,7 +56,7 @@ class Agent:
             self.lose(error)
 
     def receive(self) -> None:
-        """Handle what has arrived."""
+        """Handle received messages."""
         assert self.channel is not None
         try:
             for message, payload in self.channel.receive():
@@ -68,7 +68,7 @@ class Agent:
             self.lose(error)
 
     def lose(self, error: Exception) -> None:
-        """Note that the agent is lost, and let its ranks end with it."""
+        """Mark the agent as lost, and end the handles of its ranks."""
         assert self.channel is not None
         self.channel.close()
         reason = getattr(error, "strerror", None) or str(error)
@@ -78,12 +78,12 @@ class Agent:
 
 
 class RemoteProcess:
-    """The handle of a rank that an agent runs; what it writes appears in the run's folder."""
+    """Handle of a rank that an agent runs; its files are written to the run's folder."""
 
     pid: int | None = None
 
     def __init__(self, pump: Callable[[float], None], agent: Agent, job: Job, rank: int) -> None:
-        """`pump` handles what arrives from all agents, for at most so many seconds."""
+        """`pump` handles messages of all agents, for at most so many seconds."""
         self.rank = rank
         self.lost = ""
         self.node: Node | None = None
@@ -95,7 +95,7 @@ class RemoteProcess:
         agent.processes[rank] = self
 
     def start(self, message: dict[str, Any]) -> None:
-        """Have the agent start the rank."""
+        """Start the rank by the agent."""
         self._job.log_path(self.rank).touch()
         payload = self._job.model_dump_json().encode()
         self._agent.send({"kind": "start", "rank": self.rank, **message}, payload)
@@ -115,15 +115,15 @@ class RemoteProcess:
         return self._code
 
     def dump_stack(self) -> None:
-        """Have the agent ask for the stacks."""
+        """Dump the stacks of the rank by the agent."""
         self._act("dump_stack")
 
     def signal(self, number: int) -> None:
-        """Have the agent send a signal."""
+        """Send a signal by the agent."""
         self._act("signal", number=number)
 
     def sweep(self) -> None:
-        """Have the agent end whatever the rank has left behind, and wait until it has."""
+        """End the rank's remaining child processes by the agent, and wait for that."""
         self._act("sweep")
         until = time.monotonic() + ANSWER_SECONDS
         while self._code is None and time.monotonic() < until:
@@ -133,7 +133,7 @@ class RemoteProcess:
         self._agent.processes.pop(self.rank, None)
 
     def handle(self, message: dict[str, Any], payload: bytes) -> None:
-        """Keep what the agent relays. Raises OSError where the disk does not take it."""
+        """Write relayed output. Raises OSError for a full disk and the like."""
         match message["kind"]:
             case "page":
                 self._job.heartbeat_path(self.rank).write_bytes(payload)
@@ -149,7 +149,7 @@ class RemoteProcess:
                 self._code = int(message["code"])
 
     def lose(self, reason: str) -> None:
-        """End the handle, since nothing more comes."""
+        """End the handle of a lost agent."""
         if self._code is None:
             self.lost = reason
             self._code = LOST_CODE
@@ -159,7 +159,7 @@ class RemoteProcess:
             self._agent.send({"kind": kind, "rank": self.rank, **more})
 
     def _place(self, name: str) -> Path:
-        """Return where a file goes that the rank has left; two of one name stay apart."""
+        """Return the path of a relayed file, made unique among equal names."""
         if name not in self._files:
             relative = PurePath(name)
             if relative.is_absolute() or ".." in relative.parts:
@@ -182,9 +182,9 @@ class RemoteProcess:
 
 
 class PreparedNodes:
-    """The handle of a preparation, which runs once on each node; it fails where one of them does.
+    """Handle of a preparation, which runs once on each node and fails if one node fails.
 
-    What other nodes than the first write is added to the log when all have ended.
+    The other nodes' output is appended to the log at the end.
     """
 
     def __init__(self, processes: Sequence[RankProcess], jobs: Sequence[Job]) -> None:
@@ -197,16 +197,16 @@ class PreparedNodes:
 
     @property
     def lost(self) -> str:
-        """Why a node can no longer be observed; empty while all can."""
+        """Reason why a node is lost; empty if none is."""
         return next(filter(None, (getattr(one, "lost", "") for one in self._processes)), "")
 
     def wait(self, seconds: float) -> None:
-        """Wait for the first one that runs."""
+        """Wait for the first node that still runs."""
         running = [one for one in self._processes if one.poll() is None]
         (running or list(self._processes))[0].wait(seconds)
 
     def poll(self) -> int | None:
-        """Return the first exit code that is not 0, once all have ended."""
+        """Return the first nonzero exit code once all nodes have ended."""
         codes = [one.poll() for one in self._processes]
         if any(code is None for code in codes):
             return None
@@ -214,23 +214,23 @@ class PreparedNodes:
         return next((code for code in codes if code), 0)
 
     def dump_stack(self) -> None:
-        """Have the agents of all nodes ask for the stacks."""
+        """Dump the stacks on all nodes."""
         for one in self._processes:
             one.dump_stack()
 
     def signal(self, number: int) -> None:
-        """Signal those of all nodes."""
+        """Send a signal to all nodes."""
         for one in self._processes:
             one.signal(number)
 
     def sweep(self) -> None:
-        """End what the preparation has left behind on any node."""
+        """End the preparation's remaining child processes on all nodes."""
         for one in self._processes:
             one.sweep()
         self.poll()
 
     def _merge(self) -> None:
-        """Add the others' logs, and put the result of one that failed in the place of the first."""
+        """Append the other nodes' logs, and replace the first node's result by a failed one."""
         if self._merged:
             return
         self._merged = True

@@ -1,4 +1,4 @@
-"""`skypilot` and `kubeflow`: render the command as a job for a cluster, and submit nothing."""
+"""The launchers `skypilot` and `kubeflow`: print the command as a cluster's job."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from accel_bench_cluster.node_resources import device_of_nodes, largest, memory_
 from accel_bench_cluster.wire import SECRET
 
 SCENARIOS = (".json", ".toml", ".yaml", ".yml")
-"""Endings of files that the nodes read."""
+"""File name endings of scenarios, which nodes must have."""
 
 
 class RenderOptions(Options):
-    """How a node gets accel-bench."""
+    """Options of both launchers: the installation of accel-bench on a node."""
 
     setup: str = f"python3 -m pip install accel-bench=={metadata.version('accel-bench')}"
-    """Shell command that installs accel-bench, and the plugins of the scenario, on each node; empty
-    where the image has them."""
+    """Shell command that installs accel-bench and the scenario's plugins on each node; empty if the
+    image has them."""
 
 
 def print_job(text: str, dry_run: bool, launcher: str, submit: str) -> Ended:
@@ -42,12 +42,12 @@ def print_job(text: str, dry_run: bool, launcher: str, submit: str) -> Ended:
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:
-    """Return a document as YAML, in the order of its keys."""
+    """Return a document as YAML, with its keys in order."""
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def without_empty(document: Any) -> Any:
-    """Return a part of ours without its empty values, at any depth; a user's parts keep them."""
+    """Return a document without empty values at any depth, except in the user's own parts."""
     if isinstance(document, list):
         return [without_empty(one) for one in document]
     if not isinstance(document, dict):
@@ -57,14 +57,14 @@ def without_empty(document: Any) -> Any:
 
 
 def new_name() -> tuple[str, str]:
-    """Return a name for a job, and the secret that its nodes prove to one another to know."""
+    """Return a new name for a job, and the secret that its nodes share."""
     return f"accel-bench-{secrets.token_hex(3)}", secrets.token_hex(32)
 
 
 def command_on_nodes(command: Sequence[str], launcher: str) -> str:
-    """Return the command for each node: the same one, which takes the node's processes over.
+    """Return the command for each node, with the launcher `env`.
 
-    Raises ScenarioError for a file that the nodes do not have, and for a secret.
+    Raises ScenarioError for a file that the nodes lack, and for a secret.
     """
     words = [_portable(word, launcher) for word in _without_launcher(command[1:])]
     refuse_secrets(words, launcher)
@@ -72,9 +72,9 @@ def command_on_nodes(command: Sequence[str], launcher: str) -> str:
 
 
 def refuse_secrets(words: Sequence[str], launcher: str) -> None:
-    """Refuse a command that holds a secret: its job is printed, and kept by the platform.
+    """Refuse a command with a secret, since the platform stores it.
 
-    Raises ScenarioError with the words as they may be shown.
+    Raises ScenarioError with the redacted words.
     """
     shown = Redactor.of_this_process().redact_arguments(words)
     changed = [safe for word, safe in zip(words, shown, strict=True) if safe != word]
@@ -87,7 +87,7 @@ def refuse_secrets(words: Sequence[str], launcher: str) -> None:
 
 
 def _without_launcher(words: Sequence[str]) -> Iterator[str]:
-    """Leave out what belongs to this launcher: `--dry-run`, and settings of its own."""
+    """Remove `--dry-run` and the options of this launcher from a command."""
     rest = iter(words)
     for word in rest:
         if word == "--set":
@@ -103,9 +103,9 @@ def _is_launcher(setting: str) -> bool:
 
 
 def _portable(word: str, launcher: str) -> str:
-    """Return a word of the command with its path relative to the working folder.
+    """Return an argument with its path relative to the working folder.
 
-    A path may stand behind an option's or a key's `=`.
+    The path may follow the `=` of an option or a key.
     """
     path = Path(word)
     is_scenario = path.suffix in SCENARIOS and path.is_file()
@@ -124,9 +124,9 @@ def _portable(word: str, launcher: str) -> str:
 
 
 def equal_nodes(scenarios: Sequence[Scenario], launcher: str) -> tuple[int, int, int | None]:
-    """Return the nodes of a job, the devices of each, and the GiB of memory of each, if any.
+    """Return the number of nodes, the devices and GiB of memory (or None) of each.
 
-    Raises ScenarioError where the first one needs another amount: the platform has equal nodes.
+    Raises ScenarioError for a larger first node: the platform has equal nodes.
     """
     nodes, devices = largest(scenarios)
     first, others = memory_of_nodes(scenarios)
@@ -141,22 +141,22 @@ def equal_nodes(scenarios: Sequence[Scenario], launcher: str) -> tuple[int, int,
 
 
 NAME_JOB = 'ACCEL_BENCH_JOB="skypilot-$SKYPILOT_TASK_ID"'
-"""Names the job, so that one that is recovered continues its own sessions."""
+"""Variable with the job's name, by which a restarted job resumes its sessions."""
 
 
 class SkyPilotOptions(RenderOptions):
-    """Resources that the task asks for beside those of the scenario."""
+    """Options of `skypilot`: resources of the task beside those of the scenario."""
 
     extra: dict[str, Any] = Field(default_factory=dict)
-    """More keys of the task, such as `{resources: {infra: aws, use_spot: true}}`."""
+    """Additional keys of the task, such as `{resources: {infra: aws, use_spot: true}}`."""
 
 
 class SkyPilot(AgentLauncher[SkyPilotOptions]):
     """Renders the command as a task of SkyPilot, which `--dry-run` prints; submits nothing.
 
-    On each node the same command takes the node's processes over, as the launcher `env` does. The
-    nodes get the working folder; the results stay on the first one, in the folder of `--results`.
-    The printed task holds a secret, which is this task's alone.
+    Each node runs the command with the launcher `env`. Nodes get the working folder; results stay
+    on the first node, in the folder of `--results`. The printed task contains a secret that is new
+    for each task.
     """
 
     @hookimpl
@@ -169,7 +169,7 @@ class SkyPilot(AgentLauncher[SkyPilotOptions]):
         return print_job(text, dry_run, "skypilot", "sky launch")
 
     def task(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> dict[str, Any]:
-        """Return the task, without `extra`."""
+        """Return the task without `extra`."""
         nodes, devices, memory = equal_nodes(scenarios, "skypilot")
         device, kind = device_of_nodes(scenarios, "skypilot")
         resources: dict[str, Any] = {}
@@ -200,7 +200,7 @@ def accelerator(device_type: str | None) -> str:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with another one laid over it, mapping by mapping."""
+    """Return a document with another one merged into it, mapping by mapping."""
     both = {**below, **above}
     for key in below.keys() & above.keys():
         if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
@@ -211,27 +211,27 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 API = "trainer.kubeflow.org/v1alpha1"
 
 FOLDER = "/accel-bench"
-"""Folder at which the volume of `claim` appears in the containers."""
+"""Mount path of the volume `claim` in containers."""
 
 CONTAINER = "node"
-"""Name of the job and of its container in Kubeflow's runtimes for torch."""
+"""Name of the job and its container in Kubeflow's torch runtimes."""
 
 MANAGER = "accel-bench/launcher"
-"""Owner of the changes to the runtime, of which each owner has one entry."""
+"""Field manager of the changes to the runtime; each manager has one entry."""
 
 
 class KubeflowOptions(RenderOptions):
-    """What the TrainJob asks for beside what the scenario needs."""
+    """Options of `kubeflow`: resources of the TrainJob beside those of the scenario."""
 
     runtime: str = Field("torch-distributed", min_length=1)
-    """Name of the ClusterTrainingRuntime; one for torch, which numbers the nodes."""
+    """Name of a ClusterTrainingRuntime for torch, which numbers the nodes."""
 
     image: str | None = Field(None, pattern=r"^[^\s]+$")
-    """Image of the containers; null is the runtime's."""
+    """Image of the containers; null uses the runtime's."""
 
     claim: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    """PersistentVolumeClaim with the scenario files, in which the command is run and the results
-    stay; null runs in the image's folder, and the results go with the pod."""
+    """PersistentVolumeClaim with the scenario files, used as working folder for command and
+    results; null uses the image's folder, and results are lost with the pod."""
 
     node_selector: dict[str, str] = Field(default_factory=dict)
     """Labels of the nodes, such as `{nvidia.com/gpu.product: NVIDIA-L4}`."""
@@ -240,15 +240,14 @@ class KubeflowOptions(RenderOptions):
 class Kubeflow(AgentLauncher[KubeflowOptions]):
     """Renders the command as a TrainJob of Kubeflow Trainer, which `--dry-run` prints.
 
-    It submits nothing. On each node the same command takes the node's processes over, as the
-    launcher `env` does.
+    It submits nothing. Each node runs the command with the launcher `env`.
     """
 
     @hookimpl
     def allocate_ranks(
         self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
     ) -> Allocation:
-        """Print the TrainJob, and the Kubernetes Secret that its nodes share."""
+        """Print the TrainJob, and the Kubernetes Secret shared by its nodes."""
         name, secret = new_name()
         kept = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
         documents = [{**kept, "stringData": {SECRET: secret}}, self.job(scenarios, command, name)]
@@ -284,7 +283,7 @@ class Kubeflow(AgentLauncher[KubeflowOptions]):
     def has_gpus(self, scenarios: Sequence[Scenario]) -> bool:
         """Return whether the nodes have GPUs.
 
-        Raises ScenarioError for a type of which only the cluster knows the label.
+        Raises ScenarioError for a device type whose label only the cluster knows.
         """
         device, kind = device_of_nodes(scenarios, "kubeflow")
         if kind is not None and not self.options.node_selector:
@@ -296,13 +295,13 @@ class Kubeflow(AgentLauncher[KubeflowOptions]):
         return device == "cuda"
 
     def script(self, command: Sequence[str]) -> str:
-        """Return what the shell of a container runs."""
+        """Return the shell script of a container."""
         folder = f"cd {shlex.quote(FOLDER)}" if self.options.claim else ""
         again = f"exec {command_on_nodes(command, 'kubeflow')}"
         return " && ".join(filter(None, [folder, self.options.setup, again]))
 
     def patches(self) -> list[dict[str, Any]]:
-        """Return what the pods have beside the runtime's: the volume, the labels of nodes."""
+        """Return the changes to the runtime's pods: volume and node labels."""
         pod: dict[str, Any] = {}
         if self.options.node_selector:
             pod["nodeSelector"] = self.options.node_selector

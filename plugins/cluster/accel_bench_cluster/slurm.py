@@ -1,4 +1,4 @@
-"""`slurm`: submits the command as a job of SLURM, and starts its ranks on the job's nodes."""
+"""The launcher `slurm`: submit the command as a SLURM job, and start its ranks by srun."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from accel_bench_cluster.node_resources import device_of_nodes, largest, memory_
 from accel_bench_cluster.rendering import refuse_secrets
 
 POLL_SECONDS = 1.0
-"""How often the state of a submitted job is asked for."""
+"""Interval in seconds at which a job's state is polled."""
 
 NAME_JOB = 'export ACCEL_BENCH_JOB="slurm-$SLURM_CLUSTER_NAME-$SLURM_JOB_ID"'
-"""Names the job, so that one that is queued again continues its own sessions."""
+"""Variable with the job's name, by which a requeued job resumes its sessions."""
 
 MOST_FAILURES = 300
-"""Failed polls in a row after which a job is no longer followed: a controller that is restarted
-does not answer for minutes."""
+"""Maximum consecutive failed polls before a job is given up; a restarting controller is silent for
+minutes."""
 
 PREEMPTED_POLLS = 30
-"""Polls after which a job that is still `PREEMPTED` is not queued again: `PreemptMode=CANCEL`."""
+"""Number of polls after which a `PREEMPTED` job counts as cancelled, not requeued
+(`PreemptMode=CANCEL`)."""
 
 ENDED = (
     "BOOT_FAIL",
@@ -54,43 +55,43 @@ ENDED = (
     "REVOKED",
     "TIMEOUT",
 )
-"""States in which SLURM leaves a job that has ended and is not queued again."""
+"""Final states of SLURM jobs, which are not requeued."""
 
 
 class SlurmOptions(Options):
-    """What the job asks for."""
+    """Options of `slurm`: resources of the job."""
 
     partition: str | None = Field(None, pattern=r"^[^\s]+$")
-    """Partition; null is SLURM's default."""
+    """Name of the partition; null is SLURM's default."""
 
     time: str | None = Field(None, pattern=r"^[0-9:-]+$")
-    """Time limit of the job, as SLURM writes it: `90` minutes, `4:00:00`, `2-00:00:00`."""
+    """Time limit of the job in SLURM's format: `90` minutes, `4:00:00`, `2-00:00:00`."""
 
     account: str | None = Field(None, pattern=r"^[^\s]+$")
-    """Account that pays."""
+    """Name of the account to charge."""
 
     gres: str | None = Field(None, pattern=r"^[^\s]+$")
-    """Generic resources of each node, such as `gpu:l4:4`; null asks for GPUs where the scenario's
+    """Generic resources of each node, such as `gpu:l4:4`; null asks for GPUs if the scenario's
     device is `cuda` or has a `device_type`."""
 
     extra: tuple[str, ...] = Field((), strict=False)
-    """More options of sbatch, such as `--mem=64G`."""
+    """Additional options of sbatch, such as `--mem=64G`."""
 
     connect_seconds: float = Field(300.0, gt=0, le=86_400)
-    """How long the nodes of a job may take to start their ranks."""
+    """Seconds within which the nodes of a job must start their ranks."""
 
 
 class Slurm(AgentLauncher[SlurmOptions]):
     """Submits the command as a job of SLURM; within a job, starts the ranks on its nodes.
 
-    The job runs this same command, so the results folder must be one that its first node reaches.
+    The job runs this same command, so its first node must reach the results folder.
     """
 
     @hookimpl
     def allocate_ranks(
         self, scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
     ) -> Allocation:
-        """Start agents by srun; outside of a job, submit the command and wait for its end."""
+        """Start agents by srun; outside of a job, submit the command and wait for it."""
         nodes, devices = largest(scenarios)
         if "SLURM_JOB_ID" not in os.environ:
             script = self.script(scenarios, command)
@@ -109,9 +110,9 @@ class Slurm(AgentLauncher[SlurmOptions]):
         return agents
 
     def script(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> str:
-        """Return the script of the job, which runs the command again on its first node.
+        """Return the job script, which runs the command again on the first node.
 
-        A first node with other memory is a component of its own.
+        A first node with other memory becomes a component of a heterogeneous job.
         """
         nodes, devices = largest(scenarios)
         first, others = memory_of_nodes(scenarios)
@@ -131,7 +132,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
         )
 
     def asked(self, scenarios: Sequence[Scenario], devices: int) -> list[str]:
-        """Return the options of sbatch that the options and the devices give for each node."""
+        """Return the sbatch options for each node, from this launcher's options and the devices."""
         options = self.options
         named = {name: getattr(options, name) for name in ("partition", "time", "account", "gres")}
         asked = [f"--{name}={value}" for name, value in named.items() if value is not None]
@@ -144,7 +145,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
 
 
 def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
-    """Return the option of sbatch that asks for the scenarios' GPUs; none without GPUs."""
+    """Return the sbatch option for the scenarios' GPUs; empty without GPUs."""
     device, kind = device_of_nodes(scenarios, "slurm")
     if device == "cpu":
         return []
@@ -152,9 +153,9 @@ def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
 
 
 def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
-    """Return the nodes of each component of the job; most jobs have one.
+    """Return the nodes of each component of the job; most jobs have one component.
 
-    Raises ScenarioError for a job of another size, and for a task of srun.
+    Raises ScenarioError for a job of another size, and within an srun task.
     """
     if int(variables.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ScenarioError(
@@ -175,7 +176,7 @@ def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
 
 
 def srun_command(components: Sequence[int], nodes: int, devices: int) -> list[str]:
-    """Return the command that starts the agents of all ranks in one step, on the first nodes.
+    """Return the srun command that starts the agents of all ranks, on the first nodes.
 
     `components` are the nodes of each component of the job.
     """
@@ -192,7 +193,7 @@ def srun_command(components: Sequence[int], nodes: int, devices: int) -> list[st
 
 
 def run_job(script: str) -> int:
-    """Submit a job, print what it prints, and return its exit code; Ctrl-C cancels it."""
+    """Submit a job, print its output, and return its exit code; Ctrl-C cancels the job."""
     job = submit(script)
     output = Path.cwd() / f"slurm-{job}.out"
     print(f"job {job} is submitted; it prints to {output}", file=sys.stderr)
@@ -207,9 +208,9 @@ def run_job(script: str) -> int:
 
 
 def follow_job(job: str, output: Path) -> tuple[str, int]:
-    """Print what a job prints until it has ended; return its last state and its exit code.
+    """Print a job's output until it has ended; return its last state and its exit code.
 
-    Raises AccelBenchError where SLURM does not answer any more; the job goes on.
+    Raises AccelBenchError if SLURM stops answering; the job continues.
     """
     shown = failures = preempted = 0
     while True:
@@ -232,7 +233,7 @@ def follow_job(job: str, output: Path) -> tuple[str, int]:
 
 
 def cancel(job: str) -> None:
-    """Cancel a job, and print whether it is."""
+    """Cancel a job, and print whether that worked."""
     try:
         call_slurm("scancel", job)
         print(f"job {job} is cancelled", file=sys.stderr)
@@ -241,12 +242,12 @@ def cancel(job: str) -> None:
 
 
 def submit(script: str) -> str:
-    """Give a script to sbatch, and return the number of the job."""
+    """Submit a script to sbatch, and return the number of the job."""
     return call_slurm("sbatch", "--parsable", text=script).strip().partition(";")[0]
 
 
 def job_state(job: str) -> tuple[str, int]:
-    """Return the state of a job and its exit code, from the controller: no database is needed."""
+    """Return the state and the exit code of a job, from the controller without a database."""
     # Each component of a job has a line, the first one that of the script.
     words = call_slurm("scontrol", "--oneliner", "show", "job", job).partition("\n")[0].split()
     values = dict(word.split("=", 1) for word in words if "=" in word)
@@ -258,7 +259,7 @@ def job_state(job: str) -> tuple[str, int]:
 
 
 def show(output: Path, shown: int) -> int:
-    """Print what a job has printed since; return how much that is."""
+    """Print a job's new output; return the total bytes printed."""
     try:
         with output.open("rb") as file:
             file.seek(shown)
@@ -271,7 +272,7 @@ def show(output: Path, shown: int) -> int:
 
 
 def call_slurm(*command: str, text: str | None = None) -> str:
-    """Run a program of SLURM and return what it prints. Raises AccelBenchError with its message."""
+    """Run a SLURM program and return its output. Raises AccelBenchError with its message."""
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`torchrun` and `accelerate`: start the ranks by torchrun, or by `accelerate launch`."""
+"""The launchers `torchrun` and `accelerate`: start ranks by `torchrun` or `accelerate launch`."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from accel_bench_cluster.node_resources import largest
 
 
 class TorchrunOptions(Options):
-    """Address at which the nodes meet, and torchrun's settings."""
+    """Options of `torchrun`: the nodes' addresses and the connection timeout."""
 
     endpoint: str | None = None
-    """`HOST:PORT` at which several nodes meet; the command is started on each of them, and the node
-    that HOST names is the parent. The agents use the port after it."""
+    """Rendezvous `HOST:PORT` of several nodes; the command is started on each, and the node named
+    HOST is the parent. Agents use the next port."""
 
     local_address: str | None = None
-    """Address of this node, where torchrun does not find it by the machine's name."""
+    """Address of this node, if torchrun cannot resolve the machine's name."""
 
     connect_seconds: float = Field(300.0, gt=0, le=86_400)
-    """How long the nodes may take to find one another."""
+    """Seconds within which all nodes must connect."""
 
 
 class Torchrun(AgentLauncher[TorchrunOptions]):
     """Starts the ranks by torchrun, on one node or on several.
 
-    torchrun starts an agent for each rank once for the session; an agent starts its rank in a fresh
-    process for each run.
+    torchrun starts one agent per rank and session; the agent starts its rank in a fresh process for
+    each run.
     """
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
-        """Start torchrun and wait for its agents; on other nodes, until the session has ended."""
+        """Start torchrun and wait for its agents; on other nodes, wait for the session's end."""
         nodes, devices = largest(scenarios)
         way_out = ", with a HOST among them; start the same command on each node"
         meeting = meeting_point("torchrun", nodes, self.options.endpoint, way_out)
@@ -65,7 +65,7 @@ class Torchrun(AgentLauncher[TorchrunOptions]):
         return start_agents(command, meeting, (nodes, devices), seconds, ("torchrun", ""))
 
     def command(self, nodes: int, devices: int, is_parent: bool) -> list[str]:
-        """Return the command of torchrun on this node, up to the program that it starts."""
+        """Return the torchrun command of this node, without the agent's program."""
         command = python_command("-m", "torch.distributed.run", "--nproc-per-node", str(devices))
         if nodes == 1:
             command += ["--standalone"]
@@ -82,32 +82,32 @@ ONE_PROCESS = (
     "; with `use_cpu` accelerate starts one process, whatever num_processes says, unless MPI "
     "starts them: take use_cpu out of launcher.config_file, or use the launcher torchrun"
 )
-"""Hint for another number of processes, whose usual cause is `use_cpu`."""
+"""Hint for a wrong number of processes, which `use_cpu` usually causes."""
 
 
 class AccelerateOptions(Options):
-    """What `accelerate launch` is given."""
+    """Options of `accelerate`: its configuration, and the nodes' addresses."""
 
     config_file: str | None = None
-    """Configuration of accelerate; null writes one from the scenario."""
+    """Configuration file of accelerate; null writes one for the scenario."""
 
     endpoint: str | None = None
-    """`HOST:PORT` of the first of several machines; the command is started on each of them, and the
-    one that HOST names is the parent. The agents use the port after it."""
+    """Rendezvous `HOST:PORT` of several machines; the command is started on each, and the machine
+    named HOST is the parent. Agents use the next port."""
 
     machine_rank: int = Field(0, ge=0)
-    """Number of this machine among several."""
+    """Index of this machine among several."""
 
     connect_seconds: float = Field(300.0, gt=0, le=86_400)
-    """How long the processes may take to find one another."""
+    """Seconds within which all processes must connect."""
 
 
 class Accelerate(AgentLauncher[AccelerateOptions]):
-    """Starts the ranks by `accelerate launch`, with a configuration that is given or written."""
+    """Starts the ranks by `accelerate launch`, with a given or generated configuration."""
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
-        """Start accelerate and wait for its agents; on other nodes, until the session has ended."""
+        """Start accelerate and wait for its agents; on other nodes, wait for the session's end."""
         nodes, devices = largest(scenarios)
         way_out = " and launcher.machine_rank; start the command on each node"
         meeting = meeting_point("accelerate", nodes, self.options.endpoint, way_out)
@@ -129,10 +129,10 @@ class Accelerate(AgentLauncher[AccelerateOptions]):
             return start_agents(command, meeting, (nodes, devices), seconds, names)
 
     def configuration(self, nodes: int, devices: int, main: tuple[str, int]) -> dict[str, Any]:
-        """Return the configuration for a scenario.
+        """Return accelerate's configuration for a scenario.
 
-        `MULTI_GPU` is how accelerate starts several processes, on CPUs too: the ranks take their
-        device from the scenario.
+        `MULTI_GPU` starts several processes, on CPUs too: ranks take their device from the
+        scenario.
         """
         several = nodes * devices > 1
         return {

@@ -1,4 +1,4 @@
-"""Messages between the parent and its agents: JSON and bytes over TCP, after a mutual proof."""
+"""Messages between parent and agents: JSON and bytes over TCP, mutually authenticated."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from accel_bench import cache_folder
 from accel_bench.errors import AccelBenchError
 
 SECRET = "ACCEL_BENCH_SECRET"
-"""Variable with what the parent and its agents prove to one another to know."""
+"""Variable with the secret shared by the parent and its agents."""
 
 SEND_SECONDS = 30.0
-"""How long a message may take to be sent, and one of the proof to come whole."""
+"""Timeout in seconds of sending a message, and of receiving one of the authentication."""
 
 LOST_SECONDS = 10
-"""How long a peer may leave packets unanswered before it counts as lost; its kernel answers."""
+"""Seconds of unacknowledged packets after which a peer counts as lost."""
 
 LIMITS = (1 << 16, 1 << 26)
-"""Most bytes of a message's JSON, and of what comes with it."""
+"""Maximum bytes of a message's JSON and of its payload."""
 
 PROOF_LIMITS = (1 << 10, 0)
-"""The same before the peer has proved that it knows the secret."""
+"""Maximum bytes of a message before the peer is authenticated."""
 
 _SIZES = struct.Struct(">II")
 
 
 class Channel:
-    """One connection; what arrives is read whole, and nothing of it is ever run."""
+    """A connection that receives whole messages and never executes any of them."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -46,20 +46,20 @@ class Channel:
         _notice_loss(connection)
 
     def fileno(self) -> int:
-        """Return the descriptor, so that `select` takes a channel."""
+        """Return the file descriptor, for `select`."""
         return self.socket.fileno()
 
     def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a message. Raises OSError when the peer is lost."""
+        """Send a message. Raises OSError if the peer is lost."""
         header = json.dumps(message).encode()
         self.socket.sendall(_SIZES.pack(len(header), len(payload)) + header + payload)
 
     def wait(self, seconds: float | None) -> None:
-        """Return when something has arrived, or after so many seconds."""
+        """Wait for data, or for so many seconds."""
         select.select([self], [], [], seconds)
 
     def receive(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield the messages that have arrived. Raises OSError when the peer has gone."""
+        """Yield the received messages. Raises OSError if the peer is gone."""
         while select.select([self], [], [], 0)[0]:
             data = self.socket.recv(1 << 20)
             if not data:
@@ -69,7 +69,7 @@ class Channel:
                 yield message
 
     def receive_proof(self, seconds: float) -> dict[str, Any]:
-        """Return a message of the proof, which must be whole after so many seconds.
+        """Return a message of the authentication, complete within so many seconds.
 
         Raises OSError.
         """
@@ -85,11 +85,11 @@ class Channel:
         return message[0]
 
     def close(self) -> None:
-        """Close it; the peer reads the end."""
+        """Close the connection."""
         self.socket.close()
 
     def _next(self, limits: tuple[int, int] = LIMITS) -> tuple[dict[str, Any], bytes] | None:
-        """Take a whole message from the buffer; None while it is not there."""
+        """Return a whole message from the buffer; None if it is incomplete."""
         if len(self._buffer) < _SIZES.size:
             return None
         header, payload = _SIZES.unpack_from(self._buffer)
@@ -110,7 +110,7 @@ class Channel:
 
 
 def prove_as_parent(channel: Channel, secret: bytes, seconds: float = SEND_SECONDS) -> None:
-    """Let an agent prove within so many seconds that it knows the secret, then prove it.
+    """Authenticate an agent within so many seconds, then authenticate to it.
 
     Raises OSError.
     """
@@ -124,7 +124,7 @@ def prove_as_parent(channel: Channel, secret: bytes, seconds: float = SEND_SECON
 
 
 def prove_as_agent(channel: Channel, secret: bytes) -> None:
-    """Prove to the parent that this agent knows the secret, and let it prove the same.
+    """Authenticate to the parent, then authenticate the parent.
 
     Raises ConnectionError.
     """
@@ -143,7 +143,7 @@ def prove_as_agent(channel: Channel, secret: bytes) -> None:
 def shared_secret() -> bytes:
     """Return the secret of the variable, else of a file that only this user can read.
 
-    Nodes that share the home folder share the file, which is made where it is missing.
+    The file is created if missing; nodes with a common home folder share it.
     """
     if text := os.environ.get(SECRET):
         return text.encode()
@@ -171,7 +171,7 @@ def _text(answer: dict[str, Any]) -> str:
 
 
 def _notice_loss(connection: socket.socket) -> None:
-    """Have the kernel notice a peer that is no longer there, also while nothing is sent."""
+    """Set TCP options by which the kernel detects a lost peer, even on an idle connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", LOST_SECONDS // 2),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from accel_bench_compile.impl import Compilation
 
 FEW_CORES = 4
-"""Up to here inductor compiles in the process itself: a pool would outnumber the cores."""
+"""Number of cores up to which inductor compiles in process, without a pool of workers."""
 
 
 SET_BY_TORCH = (
@@ -44,25 +44,24 @@ SET_BY_TORCH = (
     "TRITON_PTXAS_PATH",
     "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
 )
-"""Variables that torch sets for itself while it compiles, and leaves behind."""
+"""Environment variables that torch sets while compiling and does not unset."""
 
 USUAL_BACKENDS = ("inductor", "thunder", "eager", "aot_eager", "cudagraphs")
-"""Backends that a slip of the pen may have meant; torch alone knows them all."""
+"""Common backends, for suggestions on a misspelt name."""
 
 WITH_CUDAGRAPHS = ("reduce-overhead", "max-autotune")
-"""Modes that record CUDA graphs where there is a GPU."""
+"""Inductor modes that record CUDA graphs on a GPU."""
 
 
 class TorchCompileOptions(Options):
-    """Scope and settings of compilation; names that `torch.compile` has too mean the same."""
+    """Options of `torch-compile`; those of `torch.compile` keep their names and meanings."""
 
     backend: str = Field("inductor", min_length=1)
-    """What compiles the captured graphs; `eager` and `aot_eager` only capture them, `thunder` is
-    Lightning Thunder, where that is installed."""
+    """Compiler of the captured graphs; `eager` and `aot_eager` capture them only, `thunder` is
+    Lightning Thunder, if installed."""
 
     executors: tuple[str, ...] = Field((), strict=False)
-    """Thunder's executors in the order of preference, such as `inductor_cat` and `cudnn`; empty
-    leaves them to Thunder."""
+    """Thunder's executors by preference, such as `inductor_cat`; empty for its defaults."""
 
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
@@ -70,34 +69,34 @@ class TorchCompileOptions(Options):
     """Inductor's preset; null is `default`."""
 
     inductor_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Settings of inductor by name, as `torch.compile` takes them under `options`; in the place of
-    `mode`, which is a preset of them."""
+    """Inductor settings by name, like `options` of `torch.compile`; exclusive with `mode`, which is
+    a preset of such settings."""
 
     dynamic: bool | None = None
-    """True if shapes may vary; null lets the compiler find out at the second shape."""
+    """True to compile for dynamic shapes; null lets the compiler decide at the second shape."""
 
     fullgraph: bool = False
-    """True if a graph break is an error."""
+    """True to raise an error at a graph break."""
 
     scope: Literal["block", "model"] = "block"
-    """`block`: each repeated decoder block, all sharing their code; `model`: everything as one."""
+    """Unit of compilation: `block`, each decoder block, with shared code, or the whole `model`."""
 
     recompile_limit: int | None = Field(None, gt=0)
-    """How often the same function is compiled before the rest of its calls stay uncompiled; null is
-    torch's own limit, which is 8; in mode inference 8 for each block."""
+    """Maximum number of compilations of a function, after which its further calls run uncompiled;
+    null is torch's own limit, 8, or in mode inference 8 for each block."""
 
     cache: Literal["warm", "cold"] = "warm"
-    """`warm`: inductor's cache on disk is kept, and filled before the first round; `cold`: every
-    run compiles into an empty one of its own, which is removed afterwards."""
+    """State of inductor's disk cache. `warm`: kept between runs, and filled before the first round;
+    `cold`: an empty one for each run, removed afterwards."""
 
     @property
     def uses_inductor(self) -> bool:
-        """True if inductor compiles: Thunder leaves to it what it does not know itself."""
+        """True if inductor compiles: Thunder uses it for unsupported operations."""
         return self.backend in ("inductor", "thunder")
 
     @property
     def asks_cudagraphs(self) -> bool:
-        """True if CUDA graphs are to be recorded, as far as there is a GPU."""
+        """True if the options ask for CUDA graphs on a GPU."""
         return (
             self.backend == "cudagraphs"
             or self.mode in WITH_CUDAGRAPHS
@@ -106,7 +105,7 @@ class TorchCompileOptions(Options):
 
     @model_validator(mode="after")
     def _each_with_its_backend(self) -> TorchCompileOptions:
-        """Reject options of another backend: torch would fail late, or not at all."""
+        """Reject options of another backend, which torch rejects late or never."""
         near = get_close_matches(self.backend, USUAL_BACKENDS, n=1, cutoff=0.8)
         if near and self.backend not in USUAL_BACKENDS:
             raise ValueError(f"unknown backend {self.backend!r}; did you mean {near[0]!r}?")
@@ -127,7 +126,7 @@ class TorchCompileOptions(Options):
 
 
 class TorchCompile(Plugin[TorchCompileOptions]):
-    """torch.compile, in place, after all accelerations and before any wrapping."""
+    """Compile the model by torch.compile, in place, after other accelerations."""
 
     Options = TorchCompileOptions
     devices = frozenset({"cpu", "cuda"})
@@ -142,12 +141,12 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         self._capture: Capture | None = None
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hook that the plugin implements: compiling."""
+        """Return the one-answer hook of this plugin, `compile_model`."""
         return frozenset({"compile_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield what is missing here: a GPU to record graphs on, a package, or a compiler."""
+        """Yield missing requirements: a GPU for CUDA graphs, a package, or a compiler."""
         device = experiment.scenario.resources.device
         if device == "cpu" and self.options.asks_cudagraphs and self.options.mode != "max-autotune":
             yield "CUDA graphs need a GPU; on a CPU use mode: default"
@@ -161,7 +160,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Request a few untimed steps, so that inductor's caches are full before round 1."""
+        """Request untimed steps that fill inductor's caches before round 1."""
         if self.options.uses_inductor and self.options.cache == "warm":
             run.rehearsal = True
 
@@ -180,7 +179,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def compile_model(self, run: Run) -> None:
-        """Compile in place; evidence is complete only after the first steps."""
+        """Compile the model in place; the evidence is complete after the first steps."""
         from accel_bench_compile.cudagraphs import Capture
         from accel_bench_compile.impl import Compilation
 
@@ -198,9 +197,9 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Yield the number of CUDA graphs where they are enabled, and why the window lacks them.
+        """Yield the number of CUDA graphs, and a problem if the window lacks them.
 
-        A window without them is `degraded`: torch leaves them out without an error.
+        A window without requested CUDA graphs is `degraded`: torch skips them without an error.
         """
         if self._capture is None:
             return
@@ -216,7 +215,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
         )
 
     def _evidence(self, compilation: Compilation) -> dict[str, Any]:
-        """Return JSON of what was compiled, in what time, and what was left out or cached."""
+        """Return JSON evidence of compiled modules, seconds, skipped and cached graphs."""
         found = compilation.evidence()
         lookups = [found[f"graph_cache_{name}"] for name in ("hits", "misses", "bypasses")]
         return {
@@ -227,7 +226,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
 
 def _missing_tools(device: str, machine: Machine) -> Iterator[str]:
-    """Yield the compilers that inductor lacks: C++ for a CPU, C around its kernels for a GPU."""
+    """Yield missing compilers: C++ for a CPU, C for launchers of GPU kernels."""
     if machine.c_compiler is None:
         yield "inductor needs a C compiler and none was found; install gcc or set CC"
     elif device == "cpu" and not _cpp_compiler():

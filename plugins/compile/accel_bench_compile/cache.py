@@ -1,4 +1,4 @@
-"""Provide inductor's cache on disk: kept for later runs, or empty and of this run alone."""
+"""Inductor's disk cache for a run: kept for later runs, or empty and temporary."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from accel_bench import Run
 from accel_bench_compile.environment import Variables
 
 INDUCTOR, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-"""Variables that set where inductor and triton keep what they have compiled."""
+"""Environment variables of the cache folders of inductor and triton."""
 
 
 class CompileCache:
-    """The folder that one run compiles into, from `prepare_process` to `close_run`."""
+    """The cache folder of one run, from `prepare_process` to `close_run`."""
 
     def __init__(self, asked: Literal["warm", "cold"], run: Run, variables: Variables) -> None:
         """Choose the folder, and set it for inductor and triton in `variables`.
 
-        A warm one is the user's own where there is one, else one of the run's caches, one for each
-        version of what compiles and for each set of other plugins. A cold one is new, and of this
-        rank alone: what another rank has just compiled would warm it.
+        A warm one is the user's own if set, else one of the run's caches for the compiler's version
+        and the other plugins. A cold one is new for each rank, since another rank's compilation
+        would warm it.
         """
         self.asked = asked
         self.set_by = "plugin"
@@ -43,9 +43,9 @@ class CompileCache:
         _forget_in_memory()
 
     def evidence(self, hits: int | None, misses: int | None, bypasses: int) -> dict[str, Any]:
-        """Return JSON of the cache chosen and its state, by the graphs that inductor looked up.
+        """Return JSON of the cache and its state, by the graphs that inductor looked up.
 
-        Graphs that came twice are found in a cache that began empty: that is a cold one too.
+        Hits of graphs compiled in this run leave a cold cache cold.
         """
         return {
             "cache_asked": self.asked,
@@ -55,13 +55,13 @@ class CompileCache:
         }
 
     def close(self) -> None:
-        """Remove a cold cache; nothing that was loaded from it must be looked up there again."""
+        """Remove a cold cache; loaded code must not be looked up in it again."""
         _forget_in_memory()
         if self.asked == "cold":
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _found(self, hits: int | None, misses: int | None, bypasses: int) -> str | None:
-        """Return `warm`, `cold` or `partly`; None where no lookups were made or counted."""
+        """Return `warm`, `cold` or `partly`; None if no lookups were counted."""
         if hits is None or misses is None or not hits + misses + bypasses:
             return None
         if self.was_empty or not hits:
@@ -70,7 +70,7 @@ class CompileCache:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return the version of a distribution from metadata, or None when it is not installed."""
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -78,10 +78,10 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _contents(run: Run) -> dict[str, Any]:
-    """Return what the cached code depends on and torch's own keys may leave out.
+    """Return inputs of compiled code that torch's own cache keys omit.
 
-    The key of autograd's cache in torch 2.11 holds no choice of an attention backend
-    (pytorch issues 185449, 186458): a stack that makes one would be given another stack's code.
+    The key of autograd's cache in torch 2.11 omits the choice of attention backends (pytorch issues
+    185449, 186458), so that a stack would get another stack's code.
     """
     versions = {name: installed_version(name) for name in ("torch", "triton")}
     others = [use.model_dump(mode="json") for use in run.stack.uses if use.use != "torch-compile"]
@@ -89,9 +89,9 @@ def _contents(run: Run) -> dict[str, Any]:
 
 
 def _forget_in_memory() -> None:
-    """Clear what inductor has loaded, and the paths that it has cached.
+    """Clear inductor's in-memory caches and cached paths.
 
-    A fresh process has nothing to forget; inductor is not imported for this.
+    Nothing to do, and no import, in a fresh process.
     """
     loaded = sys.modules.get("torch._inductor.utils")
     forget = getattr(loaded, "clear_caches", None)

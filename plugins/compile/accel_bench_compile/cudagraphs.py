@@ -1,4 +1,4 @@
-"""Mark where steps begin for CUDA graphs, and count the graphs that torch has recorded."""
+"""Step markers for CUDA graphs, and counts of the graphs that torch recorded."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 REASONS = 3
-"""Number of reasons for leaving CUDA graphs out that are kept."""
+"""Maximum number of reported reasons for skipped CUDA graphs."""
 
 
 class StepMarker:
     """Marker of a step's beginning for torch, before the first forward after an optimizer step.
 
-    What a CUDA graph returns lies in memory that the next step writes over. Left alone, torch takes
-    each call of compiled code after a backward for a new step: of micro-batches that accumulate,
-    the second would write over the gradients of the first, and of checkpointed blocks, each that is
-    recomputed over the inputs of those that are still to be. Marked so, an optimizer step is one
-    step, whichever engine takes it.
+    The next step overwrites the memory of a CUDA graph's outputs. By default torch takes each
+    compiled call after a backward pass for a new step: accumulated micro-batches would overwrite
+    gradients, and recomputed blocks the inputs of later ones. Marked steps are optimizer steps,
+    with any engine.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -37,7 +36,7 @@ class StepMarker:
             model._compiled_call_impl = self._marked(self._compiled)
 
     def remove(self) -> None:
-        """Remove the hooks, and free all recordings, which hold memory."""
+        """Remove the hooks, and free all recorded graphs, which hold memory."""
         from torch._inductor.cudagraph_trees import reset_cudagraph_trees
 
         self._model._compiled_call_impl = self._compiled
@@ -50,7 +49,7 @@ class StepMarker:
         self._stepped = True
 
     def _before_forward(self, *_: Any) -> None:
-        """Mark a step, unless a block is recomputed: that is no forward of the model."""
+        """Mark a step before a forward pass of the model, but not before a recomputed block."""
         if self._stepped:
             from torch.compiler import cudagraph_mark_step_begin
 
@@ -71,17 +70,17 @@ class StepMarker:
 
 @dataclass(frozen=True)
 class Recordings:
-    """CUDA graphs that torch holds for one device."""
+    """Counts of the CUDA graphs that torch holds for one device."""
 
     graphs: int
-    """Graphs that were recorded: one for each call of a compiled function within a step."""
+    """Number of recorded graphs: one for each call of a compiled function within a step."""
 
     in_last_step: int
-    """Graphs that the last step has replayed so far; 0 while torch still warms up or records."""
+    """Number of graphs that the last step replayed; 0 during warm-up and recording."""
 
 
 def read_recordings(device_index: int) -> Recordings | None:
-    """Return the recordings in torch's tree; None where this torch has no such tree."""
+    """Return the counts from torch's graph tree; None if this torch has no such tree."""
     try:
         from torch._inductor.cudagraph_trees import ExecutionState, get_manager
 
@@ -100,7 +99,7 @@ def read_recordings(device_index: int) -> Recordings | None:
 
 
 class Capture:
-    """CUDA graphs recorded and replayed in one run's window on one device."""
+    """CUDA graphs recorded and replayed in the measured window on one device."""
 
     def __init__(self, device_index: int) -> None:
         self._device_index = device_index
@@ -108,20 +107,20 @@ class Capture:
         self._after: Recordings | None = None
 
     def start(self) -> None:
-        """Read the recordings as the window opens."""
+        """Read the counts at the start of the window."""
         self._before = read_recordings(self._device_index)
 
     def finish(self) -> None:
-        """Read the recordings as the window ends."""
+        """Read the counts at the end of the window."""
         self._after = read_recordings(self._device_index)
 
     @property
     def graphs(self) -> int | None:
-        """Graphs recorded up to the end of the window; None where torch does not count them."""
+        """Number of graphs recorded until the window's end; None if torch does not count them."""
         return None if self._after is None else self._after.graphs
 
     def problem(self) -> str:
-        """Return why the window did not run CUDA graphs alone; empty where it did."""
+        """Return why the window did not run CUDA graphs alone; empty if it did."""
         if self._before is None or self._after is None:
             return "this torch does not tell how many CUDA graphs it has recorded"
         if not self._after.graphs:
@@ -134,7 +133,7 @@ class Capture:
         return ""
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what was recorded, replayed and left out, and why."""
+        """Return JSON of recorded, replayed and skipped graphs, with the reasons."""
         from torch._dynamo.utils import counters
 
         inductor, after, before = counters["inductor"], self._after, self._before
@@ -149,7 +148,7 @@ class Capture:
 
 
 def _skip_reasons() -> list[str]:
-    """Return why compiled functions have no CUDA graphs, as far as torch records it."""
+    """Return the reasons that torch logged for functions without CUDA graphs."""
     try:
         from torch._dynamo.utils import get_compilation_metrics
 

@@ -6,13 +6,13 @@ import os
 
 
 class Variables:
-    """Changes of the environment that can be undone."""
+    """Reversible changes of environment variables."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
 
     def remember(self, *names: str) -> None:
-        """Record the values of variables that something else is going to set."""
+        """Record the values of variables that other code is about to set."""
         for name in names:
             self._before.setdefault(name, os.environ.get(name))
 

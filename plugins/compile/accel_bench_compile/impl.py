@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 LIMIT_OF_A_BLOCK = 8
-"""How often a block is compiled that fills a key-value cache: torch's limit for all blocks."""
+"""Compilations of a block that fills a key-value cache: torch's limit for all blocks."""
 
 
 class Compilation:
-    """One model's compiled modules, from the call of `compile` until it is undone."""
+    """The compiled modules of one model, from `compile` to `undo`."""
 
     def __init__(
         self, model: nn.Module, options: TorchCompileOptions, caches: bool = False
     ) -> None:
         """Compile `model` or its blocks in place.
 
-        With `caches` each block is compiled for its own place in a key-value cache, so that each
-        has a limit of its own.
+        With `caches` each block is compiled for its own index in a key-value cache, and so has its
+        own limit of compilations.
 
-        Raises PluginError for a backend or an option that torch does not know, for a backend that
-        does not import, and for a model without repeated blocks when the scope is `block`.
+        Raises PluginError for an unknown backend or option, for a backend that cannot be imported,
+        and for a model without repeated blocks if the scope is `block`.
         """
         self.options = options
         self.modules = repeated_blocks(model) if options.scope == "block" else [model]
@@ -55,7 +55,7 @@ class Compilation:
             self._marker = StepMarker(model)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what was compiled; a count that this torch does not keep is null."""
+        """Return JSON evidence of the compilation; counts that this torch lacks are null."""
         counts = read_compilation()
         thunder = self.options.backend == "thunder"
         return {
@@ -73,7 +73,7 @@ class Compilation:
         }
 
     def undo(self) -> None:
-        """Restore the modules' plain calls, and reset the compiler."""
+        """Restore the uncompiled calls, and reset the compiler."""
         if self._marker is not None:
             self._marker.remove()
         for module in self.modules:
@@ -82,14 +82,14 @@ class Compilation:
         torch.compiler.reset()
 
     def _since_then(self, now: float | None) -> float | None:
-        """Return wall-clock seconds of tracing and compiling, both passes, since `compile`."""
+        """Return wall-clock seconds of tracing and compiling since `compile`, both passes."""
         if now is None or self._seconds_before is None:
             return None
         return now - self._seconds_before
 
 
 def compile_settings(options: TorchCompileOptions) -> dict[str, Any]:
-    """Return the arguments of `torch.compile`. Raises PluginError for what it does not know."""
+    """Return the arguments of `torch.compile`. Raises PluginError for unknown settings."""
     settings: dict[str, Any] = {"dynamic": options.dynamic, "fullgraph": options.fullgraph}
     if options.backend == "thunder":
         return {**settings, "backend": make_thunder(options.executors), **_recompile_limit(options)}
@@ -103,14 +103,14 @@ def compile_settings(options: TorchCompileOptions) -> dict[str, Any]:
 
 
 def check_backend(name: str) -> None:
-    """Raise PluginError when torch knows no backend of that name."""
+    """Raise PluginError if torch has no backend of that name."""
     known = [*torch.compiler.list_backends(exclude_tags=()), "thunder"]
     if name not in known:
         raise PluginError(f"torch-compile: unknown backend {name!r}{did_you_mean(name, known)}")
 
 
 def check_inductor_options(options: dict[str, Any]) -> None:
-    """Raise PluginError for a name that inductor does not have; it has hundreds of them."""
+    """Raise PluginError for an unknown setting of inductor."""
     known = torch._inductor.list_options()
     for name in options:
         if name not in known:
@@ -120,7 +120,7 @@ def check_inductor_options(options: dict[str, Any]) -> None:
 
 
 def cache_counts() -> dict[str, int]:
-    """Count graphs that inductor could not cache, and joint graphs from autograd's cache."""
+    """Return counts of uncacheable graphs of inductor, and of joint graphs in autograd's cache."""
     inductor = torch._dynamo.utils.counters["inductor"]
     autograd = torch._dynamo.utils.counters["aot_autograd"]
     return {
@@ -132,7 +132,7 @@ def cache_counts() -> dict[str, int]:
 
 
 def _compile(module: nn.Module, settings: dict[str, Any]) -> None:
-    """Compile one module in place; torch checks what kind of value an option takes only here."""
+    """Compile one module in place; torch checks the types of option values only here."""
     try:
         module.compile(**settings)
     except RuntimeError as error:
@@ -140,7 +140,7 @@ def _compile(module: nn.Module, settings: dict[str, Any]) -> None:
 
 
 def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
-    """Return the limit as an argument, where one is set and this torch takes it."""
+    """Return the limit as a keyword argument, if one is set and supported."""
     if options.recompile_limit is None:
         return {}
     if not _takes_limit():
@@ -151,8 +151,7 @@ def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
 
 
 def _accumulated_limit(limit: int) -> contextlib.AbstractContextManager[None]:
-    """Raise torch's limit for all that is compiled of one code object, which is 256, to `limit` at
-    least within the block."""
+    """Raise torch's limit of compilations per code object (256) to `limit` within the block."""
     config = torch._dynamo.config
     most = max(limit, config.accumulated_recompile_limit)
     patched: contextlib.AbstractContextManager[None] = config.patch(
@@ -166,8 +165,7 @@ def _takes_limit() -> bool:
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks that the model repeats. Raises PluginError unless those of each list are of
-    one class."""
+    """Return the model's repeated blocks. Raises PluginError unless each list has one class."""
     lists = block_lists(model).values()
     blocks = [block for one in lists for block in one]
     if not blocks or any(len({type(block) for block in one}) != 1 for one in lists):

@@ -1,4 +1,4 @@
-"""Compile captured graphs with Lightning Thunder, and report why it cannot be used."""
+"""Lightning Thunder as a backend of torch.compile, and reasons why it cannot be used."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from accel_bench_compile.cache import installed_version
 DISTRIBUTION = "lightning-thunder"
 
 NEWEST_TRIED = "0.2.7.dev20260201"
-"""The newest version that was tried; it and 0.2.6 do not import with torch 2.13."""
+"""Newest tested version; it and 0.2.6 cannot be imported with torch 2.13."""
 
 REASONS = 3
-"""Number of reasons that are kept for leaving parts of a graph to inductor."""
+"""Maximum number of reported reasons for parts of a graph that inductor compiles."""
 
 
 EXECUTORS = {
@@ -26,11 +26,11 @@ EXECUTORS = {
     "inductor": ("torchcompile",),
     "transformerengine": ("transformer_engine_v2", "transformer_engine_v1", "transformer_engine"),
 }
-"""Names of executors in Thunder's documentation, and those of its versions, the newest first."""
+"""Names of executors in Thunder's documentation, by version, the newest first."""
 
 
 def missing_thunder(versions: Mapping[str, str]) -> str:
-    """Return why Thunder cannot be used with these versions; empty where it can."""
+    """Return why Thunder cannot be used with these versions; empty if it can."""
     thunder, torch = versions.get(DISTRIBUTION), versions.get("torch")
     if thunder is None:
         return f"backend thunder needs the package {DISTRIBUTION}: pip install {DISTRIBUTION}"
@@ -44,10 +44,10 @@ def missing_thunder(versions: Mapping[str, str]) -> str:
 
 
 def make_thunder(executors: Sequence[str] = ()) -> Any:
-    """Return the backend for `torch.compile`, with these executors in the order of preference.
+    """Return the backend for `torch.compile`, with executors by preference.
 
-    Raises PluginError when Thunder is not installed, does not import with this torch, or has no
-    such executor.
+    Raises PluginError if Thunder is not installed, cannot be imported with this torch, or lacks
+    such an executor.
     """
     try:
         compiler = import_module("thunder.dynamo").ThunderCompiler
@@ -64,7 +64,7 @@ def make_thunder(executors: Sequence[str] = ()) -> Any:
 
 
 def find_executors(names: Sequence[str]) -> list[Any]:
-    """Return Thunder's executors by name. Raises PluginError for one that it does not have."""
+    """Return Thunder's executors by name. Raises PluginError for an unknown one."""
     found = {one.name: one for one in import_module("thunder").get_all_executors()}
     chosen = []
     for name in names:
@@ -79,7 +79,7 @@ def find_executors(names: Sequence[str]) -> list[Any]:
 
 
 def thunder_parts(backend: Any) -> dict[str, Any]:
-    """Return JSON of the compilers of all graphs' parts: inductor for what Thunder cannot."""
+    """Return JSON of the compiler of each graph part: Thunder, or inductor if unsupported."""
     graphs = backend.subgraph_infos
     parts = [part for graph in graphs for part in graph.submodule_to_compiled_functions.values()]
     reasons = [str(reason.info) for graph in graphs for reason in graph.split_reasons or ()]

@@ -1,4 +1,4 @@
-"""The plugin `deepspeed`: ZeRO and its offload, by DeepSpeed's own engine."""
+"""The plugin `deepspeed`: ZeRO and its offload to the host, by DeepSpeed's engine."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from accel_bench_deepspeed.config import (
 
 
 class DeepSpeedOptions(Options):
-    """What is divided over devices, and what lies on the host."""
+    """Options of `deepspeed`: partitioning over devices, and offload to the host."""
 
     stage: Literal[0, 1, 2, 3] | None = None
-    """Stage of ZeRO: 1 divides the optimizer state, 2 gradients too, 3 weights too, 0 nothing. Null
-    is that of `config`, else 2."""
+    """Stage of ZeRO: 1 partitions the optimizer state, 2 also gradients, 3 also weights, 0 nothing.
+    Null is the stage of `config`, else 2."""
 
     offload_optimizer: bool = False
-    """Keep the optimizer state on the host, where torch's optimizer then works."""
+    """Keep the optimizer state on the host, and run torch's optimizer there."""
 
     offload_parameters: bool = False
-    """Keep weights on the host, and bring those of a layer when it computes (stage 3)."""
+    """Keep weights on the host, and copy each layer's to the device when it computes (stage 3)."""
 
     config: str | None = None
-    """A JSON file in DeepSpeed's words. Batch sizes, precision, clipping, optimizer and schedule
-    are those of the scenario: the file leaves them out, says `auto`, or says the same."""
+    """DeepSpeed's JSON configuration file. Batch sizes, precision, clipping, optimizer and schedule
+    come from the scenario: the file omits them, says `auto`, or equals the scenario."""
 
     @model_validator(mode="after")
     def _stage_offloads(self) -> DeepSpeedOptions:
@@ -55,16 +55,15 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
     strategy = "DeepSpeedEngine"
 
     def claims(self) -> frozenset[str]:
-        """Return the hooks of parallelism and of the engine: DeepSpeed's is both."""
+        """Return the one-answer hooks of parallelism and engine, since DeepSpeed is both."""
         return frozenset({"parallelize_model", "build_engine"})
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return the engine with the stage that is asked for."""
+        """Return the name of the engine with the requested stage."""
         return f"DeepSpeedEngine ZeRO-{self.stage}"
 
     def fraction_per_device(self, scenario: Scenario) -> Mapping[str, float]:
-        """Return the fraction of each part that a device keeps, by the stage and what is
-        offloaded."""
+        """Return the fraction of each part of the model on a device, by stage and offload."""
         on_host = scenario.resources.device == "cuda"
         divided = {"optimizer state": 1, "gradients": 2, "weights": 3}
         parts = {
@@ -88,8 +87,8 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield what DeepSpeed cannot train so. Raises ScenarioError for a file that contradicts
-        the scenario."""
+        """Yield reasons why DeepSpeed cannot train this scenario. Raises ScenarioError for a
+        contradictory file."""
         scenario = experiment.scenario
         contradictions(self.options.config, scenario, self.options.model_dump())
         if scenario.train.precision == "fp16-autocast":
@@ -101,14 +100,14 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import DeepSpeed, so that its memory counts as that of imports."""
+        """Import DeepSpeed, so that its memory counts as imports."""
         from accel_bench_deepspeed.impl.process import import_deepspeed
 
         import_deepspeed(run)
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:
-        """Return the model as it is: DeepSpeed wraps it together with the optimizer."""
+        """Return the model unchanged: DeepSpeed wraps it together with the optimizer."""
         return run.model
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration: a file of the user's, under the options, under the scenario."""
+"""DeepSpeed's configuration, merged from the user's file, the options and the scenario."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_bench.errors import ScenarioError
 DEFAULT_STAGE = 2
 
 AUTO = "auto"
-"""What Trainer's users write where it fills a value in."""
+"""Value of keys that Trainer fills in, in files written for it."""
 
 UNUSED: Mapping[str, str] = {
     "scheduler": "the learning rate is constant",
@@ -36,7 +36,7 @@ UNUSED: Mapping[str, str] = {
     "sequence_parallel_size": "sequences are not divided",
     "zenflow": "it updates with old gradients",
 }
-"""Keys that no stack of accel-bench has in DeepSpeed's file, and what to do instead."""
+"""Keys of DeepSpeed's file that accel-bench rejects, with the alternative."""
 
 
 def read_config(path: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def settings(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the file's settings with what the options say about ZeRO."""
+    """Return the file's settings, with the options of ZeRO merged in."""
     found = read_config(path) if path else {}
     zero = found.get("zero_optimization", {})
     zero = {**zero} if isinstance(zero, dict) else {}
@@ -70,7 +70,7 @@ def settings(path: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stage_of(settings: Mapping[str, Any]) -> int:
-    """Return the stage of ZeRO that settings ask for."""
+    """Return the stage of ZeRO in settings."""
     return int(settings["zero_optimization"]["stage"])
 
 
@@ -80,7 +80,7 @@ def offloaded(settings: Mapping[str, Any], what: str) -> bool:
 
 
 def merged(settings: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:
-    """Return what DeepSpeed is given: settings, and on top of them the scenario."""
+    """Return DeepSpeed's configuration: settings, overridden by the scenario."""
     low = scenario.train.keeps_master_weights
     autocast = scenario.train.autocast_dtype
     return {
@@ -96,7 +96,7 @@ def merged(settings: Mapping[str, Any], scenario: Scenario) -> dict[str, Any]:
 
 
 def owned(scenario: Scenario) -> dict[str, Any]:
-    """Return the scenario in DeepSpeed's words; None for what is not set."""
+    """Return the scenario's values by DeepSpeed's keys; None for unset ones."""
     train = scenario.train
     return {
         "train_batch_size": train.global_batch_size,
@@ -110,7 +110,7 @@ def owned(scenario: Scenario) -> dict[str, Any]:
 
 
 def contradictions(path: str | None, scenario: Scenario, options: Mapping[str, Any]) -> None:
-    """Raise ScenarioError with all keys of a file that say something else than the scenario."""
+    """Raise ScenarioError with all keys of a file that contradict the scenario."""
     if path is None:
         return
     if found := list(_contradictions(read_config(path), scenario, options)):
@@ -132,7 +132,7 @@ def _contradictions(
 
 
 def _precision(given: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
-    """Yield precisions that are not the scenario's."""
+    """Yield precisions that differ from the scenario's."""
     precision = scenario.train.precision
     for key, means in (("bf16", "bf16-master-weights"), ("torch_autocast", "bf16-autocast")):
         section = given.get(key)
@@ -145,7 +145,7 @@ def _precision(given: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
 
 
 def _optimizer(given: Any, scenario: Scenario) -> Iterator[str]:
-    """Yield an optimizer, and rates of it, that are not the scenario's."""
+    """Yield an optimizer, and its rates, that differ from the scenario's."""
     if not isinstance(given, dict):
         return
     kind, use = given.get("type", AUTO), scenario.optimizer.use
@@ -161,7 +161,7 @@ def _optimizer(given: Any, scenario: Scenario) -> Iterator[str]:
 
 
 def _zero(given: Any, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the options say otherwise, and offload to where nothing is prepared."""
+    """Yield contradictions of the options, and unsupported targets of offload."""
     if not isinstance(given, dict):
         return
     stage = given.get("stage", AUTO)

@@ -1,4 +1,4 @@
-"""The plugin `mesh`: how ranks share a model, on torch's DeviceMesh."""
+"""The plugin `mesh`: sharding of a model over ranks, on torch's DeviceMesh."""
 
 from __future__ import annotations
 
@@ -12,44 +12,45 @@ from accel_bench.errors import ScenarioError
 from accel_bench_distributed.sizes import Sizes, fill
 
 DIMENSIONS = ("replicate", "shard", "tensor", "expert")
-"""Options that are sizes of the mesh."""
+"""Options that are sizes of the mesh's dimensions."""
 
 Size = Literal["auto"] | int
 
 
 class MeshOptions(Options):
-    """Sizes of the mesh, and how FSDP2 shards."""
+    """Options of `mesh`: sizes of its dimensions, and FSDP2's settings."""
 
     replicate: Size = 1
-    """Copies of the sharded model, whose gradients are averaged: above 1, with `shard`, HSDP."""
+    """Number of replicas of the sharded model, with averaged gradients (HSDP with `shard`)."""
 
     shard: Size = "auto"
-    """Devices over which FSDP2 divides weights, gradients and optimizer state, block by block.
+    """Number of devices over which FSDP2 shards weights, gradients and optimizer state, block by
+    block.
 
-    `auto`, of any one size, fills up to the number of devices; `shard` is 1 where another is.
+    One size may be `auto`, which fills up the devices; `shard` is 1 if another is.
     """
 
     tensor: Size = 1
-    """Devices that compute each matrix together, by the model's own tensor-parallel plan."""
+    """Number of devices that share each matrix, by the model's own tensor-parallel plan."""
 
     expert: Size = 1
-    """Devices over which the experts of each layer are divided; they compute one batch together.
+    """Number of devices that share the experts of each layer and compute one batch together.
 
-    With `tensor` above 1 it is the same number, of the same devices."""
+    With `tensor` above 1 it must be the same number, of the same devices.
+    """
 
     context: int = Field(1, ge=1)
-    """Devices that divide a sequence. Not offered above 1: the README says why."""
+    """Number of devices that share a sequence; above 1 is not supported, as the README explains."""
 
     reshard_after_forward: bool = True
     """Free the weights of a block after its forward pass, and gather them again for its backward
-    (ZeRO-3); false keeps them in between (ZeRO-2)."""
+    (ZeRO-3); false keeps them (ZeRO-2)."""
 
     reduce_dtype: Literal["float32", "bfloat16"] | None = None
     """Dtype in which gradients are averaged; null is that of the computation."""
 
     cpu_offload: bool = False
-    """Keep sharded weights, gradients and optimizer state on the host, where the optimizer then
-    works."""
+    """Keep sharded weights, gradients and optimizer state on the host; the optimizer runs there."""
 
     @model_validator(mode="before")
     @classmethod
@@ -82,17 +83,17 @@ class Mesh(Plugin[MeshOptions]):
     makes_working_copies = True
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return `FSDPModule`, or `DTensor` where no gradients are averaged."""
+        """Return `FSDPModule`, or `DTensor` without data parallelism."""
         sharded = self.sizes(scenario.world_size).shards_blocks(scenario.train.keeps_master_weights)
         return "FSDPModule" if sharded else "DTensor"
 
     def data_parallel(self, scenario: Scenario) -> int:
-        """Return the ranks but for those that compute one batch together."""
+        """Return the number of groups of ranks with batches of their own."""
         sizes = fill(self._given(), scenario.world_size)
         return scenario.data_parallel if isinstance(sizes, str) else sizes.data_parallel
 
     def fraction_per_device(self, scenario: Scenario) -> float | None:
-        """Return the fraction of the model that is left on a device."""
+        """Return the fraction of the model on one device."""
         sizes = fill(self._given(), scenario.world_size)
         if isinstance(sizes, str):
             return None
@@ -101,7 +102,7 @@ class Mesh(Plugin[MeshOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield why the mesh does not fit the devices, or the model the mesh."""
+        """Yield conflicts of the mesh with the devices or the model."""
         from accel_bench_distributed.constraints import problems
 
         sizes = fill(self._given(), experiment.scenario.world_size)
@@ -121,7 +122,7 @@ class Mesh(Plugin[MeshOptions]):
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:
-        """Return the model, whose modules and parameters are changed in place."""
+        """Return the model, sharded in place."""
         from accel_bench_distributed.impl import Sharding
 
         sharding = Sharding(run, self.sizes(run.world_size), self.options)
@@ -129,7 +130,7 @@ class Mesh(Plugin[MeshOptions]):
         return sharding.model
 
     def sizes(self, devices: int) -> Sizes:
-        """Return the mesh of so many devices. Raises ScenarioError where there is none."""
+        """Return the mesh sizes for so many devices. Raises ScenarioError if impossible."""
         sizes = fill(self._given(), devices)
         if isinstance(sizes, str):
             raise ScenarioError(f"mesh: {sizes}")

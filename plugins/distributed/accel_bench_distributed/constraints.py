@@ -1,4 +1,4 @@
-"""What a model and a scenario must have to stand on a mesh: checked before anything starts."""
+"""Requirements of a mesh on the model and the scenario, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from accel_bench.modeling.tensor_parallel_plan import tensor_parallel_problems
 from accel_bench_distributed.sizes import Sizes
 
 EXPERTS = ("num_local_experts", "num_experts")
-"""Keys of a configuration that count experts."""
+"""Configuration keys of the number of experts."""
 
 
 def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]:
-    """Yield the reasons why a scenario cannot be run on a mesh of these sizes.
+    """Yield reasons why a scenario cannot run on a mesh of these sizes.
 
-    `asked` are the dimensions that the options set: a model that has nothing to divide by one of
-    them is refused on one device too, where that would be without effect.
+    `asked` are dimensions set by the options: a model without anything to divide by one is refused
+    on one device too.
     """
     train, dtype = scenario.train, scenario.model.dtype
     if train.keeps_master_weights and dtype != "float32":
@@ -34,7 +34,7 @@ def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]
 
 
 def _optimizer_problems(scenario: Scenario) -> Iterator[str]:
-    """Yield options by which torch would update divided and whole tensors in one call."""
+    """Yield optimizer options that would update sharded and whole tensors in one call."""
     for option in ("foreach", "fused"):
         if scenario.optimizer.options.get(option):
             yield (
@@ -44,7 +44,7 @@ def _optimizer_problems(scenario: Scenario) -> Iterator[str]:
 
 
 def _expert_problems(config: Mapping[str, Any], sizes: Sizes, asked: bool) -> Iterator[str]:
-    """Yield why the mesh does not divide the experts, as far as the model is known."""
+    """Yield reasons why the mesh cannot divide the experts, as far as the model is known."""
     experts = next((config[key] for key in EXPERTS if isinstance(config.get(key), int)), None)
     if experts is None:
         if config and asked:

@@ -1,4 +1,4 @@
-"""Sizes of the dimensions of a mesh of devices: which are given, and which fill the rest."""
+"""Sizes of a device mesh, given or derived from the number of devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import prod
 
 @dataclass(frozen=True)
 class Sizes:
-    """A mesh whose dimensions are all known; ranks of the last one follow one another."""
+    """Sizes of all dimensions of a mesh, outermost first."""
 
     replicate: int
     shard: int
@@ -17,21 +17,21 @@ class Sizes:
 
     @property
     def data_parallel(self) -> int:
-        """Groups of ranks that take batches of their own."""
+        """Number of groups of ranks with batches of their own."""
         return self.replicate * self.shard
 
     @property
     def per_batch(self) -> int:
-        """Ranks that compute one batch together: experts are divided over those of `tensor`."""
+        """Number of ranks that compute one batch together; experts share the tensor dimension."""
         return max(self.tensor, self.expert)
 
     def shards_blocks(self, copies: bool) -> bool:
-        """Return whether FSDP2 shards blocks: to divide them, or to compute with copies."""
+        """Return whether FSDP2 shards blocks, to partition or to replicate them."""
         return self.data_parallel > 1 or self.per_batch == 1 or copies
 
     @property
     def fraction(self) -> float:
-        """Fraction of the model that a device keeps at least, if all of it is divided."""
+        """Least fraction of the model on a device, if all of it is divided."""
         return 1 / (self.shard * self.per_batch)
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Sizes:
 
 
 def fill(sizes: dict[str, int | None], devices: int) -> Sizes | str:
-    """Return the mesh of all devices, None filled with what the others leave; or what is wrong.
+    """Return the mesh of all devices with None filled in, or an error.
 
     At most one size is None.
     """

@@ -1,1 +1,1 @@
-"""Check this machine: installed versions, known conflicts, and its noise floor."""
+"""`accel-bench doctor`: installed versions, known conflicts, and the machine's noise floor."""

@@ -1,4 +1,4 @@
-"""Examine the machine and what is installed on it, without importing anything heavy."""
+"""Checks of the machine and its installed packages, without heavy imports."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from accel_bench.scenario.experiment import SCHEMA_VERSION
 
 
 class Conflict(Frozen):
-    """A rule that holds here."""
+    """A known incompatibility that applies to this machine."""
 
     found: dict[str, str]
-    """Versions of what it is about, by name; empty for what is not installed."""
+    """Versions of the involved packages, by name; empty for packages not installed."""
 
     because: str
     """The effect, in a sentence."""
 
     do: str
-    """What helps."""
+    """Recommended remedy."""
 
 
 def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflict, ...]:
-    """Return the conflicts: known pairs, versions that a library rules out, torch's build.
+    """Return conflicts: known pairs, versions that a library excludes, torch's build.
 
-    `torch_cuda` is the CUDA version that torch is built for; None for a build without CUDA.
+    `torch_cuda` is the CUDA version of the torch build; None for a build without CUDA.
     """
     return (
         *_conflicts(read_libraries().incompatible),
@@ -49,12 +49,12 @@ def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflic
 
 
 def changes_of_every_stack() -> tuple[Conflict, ...]:
-    """Return what changes every stack as soon as it is installed, without being a fault."""
+    """Return installed packages that change every stack, without being faulty."""
     return tuple(_conflicts(read_libraries().changes_every_stack))
 
 
 def _conflicts(rules: Iterable[Rule]) -> Iterator[Conflict]:
-    """Yield a conflict for each rule that holds here."""
+    """Yield a conflict for each rule that applies to these versions."""
     for rule in rules:
         lacks = not rule.missing or any(map(unmet_requirement, rule.missing))
         if lacks and not any(map(unmet_requirement, rule.when)):
@@ -81,7 +81,7 @@ def _ruled_out(names: Iterable[str]) -> Iterator[Conflict]:
 
 
 def _wrong_build(machine: Machine, torch_cuda: str | None) -> Iterator[Conflict]:
-    """Yield a conflict for a torch that cannot use the GPUs of this machine."""
+    """Yield a conflict for a torch build that cannot use this machine's GPUs."""
     if not machine.gpus:
         return
     torch = machine.versions.get("torch", "")
@@ -110,22 +110,22 @@ COMPILERS = {"C": ("CC", "cc", "gcc", "clang"), "C++": ("CXX", "c++", "g++", "cl
 """For each language, the variable that names its compiler, and the usual names."""
 
 ANSWER_SECONDS = 10.0
-"""Limit for a compiler's answer; it prints its version in milliseconds."""
+"""Timeout in seconds of a compiler's version query, which takes milliseconds."""
 
 _BUILD = re.compile(r"""^(cuda|hip)\b[^=\n]*=\s*['"](.+)['"]""", re.MULTILINE)
 
 
 class TorchBuild(Frozen):
-    """What the installed torch is built for, by its files; null where they do not name it."""
+    """Build of the installed torch, as its files state; null if they do not."""
 
     version: str
-    """Its version; what follows a `+` names the build."""
+    """Version of torch; a suffix after `+` names the build."""
 
     cuda: str | None = None
-    """Version of CUDA; null for a build without."""
+    """CUDA version; null for a build without CUDA."""
 
     rocm: str | None = None
-    """Version of ROCm; null for a build without."""
+    """ROCm version; null for a build without ROCm."""
 
 
 class Compiler(Frozen):
@@ -134,17 +134,17 @@ class Compiler(Frozen):
     path: str
 
     version: str
-    """The first line that it prints of itself; empty when it prints nothing."""
+    """First line of its version output; empty without any."""
 
 
 class Disk(Frozen):
     """The free space of one folder."""
 
     path: str
-    """The folder, or the nearest one above it that there is."""
+    """The folder, or its nearest existing parent."""
 
     free_bytes: int | None
-    """Free bytes for this user; null when that cannot be read."""
+    """Free bytes for this user; null if unreadable."""
 
 
 class PluginReport(Frozen):
@@ -155,29 +155,29 @@ class PluginReport(Frozen):
     version: str
 
     unusable: tuple[str, ...]
-    """Why it cannot be used here; empty when nothing is known against it."""
+    """Reason why it cannot be used here; empty if none is known."""
 
 
 class DeviceReport(Frozen):
-    """One GPU."""
+    """State of one GPU."""
 
     gpu: GPU
 
     state: GPUState | None
-    """Null when it does not answer."""
+    """Clocks, memory and load; null if the GPU does not answer."""
 
 
 class Examination(Frozen):
-    """The result of `accel-bench doctor`."""
+    """The JSON document of `accel-bench doctor`."""
 
     schema_version: int = SCHEMA_VERSION
     machine: Machine
 
     torch: TorchBuild | None
-    """Null where torch is not installed."""
+    """Build of torch; null if torch is not installed."""
 
     libraries: dict[str, str]
-    """Versions of the accelerator libraries that are installed."""
+    """Versions of the installed accelerator libraries."""
 
     plugins: tuple[PluginReport, ...]
 
@@ -185,25 +185,25 @@ class Examination(Frozen):
     """GPUs that answer, by index."""
 
     device_problems: tuple[str, ...]
-    """Why there is no driver, or why devices do not answer."""
+    """Reasons for a missing driver or for devices that do not answer."""
 
     compilers: dict[str, Compiler]
-    """By language: C, C++, CUDA; without those that are not there."""
+    """Compilers by language: C, C++, CUDA; missing ones are left out."""
 
     memory_available_bytes: int
-    """Memory of the host that programs can have now."""
+    """Available host memory in bytes."""
 
     disks: dict[str, Disk]
-    """Room by what it is for: results, temporary files, models."""
+    """Free disk space by purpose: results, temporary files, models."""
 
     incompatible: tuple[Conflict, ...]
 
     changes_every_stack: tuple[Conflict, ...]
-    """What changes plain stacks too, since it is installed."""
+    """Packages that change every stack once installed."""
 
 
 def examine(machine: Machine, results: Path) -> Examination:
-    """Examine this machine; `results` is where results would be kept. Nothing heavy is imported."""
+    """Examine this machine without heavy imports; `results` is the results folder."""
     state = read_state(gpus=True)
     torch = torch_build()
     states = {one.uuid: one for one in state.gpus}
@@ -223,7 +223,7 @@ def examine(machine: Machine, results: Path) -> Examination:
 
 
 def torch_build() -> TorchBuild | None:
-    """Return what the installed torch is built for, from its `version.py`, which is not run."""
+    """Return the build of the installed torch, parsed from its `version.py`."""
     try:
         found = metadata.distribution("torch")
         text = Path(str(found.locate_file("torch/version.py"))).read_text(encoding="utf8")
@@ -268,7 +268,7 @@ def _version_of(program: str) -> str:
 
 
 def _plugins() -> tuple[PluginReport, ...]:
-    """List plugins from metadata alone; `plugins check` imports them."""
+    """Return plugins by their metadata; only `plugins check` imports them."""
     return tuple(
         PluginReport(
             name=row["name"],
@@ -289,7 +289,7 @@ def _disks(results: Path) -> dict[str, Disk]:
 
 
 def _disk(path: Path) -> Disk:
-    """Return the free space where a folder is, or would be made."""
+    """Return the free space of a folder, which may not exist yet."""
     there = path.absolute()
     try:
         there = next(folder for folder in (there, *there.parents) if folder.exists())

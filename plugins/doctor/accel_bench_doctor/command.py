@@ -1,4 +1,4 @@
-"""`accel-bench doctor`: what is here, what does not go together, and the noise of this machine."""
+"""`accel-bench doctor`: print versions, conflicts and the noise floor of this machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def doctor(
 
 
 def _measure(machine: Machine) -> NoiseFloor:
-    """Measure the noise floor; where that fails, return why in its place."""
+    """Return the noise floor; if measuring fails, one with the problem."""
     import sys
     from contextlib import redirect_stdout
 

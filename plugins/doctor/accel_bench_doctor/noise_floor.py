@@ -1,4 +1,4 @@
-"""Measure the noise floor of this machine: one stack compared with itself."""
+"""Noise floor of this machine: one stack compared with itself."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from accel_bench.scenario.draft import read_draft
 from accel_bench.store.database import open_store
 
 SCENARIO = "noise-floor"
-"""The shipped scenario that is measured."""
+"""Name of the shipped scenario that is measured."""
 
 AGAIN = "again"
-"""The stack that does what the baseline does."""
+"""Name of the stack that is identical to the baseline."""
 
 TOO_NOISY = 0.5
-"""Relative difference: where only larger ones can be seen, nothing can be compared."""
+"""Minimum detectable effect above which the machine is too noisy to compare anything."""
 
 
 class NoiseFloor(Frozen):
-    """The measured difference of identical code; null where it could not be measured."""
+    """Measured difference of identical code; null if the measurement failed."""
 
     rounds: int = 0
-    """Rounds in which both completed."""
+    """Number of rounds that both stacks completed."""
 
     ratio: Interval | None = None
-    """Speed of the one over that of the other, which is the same, with its interval."""
+    """Speed ratio of the identical stacks, with the interval of the verdict."""
 
     minimum_detectable_effect: float | None = None
-    """Smallest relative difference that so many rounds could show here; 0.03 is 3 %."""
+    """Smallest relative difference that so many rounds can detect; 0.03 is 3 %."""
 
     spread: float | None = None
-    """Spread across processes: standard deviation of their step times over the mean."""
+    """Spread across processes: coefficient of variation of their step times."""
 
     load: tuple[str, ...] = ()
-    """What else ran on the host meanwhile."""
+    """Other activity on the host during the measurement."""
 
     problems: tuple[str, ...] = ()
-    """Why it could not be measured, or is to be doubted."""
+    """Reasons why the measurement failed or is doubtful."""
 
     words: str
-    """What follows from it, in a sentence or two."""
+    """Conclusion in a sentence or two."""
 
 
 def plan_noise_floor(machine: Machine) -> Plan:
@@ -58,7 +58,7 @@ def plan_noise_floor(machine: Machine) -> Plan:
 
 
 def measure_noise_floor(plan: Plan, machine: Machine, reporter: Reporter) -> NoiseFloor:
-    """Measure the noise floor by an ordinary run, in a results folder that is removed."""
+    """Measure the noise floor by an ordinary run, in a temporary results folder."""
     with (
         tempfile.TemporaryDirectory(prefix="accel-bench-") as folder,
         open_store(Path(folder), write=True) as store,
@@ -80,7 +80,7 @@ def measure_noise_floor(plan: Plan, machine: Machine, reporter: Reporter) -> Noi
 def noise_of(
     first: ExperimentSummary, again: ExperimentSummary, load: tuple[str, ...]
 ) -> NoiseFloor:
-    """Return the noise floor from two rows that ought to be equal."""
+    """Return the noise floor from the rows of two identical stacks."""
     reasons = [f"{row.stack}: {reason}" for row in (first, again) for reason in row.reasons]
     spreads = [row.step_seconds.spread for row in (first, again) if row.step_seconds]
     found = [spread for spread in spreads if spread is not None]
@@ -96,7 +96,7 @@ def noise_of(
 
 
 def _words(again: ExperimentSummary) -> str:
-    """Return what the comparison of a stack with itself means for other comparisons."""
+    """Return the conclusion from a stack's comparison with itself."""
     if again.ratio is None or again.minimum_detectable_effect is None:
         return f"not measured: {again.ratio_reason or again.verdict_reason or again.status.value}"
     text = (
@@ -114,7 +114,7 @@ def _words(again: ExperimentSummary) -> str:
 
 
 def _visible(rounds: int, effect: float) -> str:
-    """Return the smallest difference that can be seen here."""
+    """Return the smallest difference that can be detected."""
     if effect > TOO_NOISY:
         return (
             "It is too noisy here just now to compare anything: with so many rounds a stack would "

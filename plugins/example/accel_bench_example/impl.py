@@ -1,4 +1,4 @@
-"""Freeze all parameters outside of the last decoder blocks. Imports torch, so hooks import it."""
+"""Freezing of all parameters outside of the last decoder blocks; this module imports torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from accel_bench.modeling.blocks import decoder_blocks
 
 
 class Freezing:
-    """Parameters frozen in one model, until that is undone."""
+    """Parameters of one model that are frozen until `undo`."""
 
     def __init__(self, model: nn.Module, trainable_blocks: int) -> None:
-        """Freeze in place. What was frozen before stays so, such as the base weights under LoRA.
+        """Freeze in place; parameters frozen before stay so, such as base weights under LoRA.
 
-        Raises PluginError when the model has fewer blocks than are to be trained.
+        Raises PluginError if the model has fewer blocks than are to be trained.
         """
         _, blocks = decoder_blocks(model)
         if len(blocks) < trainable_blocks:
@@ -29,7 +29,7 @@ class Freezing:
             parameter.requires_grad_(False)
 
     def counts(self) -> dict[str, int]:
-        """Return numbers of weights, not of tensors: those frozen here, and those trained."""
+        """Return the numbers of frozen and trained weights."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return {
             "frozen_parameters": sum(p.numel() for p in self.frozen),
@@ -37,6 +37,6 @@ class Freezing:
         }
 
     def undo(self) -> None:
-        """Unfreeze what was frozen here, and nothing else."""
+        """Unfreeze the parameters that this object froze."""
         for parameter in self.frozen:
             parameter.requires_grad_(True)

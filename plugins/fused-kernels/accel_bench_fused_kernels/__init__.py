@@ -1,4 +1,4 @@
-"""The plugins `fused-kernels`, each of whose kernels is a part with an option, and `liger`."""
+"""The plugins `fused-kernels`, with an option for each kernel, and `liger`."""
 
 from __future__ import annotations
 

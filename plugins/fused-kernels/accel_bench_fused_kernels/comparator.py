@@ -1,4 +1,4 @@
-"""The plugin `liger`: Liger alone, applied by its own function, as its users apply it."""
+"""The plugin `liger`: Liger's kernels alone, applied by its own patching function."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ class LigerOptions(Options):
     """Options of Liger's patching; null keeps Liger's default for the architecture."""
 
     rope: bool | None = None
-    """Rotary embedding."""
+    """Fuse the rotary embedding."""
 
     rms_norm: bool | None = None
-    """RMS norms."""
+    """Fuse RMS norms."""
 
     swiglu: bool | None = None
-    """Gated MLPs and experts with silu; Liger calls it `geglu` for models with gelu, and so does
-    this option set that."""
+    """Fuse gated MLPs and experts with silu; for models with gelu, this sets Liger's `geglu`."""
 
     cross_entropy: bool | None = None
-    """Loss from logits: replaces `torch.nn.functional.cross_entropy` in the whole process."""
+    """Fuse the loss from logits: replaces `torch.nn.functional.cross_entropy` everywhere."""
 
     fused_linear_cross_entropy: bool | None = None
-    """Output projection and loss together; Liger has it for every architecture but granite."""
+    """Fuse output projection and loss; Liger supports it for every architecture but granite."""
 
     @model_validator(mode="after")
     def _one_loss(self) -> LigerOptions:
-        """Reject two losses, which Liger only asserts."""
+        """Reject two fused losses, which Liger only asserts."""
         if self.cross_entropy and self.fused_linear_cross_entropy:
             raise ValueError(
                 "cross_entropy and fused_linear_cross_entropy both compute the loss; switch on one"
@@ -71,7 +70,7 @@ class Liger(Plugin[LigerOptions]):
     def check_scenario(
         self, experiment: Experiment, machine: Machine, task: Task[Any] | None
     ) -> Iterator[str]:
-        """Yield a reason without a GPU, which Triton's kernels need."""
+        """Yield a reason on a machine without a GPU, which Triton's kernels need."""
         scenario = experiment.scenario
         device = scenario.resources.device
         environment = {**os.environ, **scenario.environment}
@@ -92,12 +91,12 @@ class Liger(Plugin[LigerOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import Liger, which takes seconds, before anything is built."""
+        """Import Liger, which takes seconds, before the model is built."""
         import liger_kernel.transformers  # noqa: F401
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Patch the model in place by Liger, and record what that changed."""
+        """Patch the model in place by Liger, and record the changes."""
         from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 
         wanted = self.options.model_dump(exclude_none=True)

@@ -1,6 +1,6 @@
-"""Executors of micro-benchmarks: `liger`, and `fused-kernels` with the kernels of that plugin.
+"""Executors of micro-benchmarks: `liger`, and `fused-kernels` with that plugin's kernels.
 
-Light: what they build imports torch.
+Importing this module is light: the kernels import torch.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ PARTS: Mapping[str, str] = {
     "cross_entropy": "cross_entropy",
     "fused_linear_cross_entropy": "linear_cross_entropy",
 }
-"""Parts of the plugin by the operation of a benchmark."""
+"""Parts of the plugin by a benchmark's operation."""
 
 ADAPTED = frozenset({"lora_linear", "lora_nf4_linear", "lora_int8_linear", "lora_gptq_linear"})
-"""Operations that the part `lora` computes, on any device."""
+"""Operations with a kernel in the part `lora`, on any device."""
 
 MODEL = "causal_lm"
-"""Operation of a whole model, in which everything is replaced that can be."""
+"""Operation of a whole model, in which every available part is fused."""
 
 
 class _Kernels(Executor):
-    """Executor whose kernels may need a GPU."""
+    """Base class of executors whose kernels may need a GPU."""
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
-        """Return why its kernel cannot run on the benchmark's device; empty where it can."""
+        """Return why the kernel cannot run on the benchmark's device; empty if it can."""
         device = str(getattr(benchmark, "device", "")).partition(":")[0]
         why = self.problem(benchmark.operation, device) if device and self.takes(benchmark) else ""
         return super().supports(benchmark) or (f"executor {self.name}: {why}" if why else "")
 
     def problem(self, operation: str, device: str) -> str:
-        """Return why there is no kernel for an operation on a type of device."""
+        """Return why an operation has no kernel on a device type; empty if it has one."""
         raise NotImplementedError
 
 
@@ -51,11 +51,11 @@ class Liger(_Kernels):
     operations = frozenset({*PARTS, "layer_norm", MODEL})
 
     def problem(self, operation: str, device: str) -> str:
-        """Return that Triton needs a GPU; empty where there is one, or its interpreter is on."""
+        """Return that Triton needs a GPU; empty with a GPU or Triton's interpreter."""
         return library_of("rope", "liger", device, os.environ)[1]
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
-        """Return Liger's kernel with the weights of the benchmark."""
+        """Return Liger's kernel with the benchmark's weights."""
         from accel_bench_fused_kernels.impl import executors
 
         return executors.by_liger(benchmark.operation, benchmark.fn())
@@ -68,7 +68,7 @@ class FusedKernels(_Kernels):
     operations = frozenset({*PARTS, *ADAPTED, MODEL})
 
     def problem(self, operation: str, device: str) -> str:
-        """Return why no library has a kernel for the operation's part on that device."""
+        """Return why no library has a kernel for the operation's part on the device."""
         return (
             library_of(PARTS[operation], "auto", device, os.environ)[1]
             if (operation in PARTS)
@@ -76,7 +76,7 @@ class FusedKernels(_Kernels):
         )
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
-        """Return the kernel with the weights of the benchmark."""
+        """Return the fused kernel with the benchmark's weights."""
         from accel_bench_fused_kernels.impl import executors
 
         fn, operation = benchmark.fn(), benchmark.operation

@@ -12,62 +12,60 @@ from accel_bench import Experiment, Machine, Options, Plugin, Run, Task, archite
 from accel_bench_fused_kernels.rules import RULES, missing
 
 PARTS = ("lora", "rms_norm", "rope", "gated_mlp", "linear_cross_entropy", "cross_entropy")
-"""All parts, in the order in which they are put in; `lora` first, since it covers gated MLPs."""
+"""All parts, in the order of installation; `lora` is first, since it covers gated MLPs."""
 
 LOSSES = ("linear_cross_entropy", "cross_entropy")
-"""Parts that compute the loss: one at a time; the first is the default."""
+"""Parts that compute the loss, of which one can be used; the first is the default."""
 
 TORCH_HAS = frozenset({"rms_norm", "linear_cross_entropy"})
-"""Parts for which torch itself has something better than the operations of a model."""
+"""Parts with a fused kernel in torch itself."""
 
 INTERPRETER = "TRITON_INTERPRET"
-"""Variable under which Triton's kernels run in Python, on a CPU, to be tested."""
+"""Environment variable of Triton's interpreter, which runs kernels in Python on a CPU."""
 
 Library = Literal["liger", "torch"]
 
 
 class FusedKernelsOptions(Options):
-    """Selection of parts.
+    """Options of `fused-kernels`: the parts to fuse.
 
-    Null means: on, unless another part was switched on by name. So no option at all is everything,
+    Null means on, unless another part is enabled by name. So no option at all is everything,
     `rms_norm: true` is that part alone, and `rope: false` is everything else.
     """
 
     rms_norm: bool | None = None
-    """RMS norms in one kernel."""
+    """Fuse RMS norms."""
 
     rope: bool | None = None
-    """Rotary embedding of queries and keys in one kernel."""
+    """Fuse the rotary embedding of queries and keys."""
 
     gated_mlp: bool | None = None
-    """Activation and product of a gated MLP, SwiGLU or GeGLU, in one kernel; the backward computes
-    the activation again."""
+    """Fuse activation and product of gated MLPs; the backward recomputes the activation."""
 
     cross_entropy: bool | None = None
-    """Loss and its gradient in one kernel, from logits; off by default beside
-    `linear_cross_entropy`, which does without logits."""
+    """Fuse the loss and its gradient, from logits; off by default beside `linear_cross_entropy`,
+    which needs no logits."""
 
     linear_cross_entropy: bool | None = None
-    """Output projection, loss and their gradients together, some tokens at a time, so that no
-    logits of all tokens are ever stored."""
+    """Fuse output projection, loss and their gradients in chunks of tokens, so that the logits of
+    all tokens are never stored."""
 
     loss_chunk: PositiveInt | None = None
-    """How large Liger's `linear_cross_entropy` lets the logits of a chunk of tokens become, as a
-    multiple of the hidden states of all tokens (Liger's `chunk_mem_const`): fewer chunks are faster
-    products and more memory. Null is Liger's own, which is 1; torch's kernel has no such choice."""
+    """Maximum size of a chunk's logits in Liger's `linear_cross_entropy`, as a multiple of the
+    hidden states of all tokens (`chunk_mem_const`): larger chunks are faster and need more memory.
+    Null is Liger's default, 1; torch's kernel has no such setting."""
 
     lora: bool | None = None
-    """LoRA's products with those of the base layer in one autograd function, where the model has
-    LoRA adapters."""
+    """Fuse LoRA's products with those of the base layer in one autograd function."""
 
     kernels: Literal["auto", "liger", "torch"] = "auto"
-    """Whose kernels: `liger`, the Triton kernels of Liger; `torch`, what torch itself has, which is
-    `rms_norm` and `linear_cross_entropy`; `auto`, Liger's on a GPU and torch's on a CPU. The part
-    `lora` is this plugin's own."""
+    """Library of the kernels: `liger`, Liger's Triton kernels; `torch`, torch's own, for `rms_norm`
+    and `linear_cross_entropy`; `auto`, Liger's on a GPU and torch's on a CPU. The part `lora` is
+    this plugin's own."""
 
     @model_validator(mode="after")
     def _one_loss(self) -> FusedKernelsOptions:
-        """Reject two parts that compute the loss, and options that leave nothing."""
+        """Reject two parts that compute the loss, and options that disable everything."""
         if self.cross_entropy and self.linear_cross_entropy:
             raise ValueError(
                 "cross_entropy and linear_cross_entropy both compute the loss; switch on one"
@@ -79,11 +77,11 @@ class FusedKernelsOptions(Options):
         return self
 
     def named(self) -> frozenset[str]:
-        """Return the parts that are switched on by name."""
+        """Return the parts that are enabled by name."""
         return frozenset(part for part in PARTS if getattr(self, part))
 
     def on(self) -> tuple[str, ...]:
-        """Return the parts that are on, in the order of `PARTS`."""
+        """Return the enabled parts, in the order of `PARTS`."""
         if named := self.named():
             return tuple(part for part in PARTS if part in named)
         left = [part for part in PARTS if getattr(self, part) is not False]
@@ -94,9 +92,9 @@ class FusedKernelsOptions(Options):
 def library_of(
     part: str, wanted: str, device: str, environment: Mapping[str, str]
 ) -> tuple[Library | None, str]:
-    """Return the library of a part's kernel on a type of device; None and the reason without one.
+    """Return the library of a part's kernel on a device type; None and the reason without one.
 
-    `environment` are the variables of the process that computes.
+    `environment` are the environment variables of the computing process.
     """
     triton = device == "cuda" or environment.get(INTERPRETER) == "1"
     if wanted == "liger" or (wanted == "auto" and triton):
@@ -111,7 +109,7 @@ def library_of(
 
 
 def no_loss_of_model(task: Task[Any] | None) -> str:
-    """Return why a task has no loss of the model that could be replaced; empty where it has."""
+    """Return why a task does not use the model's own loss; empty if it does."""
     if task is None or task.uses_loss_of_model():
         return ""
     return f"task {task.name} computes its loss outside of the model"
@@ -138,7 +136,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def libraries(
         self, device: str, environment: Mapping[str, str], task: Task[Any] | None = None
     ) -> dict[str, tuple[Library | None, str]]:
-        """Return the library of every part that is on but `lora`, or the reason for none."""
+        """Return the library of every enabled part but `lora`, or the reason for none."""
         wanted = self.options.kernels
         other_loss = no_loss_of_model(task)
         return {
@@ -153,7 +151,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def check_scenario(
         self, experiment: Experiment, machine: Machine, task: Task[Any] | None
     ) -> Iterator[str]:
-        """Yield the reasons for parts that are named and not available, or for no part at all."""
+        """Yield reasons for unavailable parts that are enabled by name, or for no part at all."""
         scenario = experiment.scenario
         device = scenario.resources.device
         named = self.options.named()
@@ -176,9 +174,9 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import Liger where its kernels are used, which takes seconds, before anything is built.
+        """Import Liger if its kernels are used, which takes seconds, before the model is built.
 
-        It is imported after transformers, whose modules it brings along.
+        It is imported after transformers, whose modules it imports too.
         """
         found = self._libraries_in(run).values()
         if any(library == "liger" for library, _ in found):
@@ -186,7 +184,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Replace, in place, what the parts that are on can replace."""
+        """Install the enabled parts in the model, in place."""
         from accel_bench_fused_kernels.impl import FusedModel
 
         fused = FusedModel(run.model, self.options, self._libraries_in(run))

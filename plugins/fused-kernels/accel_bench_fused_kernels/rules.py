@@ -1,8 +1,8 @@
-"""Name the parts of each architecture: the one table to extend for another architecture.
+"""Table of the parts of each architecture, to be extended for a new one.
 
-Light: names and numbers only. A rule says which classes of the modeling module compute what, and
-how the model makes logits from what the decoder returns. Everything that a rule does not mention
-stays as it is, such as Granite's multipliers of embeddings, attention and residuals.
+Rules are names and numbers only: classes of the modeling module by their computation, and how the
+model computes logits from the decoder's output. Everything else remains, such as Granite's
+multipliers of embeddings, attention and residuals.
 """
 
 from __future__ import annotations
@@ -12,47 +12,45 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Norms:
-    """RMS norms of an architecture."""
+    """Rule for an architecture's RMS norms."""
 
     classes: frozenset[str]
-    """Names of the classes, which hold `weight` and `variance_epsilon` or `eps`."""
+    """Names of the norm classes, with attributes `weight` and `variance_epsilon` or `eps`."""
 
     offset: float = 0.0
-    """Offset that is added to the weights: 1 where they are stored as differences from one."""
+    """Offset added to the weights: 1 if they are stored as differences from one."""
 
     in_float32: bool = False
-    """True if weights multiply in float32, before rounding; else after it, in the stream's dtype.
-    """
+    """True if weights multiply in float32, before rounding; else after it, in the inputs' dtype."""
 
     shared_gradient: frozenset[str] = frozenset()
-    """Last parts of the names of norms whose output is added to the residual stream: the gradient
-    that reaches them is the stream's own, so their backward must not write into it."""
+    """Name endings of norms whose output is added to the residual stream: they receive the stream's
+    own gradient, which their backward must not overwrite."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss of an architecture, where that is not plain cross-entropy of logits."""
+    """Rule for an architecture's loss beyond plain cross-entropy of logits."""
 
     divisor: str | None = None
-    """Key of the configuration by which logits are divided."""
+    """Configuration key of the divisor of logits."""
 
     softcap: str | None = None
-    """Key of the configuration with the bound that a tanh keeps logits in; its value may be null.
-    """
+    """Configuration key of the tanh bound of logits; its value may be null."""
 
     router: str | None = None
-    """Function of the modeling module that makes the auxiliary loss of a router."""
+    """Function of the modeling module for a router's auxiliary loss."""
 
     output: str = "CausalLMOutputWithPast"
-    """Class of `transformers.modeling_outputs` that the model returns."""
+    """Class of the model's output in `transformers.modeling_outputs`."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Parts of one architecture. A field that is None or empty: it has no such part."""
+    """Rules of one architecture; a field that is None or empty stands for a missing part."""
 
     norms: Norms | None = None
-    """Its RMS norms."""
+    """Rule for its RMS norms."""
 
     rotary: str | None = None
     """Function of the modeling module that rotates queries and keys:
@@ -62,14 +60,14 @@ class Rules:
     """Classes of MLPs that compute `down_proj(act_fn(gate_proj(x)) * up_proj(x))`."""
 
     experts: frozenset[str] = frozenset()
-    """Classes of experts that gate in `_apply_gate(gate_and_up)`."""
+    """Classes of experts with a method `_apply_gate(gate_and_up)`."""
 
     loss: Loss = field(default_factory=Loss)
-    """Its loss."""
+    """Rule for its loss."""
 
 
 ROTARY = "apply_rotary_pos_emb"
-"""The usual name of the function that rotates."""
+"""Usual name of the rotary embedding's function."""
 
 
 def _plain(family: str, loss: Loss | None = None) -> Rules:
@@ -83,7 +81,7 @@ def _plain(family: str, loss: Loss | None = None) -> Rules:
 
 
 def _gemma(family: str, loss: Loss | None = None, shared: tuple[str, ...] = ()) -> Rules:
-    """Return Gemma's rules: norms' weights are differences from one, norms are float32."""
+    """Return Gemma's rules: norm weights are differences from one, norms compute in float32."""
     norms = Norms(
         frozenset({f"{family}RMSNorm"}),
         offset=1.0,
@@ -128,11 +126,11 @@ RULES: dict[str, Rules] = {
     "Qwen3ForCausalLM": _plain("Qwen3"),
     "T5ForConditionalGeneration": Rules(norms=Norms(frozenset({"T5LayerNorm"}))),
 }
-"""Rules by architecture, the class of the language model."""
+"""Rules by class name of the language model."""
 
 
 def missing(rules: Rules, part: str) -> bool:
-    """Return whether an architecture has nothing that a part could replace."""
+    """Return whether an architecture has nothing to replace for a part."""
     return {
         "rms_norm": rules.norms is None,
         "rope": rules.rotary is None,

@@ -1,4 +1,4 @@
-"""The plugin `autogptq`: LoRA on base weights that GPTQ has packed to a few bits."""
+"""The plugin `autogptq`: LoRA on base weights that GPTQ has quantized to a few bits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from accel_bench_gptq.loading import Loaded
 
 TRAINING_BACKENDS = ("torch", "triton")
-"""Kernels of GPTQModel whose backward reaches the inputs, whatever mode they have been in."""
+"""Kernels of GPTQModel that propagate gradients to the inputs in every mode."""
 
 OTHER_BACKENDS: dict[str, str] = {
     **dict.fromkeys(
@@ -39,7 +39,7 @@ OTHER_BACKENDS: dict[str, str] = {
         "changes for good to a kernel without a gradient when an evaluation comes before training",
     ),
 }
-"""Kernels of GPTQModel that cannot be used here, and why."""
+"""Kernels of GPTQModel that cannot train, with reasons."""
 
 ARCHIVED = (
     "AutoGPTQ is archived, and its package does not import beside current transformers; GPTQModel, "
@@ -47,55 +47,55 @@ ARCHIVED = (
 )
 
 FUSED_EXPERTS = frozenset({"MixtralForCausalLM"})
-"""Architectures whose experts are tensors of three dimensions, which only `pack` knows."""
+"""Architectures with experts as three-dimensional tensors, which only `pack` supports."""
 
 WORKERS = "GPTQMODEL_CPU_WORKERS"
-"""Variable of GPTQModel's number of threads; fewer than its own default on up to 2 cores."""
+"""Environment variable of GPTQModel's number of threads, lowered on up to 2 cores."""
 
 FEWEST_WORKERS = 2
 
 
 class AutoGPTQOptions(Options):
-    """Quantization of the base weights, and the kernel that multiplies with them."""
+    """Options of `autogptq`: quantization of the base weights, and the kernel that multiplies."""
 
     bits: Literal[2, 4, 8] = 4
-    """Bits of a weight; both kernels that train take these."""
+    """Bits per weight."""
 
     group_size: Literal[-1, 32, 64, 128] = 128
-    """Inputs that share a scale; -1 means all inputs of a layer."""
+    """Number of consecutive inputs that share a scale; -1 means all inputs of a layer."""
 
     desc_act: bool = False
-    """Group inputs by falling activation instead of in their order; `quantize: pack`, which knows
-    no activations, takes the norm of their weights."""
+    """Group inputs by decreasing activation instead of their order; `quantize: pack`, which has no
+    activations, uses the norm of their weights."""
 
     sym: bool = True
-    """Centre each group's range on zero."""
+    """Quantize symmetrically, with each group's range centred on zero."""
 
     backend: Literal["auto", "torch", "triton"] = "auto"
-    """What unpacks weights; `auto` is `triton` on a GPU and `torch` on a CPU."""
+    """Kernel that unpacks weights; `auto` is `triton` on a GPU and `torch` on a CPU."""
 
     dequantize_in_backward: bool | None = None
-    """Unpack weights again in the backward; false keeps every unpacked weight from the forward on,
-    in the size that it has without quantization. Null: false with gradient checkpointing, which
-    unpacks one block at a time anyway, and true without."""
+    """Unpack weights again in the backward; false keeps every unpacked weight from the forward, at
+    its unquantized size. Null: false with gradient checkpointing, which unpacks one block at a time
+    anyway, and true without."""
 
     quantize: Literal["pack", "calibrate"] | None = None
-    """`pack`: round to nearest, block by block, while loading; `calibrate`: GPTQ on samples of the
-    scenario's data, once, cached by content. Null: pack random weights, calibrate pretrained ones.
-    """
+    """Method of quantization. `pack`: round to nearest, block by block, while loading; `calibrate`:
+    GPTQ on samples of the scenario's data, once, cached by content. Null: pack random weights,
+    calibrate pretrained ones."""
 
     from_quantized: bool = False
-    """`model.id` is a GPTQ checkpoint, a local directory or a hub id, with `weights: pretrained`.
-    """
+    """True if `model.id` is a GPTQ checkpoint, a local directory or a hub id, with `weights:
+    pretrained`."""
 
     calibration_samples: int = Field(128, gt=0)
-    """Samples of the scenario's data that `calibrate` looks at, the first ones; each is as long as
-    `data.sequence_length` lets it be."""
+    """Number of the scenario's first samples that `calibrate` uses, each truncated to
+    `data.sequence_length`."""
 
     @field_validator("backend", mode="before")
     @classmethod
     def _a_backend_that_trains(cls, value: Any) -> Any:
-        """Reject kernels that cannot train, each with the reason."""
+        """Reject kernels that cannot train, with the reason."""
         if value == "auto_gptq":
             raise ValueError(ARCHIVED)
         if isinstance(value, str) and (why := OTHER_BACKENDS.get(value.removeprefix("gptq_"))):
@@ -104,7 +104,7 @@ class AutoGPTQOptions(Options):
 
     @model_validator(mode="after")
     def _quantized_once(self) -> AutoGPTQOptions:
-        """Reject options of quantization for a checkpoint, which is quantized already."""
+        """Reject quantization options for a checkpoint that is quantized already."""
         if self.from_quantized and self.quantize is not None:
             raise ValueError(
                 f"quantize: {self.quantize} is for weights that are not quantized yet; leave it "
@@ -145,7 +145,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         self._loaded: Loaded | None = None
 
     def allowed_update_difference(self) -> float | None:
-        """Return by how much packed weights may move adapters otherwise.
+        """Return the relative difference of trained weights that quantization may cause.
 
         In a small llama under LoRA it was 0.11 (4 bits) and 0.43 (2 bits) on pretrained weights,
         0.51 and 1.23 on random ones. Of 8 bits, with groups of 32, of 128 and of all inputs, it was
@@ -155,29 +155,29 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         return {2: 1.5, 4: 0.7}.get(self.options.bits)
 
     def allowed_output_difference(self) -> float | None:
-        """Return the share of other tokens that packed weights may bring: more in fewer bits."""
+        """Return the fraction of generated tokens that quantization may change, by bits."""
         return 0.12 if self.options.bits >= 8 else 0.4
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hook that the plugin implements: loading the model."""
+        """Return the one-answer hook of this plugin, `load_model`."""
         return frozenset({"load_model"})
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes of a packed weight; scales and what is not quantized come on top."""
+        """Return the bytes of a packed weight, without scales and unquantized weights."""
         return {"weights": self.options.bits / 8}
 
     def way(self, run_weights: str) -> Literal["pack", "calibrate", "checkpoint"]:
-        """Return how the quantized weights are made, for `model.weights`."""
+        """Return the method that produces the quantized weights, for `model.weights`."""
         if self.options.from_quantized:
             return "checkpoint"
         return self.options.quantize or ("pack" if run_weights == "random" else "calibrate")
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield the reasons why the weights cannot be quantized here.
+        """Yield reasons why the weights cannot be quantized here.
 
-        Raises ScenarioError where the model and the options contradict each other: that is for the
-        user to mend.
+        Raises ScenarioError for a contradiction of the model and the options, which the user must
+        resolve.
         """
         from accel_bench_gptq.checkpoint import is_moving, model_problem
 
@@ -204,7 +204,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Request that the model is loaded once before the first round where that calibrates it."""
+        """Request one loading before the first round if the model needs calibration."""
         if self.way(run.scenario.model.weights) == "calibrate":
             run.rehearsal = True
 
@@ -230,7 +230,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterator[Metric]:
-        """Yield the seconds of quantizing, in no step: by this rank, or once for all runs."""
+        """Yield the seconds of quantizing outside of steps, by this rank or once for all runs."""
         if self._loaded is None or self._loaded.seconds is None:
             return
         way = self._loaded.way

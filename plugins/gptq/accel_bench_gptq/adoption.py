@@ -1,4 +1,4 @@
-"""Load a GPTQ checkpoint, and replace the loader's layers by layers that train."""
+"""Loading of GPTQ checkpoints, with layers replaced by trainable ones."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def load_checkpoint(
     run: Run, packing: Packing, options: AutoGPTQOptions, folder: Path | None
 ) -> Any:
-    """Return a checkpoint's model on the run's device: that of a folder, else the scenario's own.
+    """Return the model of a checkpoint on the run's device: of a folder, or the scenario's.
 
-    Raises ScenarioError when it cannot be loaded, or is quantized otherwise than the options say.
+    Raises ScenarioError if it cannot be loaded, or if its quantization differs from the options.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -76,7 +76,7 @@ def _source(run: Run, folder: Path | None) -> dict[str, Any]:
 
 
 def _adopt(model: Any, packing: Packing) -> None:
-    """Replace the loader's layers by layers that train, around the same tensors."""
+    """Replace the loader's layers by trainable layers around the same tensors."""
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
     output = model.get_output_embeddings()
@@ -89,7 +89,7 @@ def _adopt(model: Any, packing: Packing) -> None:
 
 
 def _adopted(name: str, layer: Any, packing: Packing) -> Any:
-    """Return a layer that trains, with the tensors of the loader's. Raises ScenarioError."""
+    """Return a trainable layer with the tensors of the loader's. Raises ScenarioError."""
     from accel_bench_gptq import impl
 
     # A checkpoint may say otherwise for single layers.

@@ -1,4 +1,4 @@
-"""Quantize by GPTQ on samples of the scenario's data, once, cached by content."""
+"""Calibration: GPTQ on samples of the scenario's data, once, cached by content."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
 
 RECORD = "calibration.json"
-"""File beside a checkpoint with the seconds that it took and the weights it was made of."""
+"""File beside a checkpoint with the seconds of its quantization and its source weights."""
 
 USUAL_SHORTEST = 10
-"""Tokens below which GPTQModel leaves a sample out by default."""
+"""Number of tokens below which GPTQModel skips a sample by default."""
 
 
 class Calibrated(NamedTuple):
@@ -33,14 +33,14 @@ class Calibrated(NamedTuple):
     """Folder of the checkpoint."""
 
     seconds: float
-    """Seconds that quantizing took when it was made, loading and saving included."""
+    """Seconds of the original quantization, loading and saving included."""
 
 
 def calibrate(run: Run, options: AutoGPTQOptions) -> Calibrated:
     """Return the checkpoint of the scenario's model, quantized on the scenario's data.
 
-    It is made when the cache has none; sets `run.weights_fingerprint`. Raises ScenarioError when
-    the data has too few samples.
+    It is made if the cache has none; sets `run.weights_fingerprint`. Raises ScenarioError if the
+    data has too few samples.
     """
     samples = _samples(run, options.calibration_samples)
     settings = Settings.of_options(options)
@@ -61,7 +61,7 @@ def calibrate(run: Run, options: AutoGPTQOptions) -> Calibrated:
 
 
 def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
-    """Return the first samples of the run's data, as GPTQModel takes them."""
+    """Return the first samples of the run's data, in GPTQModel's format."""
     dataset = run.dataset
     usable = dataset.training_samples(run) if hasattr(dataset, "training_samples") else ()
     if len(usable) < count:
@@ -75,7 +75,7 @@ def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
 
 
 def _key(run: Run, settings: Settings, samples: int) -> dict[str, Any]:
-    """Return the cache's key: everything that the checkpoint depends on."""
+    """Return the cache key, a hash of everything that determines the checkpoint."""
     scenario = run.scenario
     environment: Any = run.experiment.identity.get("environment") or {}
     return {
@@ -95,7 +95,7 @@ def _key(run: Run, settings: Settings, samples: int) -> dict[str, Any]:
 def _quantize(run: Run, settings: Settings, samples: list[Any], folder: Path) -> None:
     """Quantize the base model into a folder.
 
-    GPTQModel reads checkpoints alone: so the weights of the other stacks are written out first.
+    GPTQModel reads checkpoints only, so the base weights are saved first.
     """
     from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
 
@@ -131,7 +131,7 @@ def _inside(folder: Path) -> Iterator[None]:
 
 
 def _save_stand_in_tokenizer(folder: Path) -> None:
-    """Write an unused tokenizer: samples are token ids, but GPTQModel insists on one."""
+    """Save an unused tokenizer, which GPTQModel requires although samples are token ids."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast

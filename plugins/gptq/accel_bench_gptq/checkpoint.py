@@ -1,4 +1,4 @@
-"""Read a checkpoint's quantization from its `config.json`, without torch."""
+"""Quantization settings of a checkpoint, read from its `config.json` without torch."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from accel_bench_gptq import AutoGPTQOptions
 
 QUANTIZATION = "quantization_config"
-"""Key of `config.json` with a checkpoint's quantization."""
+"""Key of `config.json` with the quantization."""
 
 
 TRAINABLE_BITS = frozenset({2, 4, 8})
-"""Bits of a weight that every kernel which trains takes."""
+"""Bits per weight that every training kernel supports."""
 
 
 class Settings(BaseModel):
-    """Settings of quantization; the names are those of GPTQ's checkpoints."""
+    """Settings of quantization, by their names in GPTQ checkpoints."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     bits: int
-    """Bits of a weight."""
+    """Bits per weight."""
 
     group_size: int
-    """Consecutive inputs that share a scale; -1 means all of them."""
+    """Number of consecutive inputs that share a scale; -1 means all."""
 
     desc_act: bool
     """True if inputs are ordered by activation before they are grouped."""
@@ -39,20 +39,20 @@ class Settings(BaseModel):
 
     @classmethod
     def of_options(cls, options: AutoGPTQOptions) -> Settings:
-        """Return the settings of the options."""
+        """Return the settings in the plugin's options."""
         return cls(**{name: getattr(options, name) for name in cls.model_fields})
 
     @classmethod
     def of_checkpoint(cls, quantization: Mapping[str, Any]) -> Settings:
-        """Return the settings of a checkpoint, with the defaults of its format."""
+        """Return the settings of a checkpoint, with its format's defaults."""
         said = {"desc_act": False, "sym": True, **quantization}
         return cls.model_validate({name: said.get(name) for name in cls.model_fields})
 
 
 def local_quantization(scenario: Scenario) -> Mapping[str, Any] | None:
-    """Return the quantization of a local model, empty for none; None for one that is not local.
+    """Return the quantization of a local model, empty if unquantized; None for a hub id.
 
-    Raises ScenarioError for a `config.json` that cannot be read.
+    Raises ScenarioError for an unreadable `config.json`.
     """
     directory = model_directory(scenario.model)
     if directory is None:
@@ -64,7 +64,7 @@ def local_quantization(scenario: Scenario) -> Mapping[str, Any] | None:
 def checkpoint_problem(
     model_id: str, quantization: Mapping[str, Any], options: AutoGPTQOptions
 ) -> str | None:
-    """Return why a checkpoint cannot be loaded with the options; None where it can."""
+    """Return why a checkpoint cannot be loaded with the options; None if it can."""
     method = quantization.get("quant_method")
     if method is None:
         return (
@@ -108,7 +108,7 @@ def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
 
 
 def is_moving(scenario: Scenario) -> bool:
-    """Return whether the weights are those of a hub id without a revision."""
+    """Return whether the model is a hub id without a revision."""
     model = scenario.model
     of_hub = "/" in model.id and model_directory(model) is None
     return of_hub and model.weights == "pretrained" and model.revision is None

@@ -1,4 +1,4 @@
-"""Provide GPTQModel's packed layers with a gradient in every mode and a choice of memory."""
+"""Trainable layers around GPTQModel's packed weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DequantizedMatmul(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Return the gradient of the inputs; a packed matrix has none."""
+        """Return the gradient of the inputs; the packed matrix is frozen."""
         (gradient,) = gradients
         matrix = dequantize(ctx.saved_tensors, ctx.bits, ctx.triton, gradient.dtype)
         return gradient @ matrix.T, *[None] * (2 + len(BUFFERS))
@@ -52,10 +52,10 @@ def dequantize(
 
 
 class Trains:
-    """Forward of GPTQModel's layers that trains alike whatever mode they have been in.
+    """Trainable forward of GPTQModel's layers, independent of earlier modes.
 
-    Its kernels compile their unpacking lazily in every layer, which a training step has no use for,
-    and its automatic ones change for good when an evaluation comes first.
+    The library's kernels compile their unpacking lazily per layer, which wastes time in training,
+    and its automatic ones change permanently after an evaluation.
     """
 
     bits: int
@@ -66,10 +66,10 @@ class Trains:
     """True if the Triton kernel unpacks."""
 
     unpacks_again = True
-    """True if the backward unpacks again; else the unpacked matrix is kept from the forward."""
+    """True to unpack again in the backward; false to store the unpacked matrix."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Multiply inputs of shape (..., in_features) with the packed matrix, and add the bias."""
+        """Return inputs of shape (..., in_features) times the packed matrix, plus the bias."""
         flat = inputs.reshape(-1, inputs.shape[-1])
         packed = [getattr(self, name) for name in BUFFERS]
         if self.unpacks_again:
@@ -81,36 +81,36 @@ class Trains:
 
 
 class _LibraryLayer(Trains):
-    """Base of layers that GPTQModel neither compiles nor verifies as subclasses."""
+    """Base class of layers that GPTQModel neither compiles nor verifies."""
 
     optimized: bool
 
     @classmethod
     def verify_supports_params(cls) -> None:
-        """Skip the check: the library has verified the declarations of its own class."""
+        """Skip the check: the library verified its own class."""
 
     def optimize(self, *_: Any, **__: Any) -> None:
-        """Mark the layer as optimized, and compile nothing."""
+        """Mark the layer as optimized without compiling."""
         self.optimized = True
 
     @property
     def weight(self) -> Any:
-        """No weight: the library's stand-in would be taken for a tensor."""
+        """None, since GPTQModel's placeholder would be mistaken for a tensor."""
         raise AttributeError("a packed layer has no weight")
 
 
 class GptqTorchLinear(_LibraryLayer, TorchLinear):
-    """A packed layer that torch unpacks, on any device."""
+    """Packed layer that torch unpacks, on any device."""
 
 
 class GptqTritonLinear(_LibraryLayer, TritonV2Linear):
-    """A packed layer that a Triton kernel unpacks, on a GPU."""
+    """Packed layer that a Triton kernel unpacks, on a GPU."""
 
     triton = True
 
 
 class PackedMatrix(Trains, nn.Module):
-    """A packed matrix of an expert, which is no layer of its own and so gets no adapter."""
+    """Packed matrix of an expert; adapters skip it, since it is no linear layer."""
 
     def __init__(self, packed: Packed, bits: int, triton: bool) -> None:
         super().__init__()
@@ -128,14 +128,14 @@ class PackedExpert(nn.Module):
         self.gate_up_proj, self.down_proj, self.act_fn = gate_up_proj, down_proj, act_fn
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Compute tokens of shape (tokens, hidden size)."""
+        """Return the expert's output for tokens of shape (tokens, hidden size)."""
         gate, up = self.gate_up_proj(tokens).chunk(2, dim=-1)
         answer: torch.Tensor = self.down_proj(self.act_fn(gate) * up)
         return answer
 
 
 class PackedExperts(nn.ModuleList):
-    """Experts that the model keeps as tensors of three dimensions, each packed by itself."""
+    """Experts stored by the model as three-dimensional tensors, packed one by one."""
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
@@ -153,9 +153,9 @@ class PackedExperts(nn.ModuleList):
 
 
 def make_layer(packed: Packed, bias: torch.Tensor | None, triton: bool, settings: Settings) -> Any:
-    """Return a layer of GPTQModel's around packed tensors.
+    """Return a layer of GPTQModel around packed tensors.
 
-    Raises NotImplementedError when its kernel does not take the sizes or the settings.
+    Raises NotImplementedError for sizes or settings that its kernel does not support.
     """
     layer: Any = (GptqTritonLinear if triton else GptqTorchLinear)(
         **settings.model_dump(),

@@ -1,4 +1,4 @@
-"""Load a model with packed weights: pack it, calibrate it, or load a checkpoint."""
+"""Loading of a model with packed weights: by packing, by calibration, or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ Way = Literal["pack", "calibrate", "checkpoint"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """Model with packed weights, and how they were made."""
+    """Model with packed weights, and the method that produced them."""
 
     model: Any
     """The model, in train mode."""
 
     way: Way
-    """Way in which the weights were quantized."""
+    """Method of quantization."""
 
     seconds: float | None
-    """Seconds that quantizing took; None for a checkpoint."""
+    """Seconds of quantizing; None for a checkpoint."""
 
     evidence: dict[str, Any]
-    """JSON of what was quantized."""
+    """JSON evidence of the quantized layers."""
 
 
 def import_library() -> None:
     """Import GPTQModel, and undo its changes of the environment.
 
-    Transformers comes first, so that its folders are where the user has them.
+    Transformers is imported first, which keeps the user's cache folders.
     """
     import transformers  # noqa: F401
 
@@ -57,7 +57,7 @@ def import_library() -> None:
 def load(run: Run, options: AutoGPTQOptions, way: Way) -> Loaded:
     """Return the model with packed weights on the run's device.
 
-    Raises ScenarioError when the model cannot be loaded or does not go with the options.
+    Raises ScenarioError if the model cannot be loaded or contradicts the options.
     """
     import_library()
     from accel_bench_gptq.adoption import load_checkpoint
@@ -87,12 +87,12 @@ class Packing:
 
     def __init__(self, run: Run, options: AutoGPTQOptions) -> None:
         self.settings = Settings.of_options(options)
-        """Settings of quantization; a checkpoint's own where there is one."""
+        """Settings of quantization; those of a checkpoint if there is one."""
 
         self.triton = options.backend == "triton" or (
             options.backend == "auto" and run.device.type == "cuda"
         )
-        """Whether the Triton kernel unpacks."""
+        """True if the Triton kernel unpacks."""
 
         self.seconds = 0.0
         """Seconds spent quantizing so far."""
@@ -105,7 +105,7 @@ class Packing:
         self._kept: dict[str, int] = {}
 
     def replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return the packed module for one with full weights; None keeps it."""
+        """Return the packed module for an unquantized one; None to keep that."""
         started = time.perf_counter()
         made = self._pack(name, module)
         self._synchronize()
@@ -119,12 +119,12 @@ class Packing:
         return layer
 
     def keep(self, name: str, module: nn.Module) -> None:
-        """Record the matrices, if any, that a module of the decoder keeps."""
+        """Record unquantized matrices of a decoder module."""
         if sizes := [p.numel() for p in module.parameters(recurse=False) if p.dim() > 1]:
             self._kept[name] = sum(sizes)
 
     def evidence(self, model: nn.Module) -> dict[str, Any]:
-        """Return JSON of what was quantized of the decoder, and what multiplies with it."""
+        """Return JSON evidence of quantized and unquantized layers, and the kernel."""
         found = describe_quantized(
             model, self._packed, self.settings.bits, "triton" if self.triton else "torch"
         )
@@ -139,7 +139,7 @@ class Packing:
         }
 
     def _pack(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Pack a linear layer or experts; record all other matrices, which are kept."""
+        """Return packed layers for a linear layer or experts; record other matrices."""
         from torch import nn
 
         from accel_bench_gptq import impl
@@ -155,7 +155,7 @@ class Packing:
         return None
 
     def _pack_experts(self, name: str, module: Any) -> nn.Module:
-        """Pack experts that are kept as tensors of shape (experts, outputs, inputs)."""
+        """Pack experts stored as tensors of shape (experts, outputs, inputs)."""
         from accel_bench_gptq import impl
 
         def matrix(number: int, part: str) -> Any:
@@ -170,7 +170,7 @@ class Packing:
         )
 
     def _synchronize(self) -> None:
-        """Synchronize with the device, so that seconds are those of the work."""
+        """Synchronize with the device, so that seconds include its work."""
         if self._device.type == "cuda":
             import torch
 
@@ -182,7 +182,7 @@ def _fits(weight: Any) -> bool:
 
 
 def _has_fused_experts(module: Any) -> bool:
-    """Return whether a module is experts of Mixtral's form: gated, no biases, outputs first."""
+    """Return whether a module has Mixtral's form of experts: gated, no biases, outputs first."""
     own: Mapping[str, Any] = dict(module.named_parameters(recurse=False))
     return (
         set(own) == {"gate_up_proj", "down_proj"}

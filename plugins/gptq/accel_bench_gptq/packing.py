@@ -1,8 +1,8 @@
-"""Round a matrix to nearest and pack it in GPTQ's layout, on its device, without a loop over rows.
+"""Packing of a matrix in GPTQ's format by rounding to nearest, on its device.
 
-The layout is version 2 of GPTQ's, which stores zero points as they are: words of 32 bits hold the
-codes of consecutive inputs, and the zero points of consecutive outputs, the first in the lowest
-bits. A weight is `scale * (code - zero)` with scale and zero of its group of inputs.
+The format is version 2 of GPTQ's, with unmodified zero points: 32-bit words hold the codes of
+consecutive inputs, and the zero points of consecutive outputs, the first in the lowest bits. A
+weight is `scale * (code - zero)` with scale and zero of its group of inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORD_BITS = 32
 """Bits of a packed word."""
 
 SMALLEST_SCALE = 2.0**-24
-"""The smallest number above zero that float16 holds: a group of zeros needs a scale too."""
+"""Smallest positive float16, the scale of a group of zeros."""
 
 
 class Packed(NamedTuple):
@@ -34,15 +34,15 @@ class Packed(NamedTuple):
     """Steps, float16 of shape (groups, outputs)."""
 
     g_idx: torch.Tensor
-    """The group of each input, int32 of shape (inputs,)."""
+    """Group index of each input, int32 of shape (inputs,)."""
 
 
 def pack(weight: torch.Tensor, settings: Settings) -> Packed:
-    """Round a matrix of shape (outputs, inputs), both multiples of 32, to nearest and pack it.
+    """Return a matrix of shape (outputs, inputs), both multiples of 32, rounded and packed.
 
-    Every weight is then within half a step of what it was. The range of a group is that of GPTQ:
-    with `sym` it is centred on zero. With `desc_act` inputs are grouped by falling norm of their
-    weights, in place of the activations that are not known here.
+    Every weight is within half a step of its original. The range of a group is that of GPTQ: with
+    `sym` it is centred on zero. With `desc_act` inputs are grouped by decreasing norm of their
+    weights, since activations are unknown.
     """
     import torch
 
@@ -80,7 +80,7 @@ def unpack(packed: Packed, bits: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _groups(full: torch.Tensor, group_size: int, desc_act: bool) -> torch.Tensor:
-    """Return the group of each input, shape (inputs,); the last group may be smaller."""
+    """Return the group index of each input, shape (inputs,); the last group may be smaller."""
     import torch
 
     inputs = full.shape[1]
@@ -93,7 +93,7 @@ def _groups(full: torch.Tensor, group_size: int, desc_act: bool) -> torch.Tensor
 
 
 def _ranges(full: torch.Tensor, groups_of: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the least and largest weight of each group, zero included: (groups, outputs)."""
+    """Return the smallest and largest weight of each group, zero included: (groups, outputs)."""
     import torch
 
     groups = int(groups_of.max()) + 1

@@ -1,4 +1,4 @@
-"""`hf-trainer`: the same steps through `transformers.Trainer`, which wraps the model by itself."""
+"""The engine `hf-trainer`: optimizer steps by `transformers.Trainer`, which wraps the model."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pydantic import Field
 from accel_bench import Engine, Experiment, Machine, Options, Plugin, Run, hookimpl
 
 WRAPPED_BY_TRAINER = ("none", "ddp")
-"""Values of `parallel`: Trainer wraps in DDP where there is more than one process, not else."""
+"""Supported values of `parallel`: Trainer uses DDP for several processes, nothing for one."""
 
 
 class HFTrainerOptions(Options):
-    """Options of `hf-trainer`: how Trainer replicates the model, in the words of its arguments."""
+    """Options of `hf-trainer`: DDP settings, by the names of Trainer's arguments."""
 
     ddp_bucket_cap_mb: int = Field(25, gt=0)
-    """Size of the buckets in which gradients are reduced, in MiB."""
+    """Size in MiB of the buckets in which gradients are reduced."""
 
     ddp_static_graph: bool = False
-    """Tell DDP that the graph is the same in every step."""
+    """Set DDP's static graph: the graph is equal in every step."""
 
     ddp_find_unused_parameters: bool = False
-    """Look in every step for parameters that get no gradient; Trainer's own default looks."""
+    """Search for parameters without gradient in every step; Trainer's own default does."""
 
 
 class HFTrainer(Plugin[HFTrainerOptions]):
     """Drives optimizer steps with Trainer, on the same batches and with the same optimizer.
 
-    It answers `parallelize_model` too: a model that is wrapped before Trainer wraps it again trains
-    with a wrong loss, in silence.
+    It claims `parallelize_model` too: a model that Trainer wraps a second time trains with a wrong
+    loss, silently.
     """
 
     Options = HFTrainerOptions
@@ -39,12 +39,12 @@ class HFTrainer(Plugin[HFTrainerOptions]):
     strategy = "DistributedDataParallel"
 
     def claims(self) -> frozenset[str]:
-        """Return the engine's hook, and that of the plugin of `parallel`."""
+        """Return the one-answer hooks of engine and parallelism."""
         return frozenset({"build_engine", "parallelize_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Refuse a setting of `parallel` that Trainer would not follow."""
+        """Refuse values of `parallel` that Trainer does not support."""
         parallel = experiment.scenario.parallel
         if parallel.use not in WRAPPED_BY_TRAINER:
             yield f"{self.name} wraps the model itself: parallel: {parallel.use} would do nothing"
@@ -57,12 +57,12 @@ class HFTrainer(Plugin[HFTrainerOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import Trainer, so that its memory counts as that of imports, and not as the model's."""
+        """Import Trainer, so that its memory counts as imports."""
         from accel_bench_hf_trainer import impl  # noqa: F401
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:
-        """Return the bare model, for Trainer to wrap."""
+        """Return the unwrapped model, which Trainer wraps."""
         return run.model
 
     @hookimpl

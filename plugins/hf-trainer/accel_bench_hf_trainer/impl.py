@@ -1,9 +1,9 @@
-"""Trainer, made to do the work of the plain loop: our batches, optimizer, loss and stopwatch.
+"""Trainer, configured to do the default engine's work: same batches, optimizer and loss.
 
-What would wait for the device in a step is off: the filter of losses that are not finite, logging,
-the count of tokens, the norm of gradients that are not clipped, and copies that block. What else
-Trainer does in a step it does here too. Under `fp16-autocast` the gradient scaler waits in each
-step, as in the plain loop; after the last one Trainer reads its own sum of losses, once.
+Synchronizing parts of a step are off: the filter of non-finite losses, logging, token counts, the
+norm of unclipped gradients, and blocking copies; all else that Trainer does is kept. Under
+`fp16-autocast` the gradient scaler synchronizes in each step, as in the default engine; after the
+last step Trainer reads its sum of losses once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from accel_bench.modeling.random_state import keep_random_state
 from accel_bench_hf_trainer.engine import HFTrainerOptions
 
 LAUNCHER_VARIABLES = ("ACCELERATE_", "FSDP_", "LOCAL_", "MPI_", "MV2_", "OMPI_", "PMI_")
-"""Beginnings of variables by which accelerate would learn of another launcher, or be configured."""
+"""Prefixes of environment variables that would configure accelerate or its launcher."""
 
 
 class HFTrainerEngine:
-    """Takes optimizer steps on `run.model` with Trainer. Raises ScenarioError for fp16 on a CPU."""
+    """Engine that steps `run.model` with Trainer. Raises ScenarioError for fp16 on a CPU."""
 
     def __init__(self, run: Run, options: HFTrainerOptions) -> None:
         check_model(run)
@@ -38,13 +38,13 @@ class HFTrainerEngine:
             self._trainer = LappedTrainer(run, training_arguments(run, options))
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """While the stopwatch runs: one optimizer step of Trainer, one lap."""
+        """Take one optimizer step of Trainer for each lap of the stopwatch."""
         if stopwatch.running:
             self._trainer.stopwatch = stopwatch
             self._trainer.train()
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of Trainer's state, with its steps from the start of its training."""
+        """Return JSON evidence of Trainer's state, with its steps since the start of training."""
         trainer = self._trainer
         return {
             "steps": trainer.state.global_step,
@@ -57,11 +57,11 @@ class HFTrainerEngine:
 
 
 class LappedTrainer(Trainer):
-    """Trainer that takes ready micro-batches and laps a stopwatch.
+    """Trainer that consumes given micro-batches and laps a stopwatch.
 
     The loss of a micro-batch is its sum over supervised elements divided by those of the whole
-    step, over micro-batches and ranks, as in the plain loop; gradients are averaged over ranks, so
-    it is multiplied by their number to make that a sum.
+    step, over micro-batches and ranks, as in the default engine. It is multiplied by the number of
+    ranks, since DDP averages gradients.
     """
 
     loss_is_scaled_for_ga = True
@@ -85,13 +85,13 @@ class LappedTrainer(Trainer):
         self.remove_callback(PrinterCallback)
 
     def get_train_dataloader(self) -> Any:
-        """Return our batches as they are: accelerate would shard, collate and copy them again."""
+        """Return the given batches; accelerate would shard, collate and copy them again."""
         return self._batches
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Any]], int]:
-        """Take the micro-batches of a step, and the tokens that its loss is divided by."""
+        """Return the micro-batches of a step, and the number of supervised tokens of its loss."""
         self.step_batches = list(islice(epoch_iterator, num_batches))
         self.step_loss = torch.zeros((), device=device)
         inputs = [dict(batch.inputs) for batch in self.step_batches]
@@ -100,7 +100,7 @@ class LappedTrainer(Trainer):
     def training_step(
         self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Run forward and backward of a micro-batch; its inputs are copied without waiting."""
+        """Run forward and backward of a micro-batch; its inputs are copied without blocking."""
         on_device = {k: v.to(self.args.device, non_blocking=True) for k, v in inputs.items()}
         self.stopwatch.mark("data")
         loss: torch.Tensor = super().training_step(model, on_device, num_items_in_batch)
@@ -114,7 +114,7 @@ class LappedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the task's loss; Trainer asks for outputs where it evaluates, which is off."""
+        """Return the task's loss; outputs are requested only in evaluation, which is off."""
         loss = self._loss(model, inputs, num_items_in_batch)
         self.step_loss += loss.detach()
         self.stopwatch.mark("forward")
@@ -122,23 +122,23 @@ class LappedTrainer(Trainer):
         return (scaled, None) if return_outputs else scaled
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Return what clipping has computed: else Trainer walks all gradients for its log."""
+        """Return the norm computed by clipping; without clipping, skip computing it for the log."""
         return grad_norm
 
 
 class Laps(TrainerCallback):
-    """Ends a step with a lap, and the training with the stopwatch."""
+    """Callback that ends each step with a lap, and the training with the stopwatch."""
 
     def __init__(self, run: Run, trainer: LappedTrainer) -> None:
         self._run = run
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Let core read back the model as Trainer has wrapped it."""
+        """Report the model as wrapped by Trainer to core."""
         self._run.model = self._trainer.model_wrapped
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Lap: the parameters are updated, and the gradients gone."""
+        """Lap after parameters are updated and gradients cleared."""
         trainer = self._trainer
         trainer.stopwatch.mark("optimizer")
         trainer.stopwatch.lap(trainer.step_batches, trainer.step_loss)
@@ -147,10 +147,10 @@ class Laps(TrainerCallback):
 
 
 def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments:
-    """Return the scenario in Trainer's words; what the scenario does not set is off.
+    """Return Trainer's arguments for a scenario; unset features are off.
 
-    Gradient checkpointing is not mentioned: the model already has it. Raises ScenarioError for fp16
-    on a CPU, which Trainer accepts, and then computes in float32.
+    Gradient checkpointing is omitted, since the model already has it. Raises ScenarioError for fp16
+    on a CPU, where Trainer would silently compute in float32.
     """
     check_precision(run)
     train = run.scenario.train
@@ -183,10 +183,10 @@ def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments
 
 @contextlib.contextmanager
 def _processes_as_they_are(run: Run) -> Iterator[None]:
-    """Describe the process group to accelerate by the variables that it reads.
+    """Set the variables that describe the process group to accelerate within the block.
 
-    It would else take other launchers' variables for its own, and set the number of threads. It
-    leaves variables of its own behind: they go too.
+    Other launchers' variables would confuse accelerate, and make it set the number of threads.
+    Variables that it leaves behind are removed.
     """
     before = dict(os.environ)
     described = {"RANK": run.rank, "WORLD_SIZE": run.world_size}

@@ -1,1 +1,1 @@
-"""Engines that answer requests: by transformers in the worker, or by a server."""
+"""Inference engines: transformers' `generate` in the worker, or a server."""

@@ -1,4 +1,4 @@
-"""Ask a server for one completion: a connection that ends at its limits of time."""
+"""Client for one streamed completion of a server, with strict time limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from accel_bench_inference.completion_stream_impl import (
 from accel_bench_inference.openai_endpoint import OpenAIEndpointOptions
 
 LEAST_SECONDS = 1e-3
-"""Shortest wait for bytes: 0 would not wait at all."""
+"""Minimum socket timeout in seconds: 0 would not block at all."""
 
 
 def ask(
@@ -33,10 +33,9 @@ def ask(
     arrival: float | None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Completion:
-    """Ask for one completion and read its stream, until `stopped`.
+    """Request one completion and read its stream, until `stopped`.
 
-    Raises InvalidRunError, which names the address, where it is refused, takes too long, loses its
-    connection, or is not what the API says.
+    Raises InvalidRunError with the address for a refused, late, lost or invalid response.
     """
     served = Served(
         requests=1,
@@ -59,7 +58,7 @@ def ask(
 
 
 def _why_ended(options: OpenAIEndpointOptions, until: float) -> str:
-    """Return which limit of time an answer has reached."""
+    """Return which time limit a response has exceeded."""
     if now() >= until - LEAST_SECONDS:
         return (
             f"the server's answer takes too long: it has not ended after "
@@ -72,7 +71,7 @@ def _why_ended(options: OpenAIEndpointOptions, until: float) -> str:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that ends at a moment, however slowly bytes drip from it."""
+    """HTTP connection with a deadline, even for a slow trickle of bytes."""
 
     def __init__(self, url: str, limits: Limits) -> None:
         self._limits, self.parts = limits, urlsplit(url)
@@ -80,27 +79,27 @@ class _Connection(http.client.HTTPConnection):
         super().__init__(self.parts.hostname or "", self.parts.port or 80, timeout=seconds)
 
     def response_class(self, sock: socket.socket, **more: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        """Return the response to what was asked, whose every byte is waited for within limits."""
+        """Return the response class, whose reads respect the limits."""
         return http.client.HTTPResponse(_Within(sock, self._limits), **more)  # type: ignore[arg-type]
 
 
 class _Within(io.RawIOBase):
-    """Bytes of a socket, each waited for no longer than the limits allow."""
+    """Raw bytes of a socket, with each read limited by the deadline."""
 
     def __init__(self, sock: socket.socket, limits: Limits) -> None:
         self._socket, self._limits = sock, limits
         self._bytes = sock.makefile("rb", buffering=0)
 
     def makefile(self, _: str) -> io.BufferedReader:
-        """Return the buffered file that a response reads."""
+        """Return the buffered file that HTTPResponse reads."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True: the file is readable."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read what is there next. Raises TimeoutError at the limit."""
+        """Read available bytes. Raises TimeoutError at the limit."""
         left = self._limits.until - now()
         if left <= 0:
             raise TimeoutError
@@ -108,7 +107,7 @@ class _Within(io.RawIOBase):
         return self._bytes.readinto(buffer)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Release the socket."""
         self._bytes.close()
         super().close()
 
@@ -118,7 +117,7 @@ def _read_answer(
     body: dict[str, Any],
     reading: tuple[Served, Limits, Callable[[], bool]],
 ) -> Completion:
-    """Send a request, and return its answer. Raises InvalidRunError for what is no stream."""
+    """Send a request, and return the response. Raises InvalidRunError unless it is a stream."""
     path = f"{connection.parts.path.rstrip('/')}/completions"
     content = json.dumps(body).encode()
     connection.request("POST", path, content, {"Content-Type": "application/json"})
@@ -133,7 +132,7 @@ def _read_answer(
 
 
 def _refusal(response: http.client.HTTPResponse) -> str:
-    """Return what a server answers in the place of a stream."""
+    """Return the error message of a server's response."""
     target = response.getheader("Location") if 300 <= response.status < 400 else None
     if target:
         return (
@@ -144,7 +143,7 @@ def _refusal(response: http.client.HTTPResponse) -> str:
 
 
 def _beginning(response: http.client.HTTPResponse) -> str:
-    """Return the beginning of a complaint, as far as it comes in time."""
+    """Return the beginning of an error body, as far as it arrives in time."""
     try:
         return response.read(KEPT_LETTERS).decode(errors="replace")
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Read the stream of a completion within limits, and note when each part of it arrives."""
+"""Reader of a streamed completion, which notes the arrival time of each part."""
 
 from __future__ import annotations
 
@@ -14,76 +14,76 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.latencies import Served, now, spread_evenly
 
 KEPT_LETTERS = 300
-"""Letters of a server's complaint that are shown."""
+"""Maximum characters of a server's error message that are shown."""
 
 MOST_BYTES_OF_A_LINE = 1 << 20
-"""Longest line of a stream that is read."""
+"""Maximum bytes of a line of a stream."""
 
 MOST_LETTERS_OF_A_TOKEN = 1000
-"""Letters that a text may have for each token that was asked for."""
+"""Maximum characters of text for each requested token."""
 
 MOST_LINES_OF_A_TOKEN = 8
-"""Lines that a stream may have for each token that was asked for."""
+"""Maximum lines of a stream for each requested token."""
 
 LINES_BESIDE = 1000
-"""Lines that a stream may have beside those of its tokens, such as comments that keep it alive."""
+"""Maximum lines of a stream beside its tokens, such as keep-alive comments."""
 
 LARGEST_ID = 2**63 - 1
-"""Largest token id: torch's own are no larger."""
+"""Largest token id, the largest int64."""
 
 
 @dataclass
 class Completion:
-    """One answered request."""
+    """One completed request."""
 
     served: Served
     text: str
     model: str
-    """Name that the server gives its model."""
+    """Name of the model in the server's response."""
 
     said_tokens: int | None
-    """Tokens that the server counted; None where it does not say."""
+    """Number of tokens as counted by the server; None if it does not report them."""
 
     cached_tokens: int | None = None
-    """Tokens of the prompt that the server took from a cache; None if it does not say."""
+    """Number of prompt tokens from the server's cache; None if it does not report them."""
 
     ids: list[int] = field(default_factory=list)
-    """Token ids, where the server sends them."""
+    """Token ids, if the server sends them."""
 
     has_ids: bool = True
-    """True while every part has come with its token ids."""
+    """True while every part so far contained its token ids."""
 
     finished: str = ""
-    """Reason that the server gives for the end of the text; empty if it gives none."""
+    """Server's reason for the end of the text; empty without one."""
 
     ended: bool = False
-    """True if the server has ended the stream; a lost connection does not."""
+    """True if the server ended the stream, rather than losing the connection."""
 
     parts: int = 0
     """Parts of the stream with text or tokens."""
 
 
 class Limits(NamedTuple):
-    """Limits of one answer."""
+    """Time and size limits of one response."""
 
     tokens: int
-    """Tokens that were asked for."""
+    """Number of requested tokens."""
 
     until: float
-    """Clock of `now()` by which it must have ended."""
+    """Deadline of the whole response, on the clock of `now()`."""
 
     token_seconds: float = 120.0
-    """Seconds of the longest wait for its next byte."""
+    """Maximum seconds of waiting for the next byte."""
 
 
 class _Part(BaseModel):
-    """Base of the parts of a stream; fields that it does not name are ignored."""
+    """Base class of a stream's parts; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
 
 class _Choice(_Part):
-    """A piece of the text."""
+    """A piece of the generated text."""
 
     text: str | None = None
     token_ids: Any = None
@@ -92,26 +92,26 @@ class _Choice(_Part):
 
 
 class _PromptTokens(_Part):
-    """Details of the prompt's tokens, as OpenAI, vLLM and SGLang give them."""
+    """Details of prompt tokens, as in OpenAI, vLLM and SGLang."""
 
     cached_tokens: int | None = Field(None, ge=0, le=LARGEST_ID)
 
 
 class _Usage(_Part):
-    """Counts of the server."""
+    """Token counts of the server."""
 
     completion_tokens: Any = None
     prompt_tokens_details: _PromptTokens | None = None
 
 
 class _Timings(_Part):
-    """Counts of llama.cpp beside OpenAI's own fields."""
+    """Token counts of llama.cpp beside OpenAI's fields."""
 
     cache_n: int | None = Field(None, ge=0, le=LARGEST_ID)
 
 
 class _Event(_Part):
-    """One part of a stream."""
+    """One event of a stream."""
 
     error: Any = None
     model: str | None = None
@@ -121,7 +121,7 @@ class _Event(_Part):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Tokens of the prompt that came from a cache; None if this part does not say."""
+        """Number of prompt tokens from a cache; None if the event has none."""
         details = self.usage.prompt_tokens_details if self.usage else None
         said = details.cached_tokens if details else None
         return said if said is not None or self.timings is None else self.timings.cache_n
@@ -133,9 +133,9 @@ def read_stream(
     limits: Limits,
     stopped: Callable[[], bool],
 ) -> Completion:
-    """Read the events of a stream to its end, and note when those with text come.
+    """Read the events of a stream to its end, with arrival times of those with text.
 
-    Raises InvalidRunError for a stream that breaks off, says an error, or has no end.
+    Raises InvalidRunError for a stream that breaks off, reports an error, or exceeds its limits.
     """
     completion = Completion(served, "", "", None)
     most = LINES_BESIDE + MOST_LINES_OF_A_TOKEN * limits.tokens
@@ -156,7 +156,7 @@ def read_stream(
 
 
 def _event_of(content: bytes) -> _Event:
-    """Return a part of a stream. Raises InvalidRunError that names the field which is wrong."""
+    """Return an event of a stream. Raises InvalidRunError that names the invalid field."""
     try:
         return _Event.model_validate_json(content)
     except ValidationError as error:
@@ -168,7 +168,7 @@ def _event_of(content: bytes) -> _Event:
 
 
 def _take_event(completion: Completion, event: _Event, instant: float, limits: Limits) -> None:
-    """Add what an event says. Raises InvalidRunError for an error."""
+    """Add an event's content to the completion. Raises InvalidRunError for an error event."""
     if event.error:
         said = shown(json.dumps(event.error))
         raise InvalidRunError([f"the server ended its stream with an error: {said}"])
@@ -188,7 +188,7 @@ def _take_event(completion: Completion, event: _Event, instant: float, limits: L
 
 
 def _take_choice(completion: Completion, choice: _Choice, instant: float) -> None:
-    """Add the text or the tokens of a part, and why the text ended."""
+    """Add the text or tokens of a part, and the reason of the end."""
     text, ids = choice.text or "", _ids_of(choice)
     if text or ids:
         known = _are_ids(ids)
@@ -201,7 +201,7 @@ def _take_choice(completion: Completion, choice: _Choice, instant: float) -> Non
 
 
 def _ids_of(choice: _Choice) -> Any:
-    """Return the token ids of a part, as vLLM sends them, or as llama.cpp does beside logprobs."""
+    """Return the token ids of a part, as sent by vLLM, or by llama.cpp beside logprobs."""
     if choice.token_ids is not None:
         return choice.token_ids
     told = choice.logprobs
@@ -212,7 +212,7 @@ def _ids_of(choice: _Choice) -> Any:
 
 
 def _are_ids(ids: Any) -> bool:
-    """Return whether this is a list of token ids. Raises InvalidRunError for impossible numbers."""
+    """Return whether a value is a list of token ids. Raises InvalidRunError for invalid ids."""
     if not ids or not isinstance(ids, list) or any(type(one) is not int for one in ids):
         return False
     if wrong := [one for one in ids if not 0 <= one <= LARGEST_ID]:
@@ -223,9 +223,9 @@ def _are_ids(ids: Any) -> bool:
 
 
 def _checked(completion: Completion, limits: Limits) -> Completion:
-    """Return an answer that was read to its end, its parts with the tokens that came in each.
+    """Return a completion read to its end, with the number of tokens of each part.
 
-    Raises InvalidRunError for one that broke off, or that claims more than was asked for.
+    Raises InvalidRunError if it broke off, or has more tokens than requested.
     """
     served, said = completion.served, completion.said_tokens
     if not served.tokens:
@@ -250,11 +250,11 @@ def _checked(completion: Completion, limits: Limits) -> Completion:
 
 
 def counted_tokens(answer: Completion, asked: int) -> int:
-    """Return the tokens of an answer: never more than were asked for."""
+    """Return the number of tokens of a completion, at most as many as requested."""
     said = answer.said_tokens
     return min(answer.served.new_tokens if said is None else said, asked)
 
 
 def shown(text: str) -> str:
-    """Return the beginning of what a server says, such that it can be stored."""
+    """Return the beginning of a server's message, sanitized for storage."""
     return text[:KEPT_LETTERS].encode(errors="replace").decode()

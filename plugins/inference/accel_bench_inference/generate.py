@@ -1,4 +1,4 @@
-"""`generate`: answers requests by the model's own `generate`, and times every token."""
+"""The engine `generate`: answer requests by transformers' `generate`, timing every token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Generate(Plugin[Options]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield what `generate` cannot do."""
+        """Yield inference settings that `generate` does not support."""
         scenario = experiment.scenario
         asked = scenario.inference
         if asked.assistant is not None and asked.batch_size > 1:
@@ -40,12 +40,12 @@ class Generate(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torch: core sets it up next, and leaves it out of the memory that a run needs."""
+        """Import torch, which core excludes from the memory of a run."""
         from accel_bench_inference import generate_impl  # noqa: F401
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine; the model goes into evaluation mode."""
+        """Return the engine, with the model in evaluation mode."""
         from accel_bench_inference.generate_impl import GenerateEngine
 
         engine = GenerateEngine(run)

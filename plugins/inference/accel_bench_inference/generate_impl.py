@@ -1,4 +1,4 @@
-"""Answer requests with transformers' `generate`: prompts, cache, streamed tokens, answers."""
+"""Inference by transformers' `generate`: prompts, cache, streamed tokens."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from accel_bench.modeling.latencies import (
 from accel_bench.modeling.prompts import Prompts, left_padded
 
 DRAFTED_TOKENS = 5
-"""Tokens that an assistant drafts before the model verifies them."""
+"""Number of tokens that an assistant model drafts for each verification."""
 
 
 class TokenStream(BaseStreamer):
-    """Keeps tokens and when they reached the host; the first ones that it gets are the prompt."""
+    """Streamer that stores tokens with their arrival on the host; the first are the prompt."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, int]] = []
@@ -39,7 +39,7 @@ class TokenStream(BaseStreamer):
         self._is_prompt = True
 
     def put(self, value: torch.Tensor) -> None:
-        """Keep tokens of shape (requests,), or (1, tokens) where an assistant drafted."""
+        """Store tokens of shape (requests,), or (1, tokens) of an assistant's draft."""
         if self._is_prompt:
             self._is_prompt = False
             return
@@ -48,11 +48,11 @@ class TokenStream(BaseStreamer):
         self.tokens.append(tokens)
 
     def end(self) -> None:
-        """Do nothing: the last token has been noted."""
+        """Do nothing: the last token is stored."""
 
 
 class Generator:
-    """The model with its cache, as `inference` asks for it."""
+    """The model with its cache, configured by `inference`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -64,10 +64,10 @@ class Generator:
         self._assistant = None if self._asked.assistant is None else self._load_assistant()
         self._draws = 0
         self.cache: CacheSize | None = None
-        """Size of the cache of the first requests."""
+        """Size of the key-value cache of the first requests."""
 
     def answer(self, prompts: Sequence[torch.Tensor], arrivals: Sequence[float]) -> _Answered:
-        """Answer requests together; their tokens are on the host when this returns."""
+        """Answer a batch of requests; return when their tokens are on the host."""
         if self._asked.decoding == "sampling":
             self._draws += 1
             torch.manual_seed(self._asked.seed + self._draws)
@@ -94,7 +94,7 @@ class Generator:
         return _Answered(served, prompts, streamer.tokens)
 
     def _more(self, requests: int) -> dict[str, Any]:
-        """Return what is the same for all requests of one batch size: cache and assistant."""
+        """Return the arguments common to a batch size: cache and assistant."""
         if self._assistant is not None:
             return {"assistant_model": self._assistant}
         if self._asked.cache == "dynamic":
@@ -105,7 +105,7 @@ class Generator:
         return {"past_key_values": self._caches[requests]}
 
     def _static_cache(self, requests: int) -> StaticCache:
-        """Return a cache of the whole length. The last token is never fed, so that it has none."""
+        """Return a static cache for all tokens but the last, which is never an input."""
         config = text_config(self._model.config)
         length = self._asked.prompt_tokens + self._asked.new_tokens - 1
         cache = StaticCache(config=config, max_cache_len=length)
@@ -117,7 +117,7 @@ class Generator:
         return cache
 
     def _configuration(self) -> GenerationConfig:
-        """Return settings of `generate`: nothing of what the model's publisher prefers is left."""
+        """Return settings of `generate`, without the publisher's defaults."""
         pad = getattr(self._run.dataset, "pad_token_id", 0)
         samples = self._asked.decoding == "sampling"
         config = GenerationConfig(
@@ -139,7 +139,7 @@ class Generator:
         return config
 
     def _load_assistant(self) -> Any:
-        """Return the smaller model, with weights of the same kind and dtype."""
+        """Return the assistant model, with weights of the same kind and dtype."""
         from accel_bench.modeling.loading import load_other_model
 
         assert self._asked.assistant is not None
@@ -157,21 +157,21 @@ class Generator:
 
 @dataclass
 class _Answered:
-    """Requests that were answered together: nothing of them is kept on the device."""
+    """An answered batch of requests; its tensors are on the host."""
 
     served: Served
     prompts: Sequence[torch.Tensor]
     tokens: Sequence[torch.Tensor]
-    """Tensors of shape (requests, tokens), in the order in which they came."""
+    """Generated tokens as tensors of shape (requests, tokens), in order."""
 
     @property
     def rows(self) -> list[list[int]]:
-        """Token ids of each request's answer."""
+        """Generated token ids of each request."""
         return torch.cat([*self.tokens], dim=1).tolist()
 
 
 class GenerateEngine:
-    """Answers one batch of requests after the other; each is a lap."""
+    """Engine that answers batches of requests in succession, one per lap."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -182,13 +182,13 @@ class GenerateEngine:
         rate, seed = self._asked.rate, self._asked.seed
         self._arrivals = None if rate is None else Arrivals(rate, seed + run.rank)
         self._began = now()
-        """When the clock of the arrivals started; it stands still between laps."""
+        """Start of the arrival clock, which pauses between laps."""
 
         self._waited = 0.0
         self._window: list[Served] = []
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Lap until the window is full."""
+        """Answer one batch of requests for each lap of the stopwatch."""
         self._began = now()
         while stopwatch.running:
             arrivals = self._await_requests(stopwatch)
@@ -204,7 +204,7 @@ class GenerateEngine:
         self._run.prompts.extend(prompt for one in self._answered for prompt in one.prompts)
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the figures of the requests that were measured."""
+        """Yield the metrics of the measured requests."""
         first = window.samples[0].step
         answered = self._answered[first : first + len(window.samples)]
         self._window = [one.served for one in answered]
@@ -221,7 +221,7 @@ class GenerateEngine:
             )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of the cache and of the load."""
+        """Return JSON evidence of the cache and the offered load."""
         size = self._generator.cache
         found: dict[str, Any] = {"kv_cache": None if size is None else size.document()}
         texts = [] if size is None else [size.text]
@@ -231,15 +231,15 @@ class GenerateEngine:
         return {"summary": "; ".join(texts), **found}
 
     def _load(self) -> Load | None:
-        """Return how requests at a rate were met, once they were measured."""
+        """Return how requests at a rate were served; None before the measurement."""
         if self._asked.rate is None or not self._window:
             return None
         return load_of(self._window, self._asked.rate)
 
     def _await_requests(self, stopwatch: Stopwatch) -> list[float] | None:
-        """Wait for the next request to arrive; return when those that wait did, on our clock.
+        """Wait for the next request; return the arrival times of all waiting ones.
 
-        None where the next ones are there as soon as they are asked for.
+        None without a rate, as requests then follow one another.
         """
         if self._arrivals is None:
             return None
@@ -252,7 +252,7 @@ class GenerateEngine:
         return [self._began + one for one in taken]
 
     def _counted(self, served: Served) -> Batch:
-        """Return the counts of a lap: all tokens that the model saw, and those it generated."""
+        """Return the token counts of a lap: processed and generated."""
         prompts = served.requests * self._asked.prompt_tokens
         counts = TokenCounts(prompts + served.new_tokens, served.new_tokens, 0)
         return Batch({}, served.requests, counts, 0)

@@ -1,4 +1,4 @@
-"""`openai-endpoint`: measures a server that speaks OpenAI's completions, on this machine."""
+"""The engine `openai-endpoint`: measure a server with OpenAI's completions API on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SET_BY_THE_ENGINE = (
     "stream",
     "stream_options",
 )
-"""Fields of a request that say what all stacks are asked alike."""
+"""Fields of a request that the engine sets equally for all stacks."""
 
 OTHER_REQUESTS = (
     "best_of",
@@ -42,42 +42,42 @@ OTHER_REQUESTS = (
     "suffix",
     "truncate_prompt_tokens",
 )
-"""Further fields with which other requests are answered."""
+"""Further fields that would change the requested work."""
 
 LARGEST_PORT = 65_535
 
 
 class OpenAIEndpointOptions(Options):
-    """Address of the server, and what requests say beside the prompt."""
+    """Options of `openai-endpoint`: the server's address, and fields of the requests."""
 
     url: str = Field("http://127.0.0.1:8000/v1", pattern=r"^http://[^/\s]+(/[^\s]*)?$")
-    """Address of its API; `/completions` is added."""
+    """Address of the API; `/completions` is appended."""
 
     model: str = ""
-    """Name of the model in the requests; empty means `model.id`."""
+    """Name of the model in requests; empty means `model.id`."""
 
     allow_other_hosts: bool = False
-    """True if the server may be on another machine: then the network is measured too."""
+    """True to allow a server on another machine, which measures the network too."""
 
     extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Fields of the requests beside OpenAI's own, such as vLLM's `{ignore_eos: true}`, without
-    which texts may end before `inference.new_tokens`, and `{return_token_ids: true}`, with which
-    tokens are compared in the place of letters, as with llama.cpp's `{logprobs: 1}`."""
+    """Fields of requests beside OpenAI's, such as vLLM's `{ignore_eos: true}`, without which texts
+    may end before `inference.new_tokens`, and `{return_token_ids: true}`, with which tokens are
+    compared instead of letters, as with llama.cpp's `{logprobs: 1}`."""
 
     most_waiting: int = Field(256, ge=1, le=10_000)
-    """Requests that may be under way at a rate: further ones are sent when earlier ones end, and
-    wait from their arrival on."""
+    """Maximum number of concurrent requests at a rate; later requests are queued, and their latency
+    counts from their arrival."""
 
     timeout_seconds: float = Field(120.0, gt=0, le=100_000)
-    """Longest wait for the next token."""
+    """Maximum seconds of waiting for the next token."""
 
     answer_seconds: float = Field(3600.0, gt=0, le=1_000_000)
-    """Longest time that one whole answer may take."""
+    """Maximum seconds of one whole response."""
 
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        """Refuse what would be dropped, and ports that no machine has."""
+        """Refuse parts of a URL that would be ignored, and invalid ports."""
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -92,7 +92,7 @@ class OpenAIEndpointOptions(Options):
     @field_validator("extra")
     @classmethod
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Refuse fields by which a stack would be asked for something else."""
+        """Refuse fields that would change a stack's requested work."""
         if own := sorted(extra.keys() & {*SET_BY_THE_ENGINE, *OTHER_REQUESTS}):
             raise ValueError(
                 f"{', '.join(own)}: all stacks are asked for the same, by `inference` and "
@@ -111,12 +111,12 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
     modes = frozenset({"inference"})
 
     def claims(self) -> frozenset[str]:
-        """Stand in for the model, which the server has loaded."""
+        """Return the one-answer hooks, model loading included, since the server has the model."""
         return frozenset({"load_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield why the server may not be asked, and what is its own matter."""
+        """Yield reasons why the server cannot be measured, and settings that only it controls."""
         host = urlsplit(self.options.url).hostname or ""
         if not (self.options.allow_other_hosts or is_loopback(host)):
             yield (
@@ -131,12 +131,12 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return what stands in the place of the model, which has no parameters here."""
+        """Return a placeholder of the model, without parameters."""
         return SimpleNamespace(url=self.options.url)
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine that asks the server."""
+        """Return the engine that sends requests to the server."""
         from accel_bench_inference.openai_endpoint_impl import EndpointEngine
 
         engine = EndpointEngine(run, self.options)

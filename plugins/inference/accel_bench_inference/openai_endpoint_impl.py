@@ -1,4 +1,4 @@
-"""The engine that asks a server for completions, and what it reports of them."""
+"""Engine that requests completions from a server, with metrics and checks for caching."""
 
 from __future__ import annotations
 
@@ -25,35 +25,33 @@ from accel_bench_inference.completion_stream_impl import Completion, counted_tok
 from accel_bench_inference.openai_endpoint import OpenAIEndpointOptions
 
 ENDING_SECONDS = 10.0
-"""Longest wait for requests that are under way when the last lap has ended."""
+"""Maximum seconds of waiting for open requests after the last lap."""
 
 POLL_SECONDS = 0.1
-"""How often a full server is looked at for its end."""
+"""Interval in seconds at which a full queue checks for its end."""
 
 
 REMEMBERED_TOKENS = 8
-"""Tokens of a prompt that may come from a cache by chance: prompts may begin alike, but not for
-long."""
+"""Cached tokens of a prompt that are ignored, since prompts may begin alike by chance."""
 
 NEW_LAPS = 3
-"""Laps of prompts that nobody has asked before, behind the window."""
+"""Number of laps with new prompts, after the window."""
 
 FROM_A_CACHE = 3.0
-"""Least wait of new prompts for a first token over the median of the measured ones, from which a
-cache is the reason."""
+"""Least ratio of new prompts' first-token latency to the median that indicates a cache."""
 
 WAY_OUT = (
     "switch the server's cache of prompts off (vLLM: --no-enable-prefix-caching, SGLang: "
     "--disable-radix-cache, llama.cpp: engine.extra: {cache_prompt: false}), start it anew, or "
     "set another inference.seed"
 )
-"""Ways out where a server was asked the same before."""
+"""Remedies for a server that answers from a cache."""
 
 
 class EndpointEngine:
-    """Asks for `batch_size` completions at once; at a rate, for each when it arrives.
+    """Engine with `batch_size` concurrent completions, or, at a rate, one for each arrival.
 
-    A lap ends when the next `batch_size` requests, in their order, have been answered.
+    A lap ends when the next `batch_size` requests, in order, are completed.
     """
 
     def __init__(self, run: Run, options: OpenAIEndpointOptions) -> None:
@@ -71,7 +69,7 @@ class EndpointEngine:
         self._new: list[Completion] = []
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Lap until the window is full."""
+        """Complete one batch of requests for each lap of the stopwatch."""
         size, done = self._asked.batch_size, 0
         if self._asked.rate is not None:
             self._start(self._send_at_rate, self._asked.rate)
@@ -87,7 +85,7 @@ class EndpointEngine:
         self._keep([one for one in kept if isinstance(one, Completion)])
 
     def _keep(self, answered: Sequence[Completion]) -> None:
-        """Keep what was generated: token ids where all answers have them, else letters."""
+        """Store the generated token ids if all responses have them, else their letters."""
         if all(one.has_ids for one in answered):
             self._run.answers.extend(one.ids for one in answered)
             return
@@ -95,14 +93,14 @@ class EndpointEngine:
         self._run.answers.extend(tuple(map(ord, one.text)) for one in answered)
 
     def close(self) -> None:
-        """Send no more requests, and wait for those under way, which end at their next token."""
+        """Stop sending, and wait for open requests, which end at their next token."""
         self._stopped.set()
         limit = time.monotonic() + ENDING_SECONDS
         for thread in [*self._asking]:
             thread.join(max(0.0, limit - time.monotonic()))
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the figures of the requests that were measured."""
+        """Yield the metrics of the measured requests."""
         size, first = self._asked.batch_size, window.samples[0].step
         numbers = range(first * size, (first + len(window.samples)) * size)
         known = (self._answers[number] for number in numbers)
@@ -115,10 +113,10 @@ class EndpointEngine:
         yield self._from_a_cache()
 
     def _ask_new_prompts(self) -> None:
-        """Ask prompts whose tokens stand in an order that nobody has asked before.
+        """Send shuffled prompts that no cache can contain.
 
-        Most servers do not say what they take from a cache: that they answer these later shows it.
-        At a rate they come one by one among the others, unless all wait longer and longer.
+        Since most servers do not report cache hits, a slower response to them reveals a cache. At a
+        rate they are interleaved with other requests, unless the queue grows.
         """
         if (load := self._load()) and load.saturated:
             return
@@ -138,7 +136,7 @@ class EndpointEngine:
             self._run.logger.warning("a new prompt was not answered: %s", error)
 
     def _from_a_cache(self) -> Metric:
-        """Return the share of the prompts' tokens that the server took from a cache, if it says."""
+        """Return the fraction of prompt tokens from the server's cache, if it reports them."""
         said = [one for one in self._window if one.cached_tokens is not None]
         cached = sum(one.cached_tokens or 0 for one in said)
         share = cached / sum(one.served.prompt_tokens for one in said) if said else None
@@ -164,8 +162,8 @@ class EndpointEngine:
         )
 
     def _waits_apart(self) -> tuple[float, float] | None:
-        """Return the median wait for a first token and the least one of new prompts, in seconds;
-        None unless a cache alone explains the difference."""
+        """Return the median first-token latency and the lowest of new prompts, in seconds; None
+        unless a cache must explain the difference."""
         new = [wait for one in self._new for wait in one.served.first_token_seconds]
         waits = [wait for one in self._window for wait in one.served.first_token_seconds]
         if not new or not waits or min(new) < FROM_A_CACHE * statistics.median(waits):
@@ -173,8 +171,8 @@ class EndpointEngine:
         return statistics.median(waits), min(new)
 
     def _whole_answers(self) -> Metric:
-        """Return the share of requests with as many tokens as were asked for; others are no
-        complete work."""
+        """Return the fraction of requests with as many tokens as requested; shorter ones are
+        incomplete work."""
         asked, requests = self._asked.new_tokens, len(self._window)
         other = [one for one in self._window if counted_tokens(one, asked) != asked]
         reason = ""
@@ -196,7 +194,7 @@ class EndpointEngine:
         )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what the server says, and of the load."""
+        """Return JSON evidence of the server's reports and the offered load."""
         load = self._load() if self._window else None
         models = sorted({one.model for one in self._window})
         parts = sum(one.parts for one in self._window)
@@ -214,15 +212,15 @@ class EndpointEngine:
         }
 
     def _load(self) -> Load | None:
-        """Return how the server kept up with the requests of the window."""
+        """Return how the server kept up with the measured requests."""
         if self._asked.rate is None:
             return None
         return load_of_streams([one.served for one in self._window], self._asked.rate)
 
     def _send_at_rate(self, rate: float) -> None:
-        """Send requests at their times, whether earlier ones are answered or not.
+        """Send requests at their arrival times, independently of earlier responses.
 
-        An error of the data is the answer to the next one.
+        An error of the data becomes the next request's result.
         """
         arrivals, began = Arrivals(rate, self._asked.seed + self._run.rank), now()
         while not self._stopped.is_set():
@@ -250,7 +248,7 @@ class EndpointEngine:
         thread.start()
 
     def _ask(self, number: int, prompt: Sequence[int], arrival: float | None) -> None:
-        """Ask for one completion, and hand it over, or the error, under its number."""
+        """Request one completion, and pass on the result or error by its number."""
         answer: Completion | BaseException
         try:
             body = self._body(prompt)
@@ -261,7 +259,7 @@ class EndpointEngine:
         self._answer(number, answer)
 
     def _answer(self, number: int, answer: Completion | BaseException) -> None:
-        """Hand over what came of a request."""
+        """Pass on the result of a request."""
         with self._changed:
             self._answers[number] = answer
             self._changed.notify_all()
@@ -280,7 +278,7 @@ class EndpointEngine:
         }
 
     def _wait_for(self, number: int) -> Completion:
-        """Return a request's answer. Raises InvalidRunError for one that failed."""
+        """Return a request's completion. Raises InvalidRunError if it failed."""
         limit = time.monotonic() + self._run.scenario.measure.timeout_seconds
         with self._changed:
             while number not in self._answers and time.monotonic() < limit:
@@ -294,18 +292,18 @@ class EndpointEngine:
         raise InvalidRunError([f"{self._options.url}: request {number}: {reason}"])
 
     def _counted(self, answer: Completion) -> Batch:
-        """Return the counts of one request: padding is the server's own matter."""
+        """Return the token counts of one request; padding is unknown."""
         new = counted_tokens(answer, self._asked.new_tokens)
         counts = TokenCounts(answer.served.prompt_tokens + new, new, 0)
         return Batch({}, 1, counts, 0)
 
 
 def _shuffled(prompt: Sequence[int]) -> list[int]:
-    """Return the tokens of a prompt in an order that no other run draws."""
+    """Return a prompt's tokens in an order unique to this run."""
     return random.SystemRandom().sample(prompt, len(prompt))
 
 
 def _is_remembered(answer: Completion) -> bool:
-    """Return whether more of a prompt came from a cache than prompts have in common by chance."""
+    """Return whether a prompt has more cached tokens than chance explains."""
     by_chance = min(REMEMBERED_TOKENS, answer.served.prompt_tokens // 2)
     return (answer.cached_tokens or 0) > by_chance

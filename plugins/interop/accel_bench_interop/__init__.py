@@ -1,1 +1,1 @@
-"""Results and scenarios of other programs: read, and written as they write theirs."""
+"""Readers and writers of other programs' results, and readers of their scenarios."""

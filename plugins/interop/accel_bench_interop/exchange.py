@@ -1,4 +1,4 @@
-"""Exports of stored runs, and their import: what is imported is what was exported, or nothing."""
+"""Import of runs from an export of another results folder, all of them or none."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from accel_bench.store.schema import EXPORTED, MAXIMUM_PAYLOAD_BYTES
 from accel_bench_interop.parquet import parquet_texts
 
 PIECE = 1024 * 1024
-"""Letters of a file that are read at once."""
+"""Number of characters of a file that are read at once."""
 
 MAXIMUM_TEXT = 3 * MAXIMUM_PAYLOAD_BYTES
-"""Longest text of one run: an export is indented, and what is stored is not."""
+"""Maximum characters of one run; exports are indented, unlike the store."""
 
 MAXIMUM_VALUES = 2_000_000
-"""Most values of one run, of which the largest that is stored has half."""
+"""Maximum number of values in one run, twice that of the largest stored one."""
 
 FROM_EXPORT = "from-export"
-"""Tag of runs that came with an export of another store."""
+"""Tag of runs imported from an export."""
 
 _EXPORT = re.compile(rb'(\xef\xbb\xbf)?\s*(PAR1|\[\s*[{\]]|\{\s*"schema_version")')
 _BETWEEN = re.compile(r"[\s,]*", re.ASCII)
 
 
 def is_export(path: Path) -> bool:
-    """Return whether a file begins as an export does. Raises StoreUnavailableError."""
+    """Return whether a file begins like an export. Raises StoreUnavailableError."""
     with open_regular(path, StoreError) as handle, naming_the_file(path):
         return bool(_EXPORT.match(handle.read(1024)))
 
 
 def add_export(store: Store, path: Path, run_ids: Sequence[str]) -> tuple[int, int]:
-    """Add the runs of a file that are not there yet, all or none; `run_ids` are the ids of all.
+    """Add the new runs of a file, all or none; `run_ids` receives the ids of all its runs.
 
-    Returns how many were added, and how many were there already. Their sessions have no plan, and
-    the runs have the tag `from-export` and the origin `exported`. Raises StoreError.
+    Returns the numbers of added and of existing runs. Imported sessions have no plan; runs get the
+    tag `from-export` and the origin `exported`. Raises StoreError.
     """
     there = set(store.present(run_ids))
     store.add_together(_records(path, there, _provenance(path)), FROM_EXPORT)
@@ -68,7 +68,7 @@ def _provenance(path: Path) -> Provenance:
 def _records(
     path: Path, there: Collection[str], mark: Provenance
 ) -> Iterator[SessionRecord | Result]:
-    """Yield the runs that are not there, each after its session; none as measured here."""
+    """Yield new sessions and runs, each run after its session, marked as exported."""
     known, sessions = {*there}, set[str]()
     for result in read_export(path):
         if result.run_id in known:
@@ -89,7 +89,7 @@ def _records(
 def read_export(path: Path) -> Iterator[Result]:
     """Yield the results of a file one by one.
 
-    Raises StoreError for the first that cannot be one.
+    Raises StoreError at the first invalid one.
     """
     for number, text in enumerate(_texts(path), 1):
         try:
@@ -103,7 +103,7 @@ def read_export(path: Path) -> Iterator[Result]:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """Yield the JSON of each run in an exported file."""
+    """Yield the JSON text of each run in an exported file."""
     with open_regular(path, StoreError) as handle, naming_the_file(path):
         start = handle.read(4)
         handle.seek(0)
@@ -120,7 +120,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _pieces(handle: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield a file piece by piece, as long as it was at first. Raises StoreError if it grows."""
+    """Yield a file piece by piece, up to its initial size. Raises StoreError if it grows."""
     left = size = os.fstat(handle.fileno()).st_size
     while left and (piece := handle.read(min(PIECE, left))):
         left -= len(piece)
@@ -129,10 +129,10 @@ def _pieces(handle: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def _json_texts(pieces: Iterator[bytes], path: Path) -> Iterator[str]:
-    """Yield the text of each element of a JSON list, reading no more than one; or the document.
+    """Yield the text of each element of a JSON list one by one, or of a single document.
 
-    Only its end is looked for, so that nothing is made of values, and in text of one byte for a
-    character, as all that JSON is built of is ASCII. Raises StoreError for what is no run by size.
+    Only the ends of elements are found, without parsing values; since JSON's syntax is ASCII, text
+    is read with one byte per character. Raises StoreError for an element larger than any run.
     """
     ends = json.JSONDecoder(
         object_pairs_hook=bool, parse_float=bool, parse_int=bool, parse_constant=bool
@@ -170,7 +170,7 @@ def _latin(piece: bytes) -> str:
 
 
 def _refuse_beyond_a_run(text: str, number: int, path: Path) -> None:
-    """Raise StoreError where the text of a run, or its beginning, is longer than any run's."""
+    """Raise StoreError for a text longer than any run's."""
     if len(text) > MAXIMUM_TEXT or sum(map(text.count, ",[{")) > MAXIMUM_VALUES:
         raise StoreError(
             f"{path}: run {number} is larger than any run that is stored: more than "

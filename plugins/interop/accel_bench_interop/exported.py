@@ -1,4 +1,4 @@
-"""What runs measured, by the names of other programs: measured and imported rows alike."""
+"""Measured and imported runs in one form, with importers' names of figures."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MEMORY: Mapping[str, tuple[Sequence[Figure], str]] = {
     "peak_memory_bytes": (("run_peak_memory", "peak_memory"), "allocated"),
     "peak_driver_memory_bytes": (("run_peak_driver", "peak_driver"), ""),
 }
-"""Figures of memory, the best first, and the kind of memory, by the names of importers."""
+"""Figures of memory by preference, with the kind of memory in importers' names."""
 
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """One run, read in the same way wherever it comes from; what is not known is None."""
+    """One run, measured or imported; unknown values are None."""
 
     result: Result
 
     def setting(self, key: str) -> Any:
-        """Return a setting of the scenario by dotted key, as far as it is stated."""
+        """Return a setting of the scenario by dotted key; None if it is not stated."""
         if self.result.imported and key not in self.result.provenance.stated:
             return None
         found = look_up(self._scenario, key)[1]
@@ -40,12 +40,12 @@ class ExportedRun:
 
     @cached_property
     def speed(self) -> RunThroughput | None:
-        """Speed of a completed measured run."""
+        """Speed of a completed measured run; None otherwise."""
         return run_throughput(self.result) if self.result.status.completed else None
 
     @cached_property
     def seconds(self) -> float | None:
-        """Seconds of the measured window; of an imported run those of the whole run."""
+        """Seconds of the measured window; for an imported run, of the whole run."""
         if self.result.imported:
             return self.result.seconds or None
         if self.speed is None:
@@ -67,7 +67,7 @@ class ExportedRun:
 
     @cached_property
     def figures(self) -> Mapping[str, float | None]:
-        """Figures by the names that importers give them."""
+        """Figures by importers' names."""
         if self.result.imported:
             return {one.name: one.value for one in self.result.metrics}
         found = {name: self._mean(*of) for name, of in MEMORY.items()}
@@ -88,7 +88,7 @@ class ExportedRun:
         }
 
     def _mean(self, figures: Sequence[Figure], kind: str) -> float | None:
-        """Return the mean over devices of the first figure that is known."""
+        """Return the mean over devices of the first known figure."""
         ranks = (one for rank in self.result.ranks for one in rank.metrics)
         metrics = [*self.result.metrics, *ranks]
         for wanted in figures:

@@ -1,4 +1,4 @@
-"""What readers of files make of their values: figures, numbers, times; None for what is none."""
+"""Parsers for values of imported files: figures, numbers, times; None for invalid values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from accel_bench.documents.files import slug
 from accel_bench.result import Metric
 
 LONGEST_NAME = 64
-"""Characters of a scenario's or a stack's name."""
+"""Maximum characters of a scenario's or a stack's name."""
 
 Scope: TypeAlias = Literal["rank", "device", "global"]
 Better: TypeAlias = Literal["lower", "higher", "neither"]
 
 Settings: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
-"""Keys of a file, with what reads their values, by dotted key of a scenario."""
+"""File keys with parsers of their values, by dotted scenario key."""
 
 
 def figure(
@@ -29,14 +29,14 @@ def figure(
     scope: Scope = "global",
     better: Better = "neither",
 ) -> Metric:
-    """Return a figure; one that is no finite number is null, with what the file has there."""
+    """Return a figure; invalid numbers become null, with the file's text."""
     known = number(value)
     reason = "" if known is not None else f"the file has {json.dumps(value, default=str)[:60]}"
     return Metric(name=name, value=known, unit=unit, scope=scope, better=better, reason=reason)
 
 
 def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> list[Metric]:
-    """Return a figure for each key that is there; `known` are the arguments of `figure` by key."""
+    """Return a figure for each present key; `known` has the arguments of `figure` by key."""
     return [
         figure(name, found[key], *rest)  # type: ignore[arg-type]
         for key, (name, *rest) in known.items()
@@ -45,23 +45,23 @@ def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> l
 
 
 def settings(found: Mapping[str, Any], known: Settings) -> dict[str, Any]:
-    """Return what a file states of the work; what reads as None is left out."""
+    """Return the settings of the work stated in a file; unparsable ones are left out."""
     read = {key: reader(found.get(their)) for key, (their, reader) in known.items()}
     return {key: value for key, value in read.items() if value is not None}
 
 
 def as_stated(value: Any) -> Any:
-    """Return a value as the file has it."""
+    """Return a value unchanged."""
     return value
 
 
 def one_of(*words: str) -> Callable[[Any], Any]:
-    """Return what reads one of these words, and None for any other value."""
+    """Return a parser that accepts some words, and returns None for all others."""
     return lambda value: value if value in words else None
 
 
 def number(value: object) -> float | None:
-    """Return a finite number as a float, a text that is one too; None for anything else."""
+    """Return a finite number as a float, from a number or its text; None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -72,7 +72,7 @@ def number(value: object) -> float | None:
 
 
 def raw_numbers(values: object, name: str) -> Sequence[float | None]:
-    """Return the numbers of a list of a file, none for null. Raises ValueError for no list."""
+    """Return a list's numbers, empty for null. Raises ValueError for other values."""
     if not isinstance(values, list | None):
         raise ValueError(
             f"{name} is {json.dumps(values, default=str)[:60]}, and no list of numbers"
@@ -81,18 +81,18 @@ def raw_numbers(values: object, name: str) -> Sequence[float | None]:
 
 
 def positive_integer(value: object) -> int | None:
-    """Return a positive whole number, None for anything else."""
+    """Return a positive integer; None for other values."""
     found = number(value)
     return int(found) if found is not None and found >= 1 and found == int(found) else None
 
 
 def one_line(value: object) -> str:
-    """Return a value of a file as one line of text."""
+    """Return a value as one line of text."""
     return re.sub(r"\s+", " ", str(value)).strip()
 
 
 def utc_time(text: str, corrections: list[str]) -> str:
-    """Return a date of a file as UTC, ISO 8601; empty, with a correction, where it is none."""
+    """Return a date as UTC, ISO 8601; empty, with a correction, if it is invalid."""
     if not text:
         return ""
     try:
@@ -107,7 +107,7 @@ def utc_time(text: str, corrections: list[str]) -> str:
 
 
 def short_name(text: str) -> str:
-    """Return a name that a scenario or a stack may have; different texts stay different."""
+    """Return a valid name for a scenario or a stack; different texts get different names."""
     name = slug(text)
     if len(name) > LONGEST_NAME:
         name = f"{name[: LONGEST_NAME - 9]}-{digest(text, 8)}"

@@ -1,6 +1,6 @@
 """CSV files of fms-acceleration's benchmark: `benchmarks.csv`, `raw_summary.csv`, references.
 
-They are read, and runs are written with the same columns, units and scopes.
+They can be read, and runs can be written with the same columns, units and scopes.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ SETTINGS: Settings = {
     "adapter.dropout": ("lora_dropout", number),
     "adapter.target_modules": ("target_modules", lambda text: text and text.split()),
 }
-"""Settings by column, which are read and written."""
+"""Settings by column, for reading and writing."""
 
 PEAK, LEVEL, DRIVER = (
     "peak_torch_mem_alloc_in_bytes",
     "torch_mem_alloc_in_bytes",
     "nvidia_mem_reserved",
 )
-"""Memory columns; newer files put `mem_` before them. The last one is in MiB."""
+"""Memory columns, prefixed by `mem_` in newer files. The last one is in MiB."""
 
 MEMORY = {
     PEAK: ("peak_memory_bytes", "bytes", "device", "lower"),
     LEVEL: ("memory_bytes", "bytes", "device", "lower"),
 }
-"""Figures of the first two."""
+"""Figures of the first two memory columns."""
 
 MIB = 1024 * 1024
 
@@ -79,14 +79,14 @@ DRIVER_MEMORY = "nvidia_mem_reserved is in MiB, the mean over devices: it was co
 TORCH_MEMORY = "memory by torch is rank 0's alone"
 
 FULL = 0.95
-"""Fraction of a device's memory from which a run is taken to have needed more."""
+"""Fraction of a device's memory from which a failed run is attributed to lack of memory."""
 
 LONGEST_HEADER = 64 * 1024
-"""Letters of the line that names the columns."""
+"""Maximum characters of the header line."""
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether the first line holds the columns of such a file."""
+    """Return whether the first line has the columns of such a file."""
     try:
         columns = set(next(csv.reader([source.text[:LONGEST_HEADER].partition("\n")[0]]), []))
     except csv.Error:  # a line that no spreadsheet writes
@@ -123,7 +123,7 @@ def _row(cells: Cells, place: int) -> ImportedRow:
 
 
 def _settings(cells: Cells) -> dict[str, Any]:
-    """Return what the line states of the work; a value that is none of ours is left out."""
+    """Return the settings of the work stated in a line; unknown values are left out."""
     length = cells.get("max_seq_len") or cells.get("max_seq_length")
     stated = {**cells, "max_seq_len": length, "precision": _precision(cells)}
     found = settings(stated, SETTINGS)
@@ -169,7 +169,7 @@ def _corrections(cells: Cells) -> list[str]:
 
 
 def _ending(cells: Cells) -> tuple[Status, Sequence[str]]:
-    """Return how a run ended: a line without figures failed, for a reason that it may state."""
+    """Return a run's status: failed for a line without figures, with its reason if stated."""
     stated = cells.get("error_messages", "")
     if not stated and number(cells.get("train_runtime")) is not None:
         return Status.OK, ()
@@ -181,7 +181,7 @@ def _ending(cells: Cells) -> tuple[Status, Sequence[str]]:
 
 
 def _inferred(cells: Cells) -> str:
-    """Return the likeliest reason of a line without figures, from the driver's peak."""
+    """Return the likely reason of a line without figures, from the driver's peak memory."""
     device, used = cells.get("gpu_device_name", UNKNOWN), number(cells.get(DRIVER))
     row = find_hardware(device)
     total = row.hardware.memory_bytes / MIB if row and row.hardware.memory_bytes else None
@@ -237,14 +237,14 @@ COLUMNS: Mapping[str, Reader] = {
     "train_steps_per_second": _figure("steps_per_second"),
     "train_tokens_per_second": _figure("tokens_per_second_per_device"),
 }
-"""What stands in each column; `provenance` is ours. Tokens are those of one device with padding."""
+"""Contents of each column; `provenance` is an addition. Tokens are of one device with padding."""
 
 IN_ORDER = sorted(COLUMNS)
-"""Columns in the order of the alphabet, as there."""
+"""Columns in alphabetical order, as in the original."""
 
 
 def write(results: Iterable[Result]) -> Iterator[str]:
-    """Yield a line for each run; what did not complete has no figure, and its reason."""
+    """Yield a line for each run; runs that did not complete have a reason instead of figures."""
     yield csv_line(IN_ORDER)
     for run in map(ExportedRun, results):
         yield csv_line(COLUMNS[column](run) for column in IN_ORDER)

@@ -1,4 +1,4 @@
-"""Scenarios and sample configurations of fms-acceleration's benchmark as native ones."""
+"""Conversion of scenarios and sample configurations of fms-acceleration's benchmark."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ TABLE = "fms-acceleration"
 CONTENTS = "CONTENTS.yaml"
 
 Uses = list[JsonValue]
-"""Uses of plugins, as a scenario file spells them."""
+"""Plugins with options, as in a scenario file."""
 
 PLAIN = "baseline"
-"""Stack of an experiment without an acceleration."""
+"""Name of the stack without an acceleration."""
 
 KEYS = frozenset({"name", "framework_config", "arguments", "slow"})
-"""Keys of a scenario."""
+"""Keys of a scenario of the benchmark."""
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
-"""Arguments that make the batch size together with the matrix's."""
+"""Arguments that determine the batch size together with the matrix's."""
 
 MODELS = "model_name_or_path"
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """What the benchmark program multiplies every scenario with; the values are its defaults."""
+    """Settings that the benchmark combines with every scenario; values are its defaults."""
 
     batch_sizes: Sequence[int] = (4, 8)
-    """Samples in a step over all devices, without accumulation."""
+    """Samples per step over all devices, without accumulation."""
 
     devices: Sequence[int] = (1, 2)
     lengths: Sequence[int] = (4096,)
@@ -73,7 +73,7 @@ def read_folder(
 
 
 class _File:
-    """One file of scenarios, with the defaults beside it."""
+    """A file of scenarios with its defaults."""
 
     def __init__(
         self, path: Path, stacks: Mapping[str, Uses], table: Mapped, findings: Findings
@@ -129,7 +129,7 @@ class _File:
         )
 
     def _stacks(self, place: int, names: Any) -> dict[str, Any]:
-        """Return the stacks of a scenario; a short name that leads nowhere is reported."""
+        """Return the stacks of a scenario; unknown short names are reported."""
         if names is None:
             return {PLAIN: []}
         found: dict[str, Any] = {}
@@ -154,7 +154,7 @@ class _File:
     def _sizes(
         self, given: Sequence[Any], matrix: Matrix, parallel: str | None
     ) -> dict[str, list[Any]]:
-        """Return batch sizes by number of devices, worked out as the benchmark program does."""
+        """Return batch sizes by number of devices, computed as in the benchmark."""
         micro, accumulation = map(positive_integer, given)
         rows = []
         for size in matrix.batch_sizes:
@@ -180,7 +180,7 @@ class _File:
 
 
 def _parallel(folder: Path, table: Mapped, findings: Findings) -> str | None:
-    """Return what shares the work of several devices, by accelerate's file."""
+    """Return the strategy of parallelism in accelerate's configuration file."""
     file = next(iter(sorted(folder.rglob("accelerate.yaml"))), None)
     if file is None:
         return None
@@ -221,7 +221,7 @@ def _read_stacks(folder: Path, table: Mapped, findings: Findings) -> dict[str, U
 
 
 def _entries(contents: Document) -> Iterator[tuple[str, str, str]]:
-    """Yield place, short name and file of each configuration. Raises ImportFileError."""
+    """Yield key, short name and file of each configuration. Raises ImportFileError."""
     entries = contents.data.get("framework_configs")
     if not isinstance(entries, list):
         raise ImportFileError(f"{contents.source}: expected a list below `framework_configs`")
@@ -259,7 +259,7 @@ def _stanzas(
     known: Mapping[str, Any],
     findings: Findings,
 ) -> Iterator[tuple[Stanza, dict[str, JsonValue]]]:
-    """Yield the stanzas of the table below a location, with the options that become of each."""
+    """Yield the stanzas of the table below a path, with the converted options of each."""
     for written, value in given.items():
         here = (*location, written)
         name = spelled(written, known, document.where(here), findings)

@@ -1,4 +1,4 @@
-"""`accel-bench results import`: results of other programs, and our exports."""
+"""`accel-bench results import`: import other programs' results, and exports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from accel_bench_interop.reading import ImportedFile
 
 EXPORT = "accel-bench"
-"""Format of our own exports."""
+"""Name of the format of accel-bench's exports."""
 
 COLUMNS = ("file", "format", "session", "rows", "failed", "corrections")
 
@@ -76,7 +76,7 @@ def import_results(
 
 
 def _store(store: Store, file: ImportedFile) -> dict[str, object]:
-    """Store those of a file's rows that are not there, as one session; return what to print."""
+    """Store the new rows of a file as one session; return the lines to print."""
     from accel_bench.store.sessions import SessionRecord
 
     found, first, session = file.results, file.results[0], file.results[0].session

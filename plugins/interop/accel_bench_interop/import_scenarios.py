@@ -1,4 +1,4 @@
-"""`accel-bench scenarios import`: experiments of another program as native scenarios."""
+"""`accel-bench scenarios import`: convert another program's experiments to scenarios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench.cli.output import print_aside
 from accel_bench.documents.escaping import plain
 
 WRONG = 2
-"""Exit code where names are misspelt, or lead nowhere."""
+"""Exit code for misspelt or unknown names."""
 
 
 def import_scenarios(
@@ -65,7 +65,7 @@ def import_scenarios(
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the positive whole numbers of a list. Raises ImportFileError."""
+    """Return the positive integers of a list. Raises ImportFileError."""
     from accel_bench.errors import ImportFileError
 
     parts = [part.strip() for part in text.replace(",", " ").split()]

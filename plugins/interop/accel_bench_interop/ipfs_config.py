@@ -1,4 +1,4 @@
-"""The JSON configuration of the IPFS framework's training benchmarks as native scenarios."""
+"""Conversion of the JSON configuration of the IPFS framework's training benchmarks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWEEPS = {
     "optimizers": "optimizer.use",
     "gradient_accumulation_steps": "train.gradient_accumulation",
 }
-"""Lists of values, and the swept keys that they become."""
+"""Keys with lists of values, and the swept keys that they become."""
 
 SETTINGS = {"warmup_iterations": "measure.warmup", "training_iterations": "measure.steps"}
 
@@ -28,7 +28,7 @@ OTHERS = ("model_families", "hardware_types", "mixed_precision", "distributed_co
 TABLE = "ipfs"
 
 WITHOUT_LENGTH = ("vision",)
-"""Families whose samples have no length."""
+"""Model families whose samples have no length."""
 
 DEVICE, DEVICES = "resources.device", ("auto", "cpu", "cuda", "rocm", "mps")
 
@@ -36,7 +36,7 @@ MIXED = "bf16-autocast"
 
 
 def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
-    """Return a scenario for each family and kind of hardware that there is a counterpart of."""
+    """Return a scenario for each family and kind of hardware that accel-bench supports."""
     document = load_file(path)
     known = {*SWEEPS, *SETTINGS, *OTHERS}
     placed = respelled(document, (), document.data, known, findings)
@@ -62,7 +62,7 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
 def _families(
     document: Document, config: Mapping[str, Any], into: tuple[Mapped, Findings]
 ) -> dict[str, list[str]]:
-    """Return the models of each family that can be trained here; the others are reported."""
+    """Return the trainable models of each family; other models are reported."""
     (table, findings), found = into, {}
     for family, models in (config.get("model_families") or {}).items():
         names = [str(model) for model in models or ()]
@@ -90,7 +90,7 @@ def _scenario(
     family: tuple[str, list[str]],
     settings: Mapping[str, Any],
 ) -> NativeScenario:
-    """Return all combinations of a family on one kind of hardware."""
+    """Return a scenario with all combinations of a family on one kind of hardware."""
     (name, models), device = family, settings[DEVICE]
     left_out = {"sequence_lengths"} if name in WITHOUT_LENGTH else set()
     sweep: dict[str, list[Any]] = {"model.id": models}

@@ -1,4 +1,4 @@
-"""The JSON tree of the IPFS framework's training benchmarks: family, model, hardware, settings."""
+"""Results of the IPFS framework's training benchmarks: JSON by family, model and hardware."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from accel_bench_interop.figures import (
 STATISTICS = ("min", "max", "mean", "std")
 
 WORDS = {"min": "smallest", "max": "largest", "mean": "mean", "std": "standard_deviation"}
-"""What our names say for a statistic."""
+"""Words for statistics in names of figures."""
 
 SETTINGS: Settings = {
     "train.micro_batch_size": ("batch_size", positive_integer),
     "train.gradient_accumulation": ("gradient_accumulation_steps", positive_integer),
 }
-"""Settings of a leaf."""
+"""Settings of a leaf, by key."""
 
 TAGGED: Settings = {
     "resources.device": ("hardware", one_of("cpu", "cuda", "rocm", "mps")),
@@ -39,13 +39,13 @@ TAGGED: Settings = {
     "train.learning_rate": ("lr", number),
     "optimizer.use": ("opt", as_stated),
 }
-"""Settings of its place and its tag, which hold where it has none of its own."""
+"""Default settings of a leaf, from its path and tag."""
 
 FIGURES = {
     "throughput": ("samples_per_second", "1/s", "global", "higher"),
     "loss_convergence_rate": ("loss_change_per_step", "1", "global", "lower"),
 }
-"""Figures of a leaf."""
+"""Figures of a leaf, by key."""
 
 THROUGHPUT = "throughput is in samples/s, of all devices: batch_size / training_time.mean"
 MEMORY = "the file does not state the unit of memory_usage: the numbers are as they stand"
@@ -53,13 +53,13 @@ SUMMARY = "performance_summary was left out: it is computed from these rows"
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether the file holds such a tree."""
+    """Return whether the file has such a tree."""
     found = source.json or {}
     return isinstance(found.get("benchmarks"), dict) and "system_info" in found
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return a row for each configuration, and one for a model that never got to any."""
+    """Return a row for each configuration, and one for each model without any."""
     found = source.json
     for family, models in found["benchmarks"].items():
         for model, devices in models.items():
@@ -105,7 +105,7 @@ def _row(
 
 
 def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a leaf states, and what its tag adds: sequence length, rate and optimizer."""
+    """Return the settings in a leaf and its tag: sequence length, rate and optimizer."""
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
     alone = {} if run.get("distributed", True) else {"resources.devices": 1}
@@ -132,7 +132,7 @@ def _figures(
 
 
 def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> Iterator[Metric]:
-    """Yield the statistics of a quantity; a smallest above the largest is pointed out."""
+    """Yield the statistics of a quantity, with a correction if the smallest exceeds the largest."""
     if not isinstance(found, Mapping):
         return
     low, high = number(found.get("min")), number(found.get("max"))

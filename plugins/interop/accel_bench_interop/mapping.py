@@ -1,4 +1,4 @@
-"""The tables by which another program's settings become ours: data files, one for each program."""
+"""Tables that map another program's settings, one data file per program."""
 
 from __future__ import annotations
 
@@ -18,74 +18,74 @@ from accel_bench.errors import ScenarioError, did_you_mean
 TABLES = Path(__file__).with_name("tables")
 
 CLOSE = 0.8
-"""Likeness from which an unknown key is taken for a misspelt one."""
+"""Similarity from which an unknown key counts as misspelt."""
 
 Placed: TypeAlias = dict[str, tuple[Any, str]]
-"""Values by key, each with its place: the file and the line."""
+"""Values by key, each with file and line."""
 
 
 class Rule(Frozen):
-    """What becomes of one key."""
+    """Mapping of one key."""
 
     to: str = ""
     """Option of the plugin, or dotted key of a scenario."""
 
     values: dict[str, JsonValue] | None = None
-    """What each value becomes; a mapping holds options by name. Others have no counterpart."""
+    """Mapped values; a mapping holds options by name. Unlisted values have no counterpart."""
 
     listed: bool = False
-    """True if a text is a list of words."""
+    """True if the text is a list of words."""
 
     dropped: str = ""
-    """Why it is left out."""
+    """Reason why the key is ignored; empty if it is not."""
 
 
 class Stanza(Frozen):
-    """What becomes of one part of a configuration: a use of a plugin."""
+    """Mapping of one part of a configuration to a plugin."""
 
     use: str
     options: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options that it always has."""
+    """Options that are always set."""
 
     keys: dict[str, Rule] = Field(default_factory=dict)
 
 
 class Mapped(Frozen):
-    """A whole table."""
+    """A complete table of mappings."""
 
     stanzas: dict[str, Stanza] = Field(default_factory=dict)
-    """By dotted path, in the order in which plugins act."""
+    """Stanzas by dotted path, in the order of plugins in a stack."""
 
     arguments: dict[str, Rule] = Field(default_factory=dict)
     settings: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings that hold where no argument says otherwise, by dotted key."""
+    """Default settings, by dotted key."""
 
     parallel: dict[str, str] = Field(default_factory=dict)
 
     families: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
-    """Settings of the families of models that there is one task for, by dotted key."""
+    """Settings of model families with a single task, by dotted key."""
 
 
 @dataclass
 class Findings:
-    """What a conversion has to say, each a sentence with the file and the line."""
+    """Problems of a conversion, each a sentence with file and line."""
 
     wrong: list[str] = field(default_factory=list)
-    """Names that are misspelt, and those that lead nowhere."""
+    """Misspelt and unknown names."""
 
     changed: list[str] = field(default_factory=list)
-    """What has no counterpart."""
+    """Settings without counterpart."""
 
     dropped: dict[str, list[str]] = field(default_factory=dict)
-    """Keys that were left out, by reason."""
+    """Ignored keys, by reason."""
 
     def lines(self) -> list[str]:
-        """Return every finding once: what is wrong, what has no counterpart, what is left out."""
+        """Return each finding once: errors, settings without counterpart, ignored keys."""
         left_out = [f"left out: {', '.join(k)} ({why})" for why, k in self.dropped.items()]
         return list(dict.fromkeys([*self.wrong, *self.changed, *left_out]))
 
     def drop(self, key: str, reason: str) -> None:
-        """Add a key that was left out."""
+        """Add an ignored key."""
         keys = self.dropped.setdefault(reason, [])
         if key not in keys:
             keys.append(key)
@@ -98,7 +98,7 @@ def read_mapping(name: str) -> Mapped:
 
 
 def spelled(name: str, known: Collection[str], where: str, findings: Findings) -> str | None:
-    """Return a name as it is known, None for an unknown one; a misspelt one is reported."""
+    """Return the known spelling of a name, reporting misspelt ones; None if unknown."""
     if name in known:
         return name
     close = difflib.get_close_matches(name, known, 2, CLOSE)
@@ -121,7 +121,7 @@ def respelled(
     known: Collection[str],
     findings: Findings,
 ) -> Placed:
-    """Return the values at a location by the names that are known, each with its place."""
+    """Return the values at a path by known names, each with its place in the file."""
     found = {}
     for written, value in given.items():
         where = document.where((*location, written))
@@ -133,7 +133,7 @@ def respelled(
 def apply_rules(
     given: Placed, rules: Mapping[str, Rule], findings: Findings
 ) -> dict[str, JsonValue]:
-    """Return what keys become: options, or settings by dotted key."""
+    """Return mapped options, or settings by dotted key."""
     found: dict[str, JsonValue] = {}
     for written, (value, where) in given.items():
         key = spelled(written, rules, where, findings)

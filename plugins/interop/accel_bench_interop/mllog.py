@@ -1,4 +1,4 @@
-"""MLPerf's log lines, `:::MLLOG {...}`: read them, and write runs as such lines."""
+"""MLPerf's log lines, `:::MLLOG {...}`, as results, and the reverse."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SETTINGS: Settings = {
     "adapter.r": ("lora_rank", positive_integer),
     "adapter.alpha": ("lora_alpha", number),
 }
-"""Settings by a log's key, which are read and written."""
+"""Settings by log key, for reading and writing."""
 
 WRITTEN = {"train.seed": "seed", "optimizer.use": "opt_name"}
-"""Settings that are written alone: names there are another program's, and a seed stands for other
+"""Settings by log key, for writing only: names are another program's, and equal seeds give other
 random numbers."""
 
 SERIES = ("train_loss", "eval_accuracy", "eval_loss", "throughput")
-"""Keys that a log repeats: each entry is kept."""
+"""Repeated log keys, whose entries are all kept."""
 
 SIZES = ("global_batch_size", "micro_batch_size", "gradient_accumulation")
 """Settings of `train` that determine one another."""
@@ -64,7 +64,7 @@ class Event:
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether any line is one of the log's."""
+    """Return whether any line is an MLLOG line."""
     return ":::MLLOG" in source.text
 
 
@@ -124,7 +124,7 @@ def _row(namespace: str, events: Sequence[Event]) -> ImportedRow:
 
 
 def _fit_sizes(stated: dict[str, Any], corrections: list[str]) -> None:
-    """Work out the devices from the batch sizes; without them, leave out sizes that do not fit."""
+    """Derive the number of devices from the batch sizes; drop sizes that contradict it."""
     total, micro, steps = (stated.get(f"train.{key}") for key in SIZES)
     parts = (micro or 1) * (steps or 1)
     if total is None or (micro is None and total % parts == 0):
@@ -141,7 +141,7 @@ def _fit_sizes(stated: dict[str, Any], corrections: list[str]) -> None:
 def _figures(
     events: Sequence[Event], times: Mapping[str, float | None], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield time to train, the last of each series, and throughput where the log states it."""
+    """Yield time to train, the last value of each series, and throughput if it is stated."""
     seconds = _span(times, "run_start", "run_stop")
     if seconds is not None:
         corrections.append("time to train is run_stop - run_start, evaluations included")
@@ -160,7 +160,7 @@ def _figures(
 
 
 def _series(events: Sequence[Event]) -> dict[str, list[float | None]]:
-    """Return values that the log repeats, with their steps or samples where it has these."""
+    """Return repeated values, with their steps or samples if stated."""
     found: dict[str, list[float | None]] = {}
     for event in events:
         values = event.value if event.key == "tracked_stats" else {event.key: event.value}
@@ -203,7 +203,7 @@ def _time(milliseconds: float | None) -> str:
 
 
 def write(results: Iterable[Result]) -> Iterator[str]:
-    """Yield the lines of all runs, each with its id as namespace and its provenance."""
+    """Yield the lines of all runs; a run's id is the namespace of its lines."""
     for run in map(ExportedRun, results):
         yield from _lines(run)
 
@@ -248,7 +248,7 @@ def _lines(run: ExportedRun) -> Iterator[str]:
 
 
 def _steps(run: ExportedRun) -> Iterator[tuple[int, float | None, float]]:
-    """Yield number, loss and seconds of each step, warm-up included, of the slowest rank."""
+    """Yield number, loss and seconds of each step of the slowest rank, warm-up included."""
     if run.result.imported:
         loss = run.figures.get("last_loss")
         if loss is not None:

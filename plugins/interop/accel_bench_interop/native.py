@@ -1,4 +1,4 @@
-"""Scenario files in our own form: what a conversion writes."""
+"""Writer of converted scenarios and stacks as files of accel-bench."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from accel_bench.scenario.overrides import set_path
 
 @dataclass(frozen=True, kw_only=True)
 class NativeScenario:
-    """One scenario, ready to be written."""
+    """A converted scenario."""
 
     name: str
 
     source: str
-    """Origin of the scenario, for the first line of its file."""
+    """Origin of the scenario, written in the first line of its file."""
 
     slow: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the work, by dotted key."""
+    """Settings of the work, by dotted key; several values are swept."""
 
     stacks: Mapping[str, Any] = field(default_factory=lambda: {"baseline": []})
     sweep: Mapping[str, list[Any]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class NativeScenario:
 
 
 def stack_text(uses: list[Any], source: str) -> str:
-    """Return the text of the file of a named stack."""
+    """Return the text of a named stack's file."""
     return _imported_text({"use": uses}, source)
 
 
@@ -64,7 +64,7 @@ def _imported_text(document: Mapping[str, Any], source: str) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files by name into a folder that has none of them. Raises ImportFileError."""
+    """Write new files by name into a folder. Raises ImportFileError for existing ones."""
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise ImportFileError(

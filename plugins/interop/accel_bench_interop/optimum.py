@@ -1,4 +1,4 @@
-"""Reports of optimum-benchmark: `benchmark.json`, or `benchmark_report.json` and its config."""
+"""Reports of optimum-benchmark: `benchmark.json`, or `benchmark_report.json` with its config."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEMORY = {
     "max_reserved": "peak_reserved_memory_bytes",
     "max_allocated": "peak_memory_bytes",
 }
-"""Figures of memory by the report's key; the report has megabytes of 1,000,000 bytes."""
+"""Figures of memory by report key; a report's megabyte has 1,000,000 bytes."""
 
 LATENCY = {
     key: (name, "seconds", "device", "lower")
@@ -45,7 +45,7 @@ LATENCY = {
         "stdev": "step_seconds_standard_deviation",
     }.items()
 }
-"""Figures of the times of steps."""
+"""Figures of step times, by report key."""
 
 BACKEND: Settings = {
     "model.id": ("model", as_stated),
@@ -59,11 +59,11 @@ TRAINING: Settings = {
     "train.learning_rate": ("learning_rate", number),
     "data.sequence_length": ("sequence_length", positive_integer),
 }
-"""Settings of a training, by its arguments and the shapes of its data."""
+"""Settings of a training, by argument or data shape."""
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether the file holds a report, alone or beside its configuration."""
+    """Return whether the file is a report, alone or with its configuration."""
     found = source.json or {}
     report = found.get("report", found)
     parts = report.values() if isinstance(report, dict) else ()
@@ -73,14 +73,14 @@ def recognizes(source: SourceFile) -> bool:
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return why a file says nothing that another one of its folder does not."""
+    """Return why a file repeats another one of its folder; empty if it does not."""
     if source.path.name == REPORT and source.path.with_name(WHOLE).is_file():
         return f"{WHOLE} beside it is imported, and holds it"
     return ""
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return the training of a report; other scenarios have a row for each of their parts."""
+    """Return the training's row, or for other scenarios a row for each part."""
     found = source.json
     report = found.get("report", found)
     config = found.get("config") or _config_beside(source)
@@ -138,7 +138,7 @@ def _settings(config: Mapping[str, Any], trained: bool) -> dict[str, Any]:
 def _samples(
     part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield samples/s: the report's own is the samples of all steps over the mean of one step."""
+    """Yield samples/s; the report divides the samples of all steps by the mean step time."""
     stated = number((part.get("throughput") or {}).get("value"))
     processes = _processes(config)
     steps = _steps(part, config.get("scenario") or {}, processes)
@@ -164,7 +164,7 @@ def _samples(
 def _steps(
     part: Mapping[str, Any], scenario: Mapping[str, Any], processes: int | None
 ) -> int | None:
-    """Return the measured steps, which the configuration states, or else the number of times."""
+    """Return the number of measured steps, from the configuration or the number of times."""
     most, warmup = positive_integer(scenario.get("max_steps")), number(scenario.get("warmup_steps"))
     if most is not None and warmup is not None and most > warmup:
         return most - int(warmup)
@@ -173,7 +173,7 @@ def _steps(
 
 
 def _processes(config: Mapping[str, Any]) -> int | None:
-    """Return the number of processes: torchrun's, or the one that any other launcher starts."""
+    """Return the number of processes: torchrun's, or one for any other launcher."""
     launcher = config.get("launcher")
     if not isinstance(launcher, dict):
         return None
@@ -195,7 +195,7 @@ def _memory(part: Mapping[str, Any], corrections: list[str]) -> Iterator[Metric]
 def _rate(
     part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield the rate of a part that is no training, in its own unit."""
+    """Yield the rate of a part other than training, in its own unit."""
     throughput = part.get("throughput") or {}
     if (rate := number(throughput.get("value"))) is not None:
         unit = one_line(throughput.get("unit", "1/s")).removesuffix("/s")

@@ -1,7 +1,7 @@
-"""Runs of a Parquet file, read by a process of its own.
+"""Reader of runs in a Parquet file, in a separate process with little memory.
 
-A file of a kilobyte can hold a page that takes gigabytes, and the library ends its process where it
-gets none: so that process has little memory, and what it says is a sentence.
+A file of a kilobyte can contain a page of gigabytes, and pyarrow aborts its process when memory
+ends.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from accel_bench.report.export import NEEDED, RESULT_COLUMN, import_pyarrow
 from accel_bench.store.schema import MAXIMUM_PAYLOAD_BYTES
 
 READING_BYTES = 8 * MAXIMUM_PAYLOAD_BYTES
-"""Memory of the process that reads, beside what it needs for itself: the largest run fits."""
+"""Memory in bytes of the reading process for the file, enough for the largest run."""
 
 TOO_LARGE = f"reading it needs more than {READING_BYTES:,} bytes, which no run does"
 
 _LENGTH = struct.Struct("<Q")
-"""Number of bytes of a text, written before it."""
+"""Number of bytes of a text, as its prefix."""
 
 
 def parquet_texts(handle: BinaryIO, path: Path) -> Iterator[str]:
-    """Yield the JSON of each run in a Parquet file. Raises StoreError with the reason."""
+    """Yield the JSON text of each run in a Parquet file. Raises StoreError with the reason."""
     if find_spec("pyarrow") is None:
         raise StoreError(NEEDED)
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
@@ -52,9 +52,9 @@ def parquet_texts(handle: BinaryIO, path: Path) -> Iterator[str]:
 
 
 def _write_texts(source: BinaryIO, target: BinaryIO) -> None:
-    """Write the result of each row of a Parquet file, one row in memory at a time.
+    """Write the result of each row of a Parquet file, with one row in memory.
 
-    Raises what pyarrow raises, MemoryError and ValueError.
+    Raises pyarrow's errors, MemoryError and ValueError.
     """
     parquet, _ = import_pyarrow()
     _limit_memory()
@@ -69,8 +69,7 @@ def _write_texts(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def _limit_memory() -> None:
-    """Let this process take no more memory than one run needs, where the system says how much it
-    has."""
+    """Limit the memory of this process to what one run needs, if the system supports it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:

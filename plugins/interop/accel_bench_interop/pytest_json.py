@@ -1,4 +1,4 @@
-"""JSON of pytest-benchmark: a row for each benchmark, its rounds as raw numbers."""
+"""JSON of pytest-benchmark as results: a row for each benchmark, with its raw rounds."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "rounds": ("rounds", "1", "global"),
     "iterations": ("calls_per_round", "1", "global"),
 }
-"""Figures of a benchmark by the key of its `stats`."""
+"""Figures of a benchmark by key of `stats`."""
 
 
 def recognizes(source: SourceFile) -> bool:
-    """Return whether the file lists benchmarks beside the machine that ran them."""
+    """Return whether the file lists benchmarks beside a machine's description."""
     found = source.json or {}
     return isinstance(found.get("benchmarks"), list) and "machine_info" in found
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return a row for each benchmark that has statistics."""
+    """Return a row for each benchmark with statistics."""
     found = source.json
     for benchmark in found["benchmarks"]:
         yield _row(benchmark, found)
@@ -64,7 +64,7 @@ def _row(benchmark: Mapping[str, Any], found: Mapping[str, Any]) -> ImportedRow:
 
 
 def _seconds(stats: Mapping[str, Any]) -> float | None:
-    """Return the time of all calls of all rounds."""
+    """Return the seconds of all calls in all rounds."""
     total, calls = number(stats.get("total")), number(stats.get("iterations"))
     return None if total is None else total * (calls or 1.0)
 

@@ -1,4 +1,4 @@
-"""Read files of other programs, in the formats that are installed, as results."""
+"""Reader of other programs' files as results, by the installed formats."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ from accel_bench_interop.exchange import is_export, read_export
 from accel_bench_interop.figures import short_name
 
 SUFFIXES = (".json", ".csv", ".log", ".txt", ".out")
-"""Endings of the files of a folder that are looked at."""
+"""Suffixes of files that are read in a folder."""
 
 MAXIMUM_FILES = 10_000
-"""Files of one folder."""
+"""Maximum number of files in a folder."""
 
 MAXIMUM_ROWS = 10_000
-"""Rows of one file."""
+"""Maximum number of rows in a file."""
 
 DAMAGED = (AttributeError, LookupError, TypeError, ValueError, csv.Error)
-"""What a format raises for a file that is not as it begins."""
+"""Exceptions of a format for a damaged file."""
 
 Given: TypeAlias = Mapping[str, JsonValue]
-"""Settings of the work that the user gives, by dotted key."""
+"""Settings of the work that the user adds, by dotted key."""
 
 Named: TypeAlias = tuple[Entry, Format]
-"""A format with the entry by which it came in."""
+"""A format with its entry point."""
 
 
 @dataclass(frozen=True)
 class ImportedFile:
-    """A file that was read, in its format."""
+    """A file, read in its format."""
 
     path: Path
     format: str
 
     results: Sequence[Result]
-    """Its runs, of a session that is named by its content."""
+    """Results of its runs, in a session whose id is a hash of the content."""
 
 
 def read_runs(path: Path) -> list[Result]:
@@ -75,7 +75,7 @@ def read_runs(path: Path) -> list[Result]:
 
 
 def read_files(path: Path, name: str | None, given: Given) -> tuple[list[ImportedFile], list[str]]:
-    """Read a file, or the files of a folder; return them, and what was left out and why.
+    """Return the read files of a file or folder, and the skipped ones with reasons.
 
     `name` is a format, else it is recognized; `given` are settings that a file does not state.
     Raises ImportFileError, PluginError.
@@ -104,7 +104,7 @@ def read_files(path: Path, name: str | None, given: Given) -> tuple[list[Importe
 
 
 def _reading(name: str) -> Entry:
-    """Return the format of a name. Raises ImportFileError where it is not read, PluginError."""
+    """Return the readable format of a name. Raises ImportFileError, PluginError."""
     entry = find_entry(GROUP, KIND, name)
     if (form := load_format(entry)).read is None:
         raise ImportFileError(f"{name} ({form.description}) is written, and not read")
@@ -112,13 +112,13 @@ def _reading(name: str) -> Entry:
 
 
 class _Formats:
-    """Formats that a file may have: each is imported when a file is first held against it."""
+    """Installed formats, each imported when it is first tried on a file."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = [*entries]
 
         self.broken: list[str] = []
-        """What was found to be broken, each with its reason: it hides no other."""
+        """Broken formats with reasons; they do not prevent others."""
 
     def __iter__(self) -> Iterator[Named]:
         for entry in [*self._entries]:
@@ -147,7 +147,7 @@ class _Formats:
         return None
 
     def listed(self) -> str:
-        """Return all formats that are read, with what they are."""
+        """Return all readable formats with their descriptions."""
         known = [f"{entry.name} ({form.description})" for entry, form in self if form.read]
         return ", ".join(known) or "the formats that are installed: there are none"
 
@@ -161,7 +161,7 @@ def _sources(folder: Path) -> Iterable[SourceFile]:
 
 
 def _repeats(source: SourceFile, named: Named) -> str:
-    """Return why a file of a folder is left out; empty where it is not. Raises PluginError."""
+    """Return why a file of a folder is skipped; empty if it is not. Raises PluginError."""
     entry, form = named
     with entry.blamed(f"{source.path}: "):
         return form.repeats(source)
@@ -224,8 +224,7 @@ def _results(
 
 
 def _added(row: ImportedRow, given: Given) -> Given:
-    """Return the user's settings that a row does not state. Raises ImportFileError for another
-    value of one that it states."""
+    """Return the user's settings that a row lacks. Raises ImportFileError for a contradiction."""
     for key, value in given.items():
         if key in row.settings and row.settings[key] != value:
             raise ImportFileError(
@@ -236,13 +235,13 @@ def _added(row: ImportedRow, given: Given) -> Given:
 
 
 def _beyond(source: SourceFile, added: Given) -> dict[str, JsonValue]:
-    """Return what rows depend on beside their file: other files, and settings of the user."""
+    """Return the inputs of rows beside their file: other files, and settings of the user."""
     parts: dict[str, JsonValue] = {"others": {**source.others}, "given": dict(added)}
     return {name: part for name, part in parts.items() if part}
 
 
 def _experiment(row: ImportedRow, source: SourceFile, form: str, added: Given) -> Experiment:
-    """Return the experiment of a row; its identity holds the file, so it is that of no other."""
+    """Return the experiment of a row, whose id includes the file's hash."""
     nested: dict[str, Any] = {"name": short_name(row.scenario)}
     for key, value in {**row.settings, **added}.items():
         set_path(nested, key.split("."), value)

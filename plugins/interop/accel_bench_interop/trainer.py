@@ -1,4 +1,4 @@
-"""Results of the Hugging Face Trainer: `all_results.json`, and `trainer_state.json` beside it."""
+"""Results of the Hugging Face Trainer: `all_results.json`, with `trainer_state.json` beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accel_bench_interop.figures import (
 STATE = "trainer_state.json"
 
 RESULTS = ("all_results.json", "train_results.json", "eval_results.json")
-"""Files of results, the fullest first."""
+"""Names of result files, the most complete first."""
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "train_samples_per_second": ("samples_per_second", "1/s", "global", "higher"),
@@ -31,7 +31,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "num_input_tokens_seen": ("input_tokens", "1", "global"),
     "epoch": ("epochs", "1", "global"),
 }
-"""Figures of a run by the Trainer's key: name, unit, scope, and what is better."""
+"""Figures by Trainer's key: name, unit, scope, and better direction."""
 
 PER_DEVICE = (
     "tokens/s is that of one device: the Trainer counts the tokens of its own batches, padding "
@@ -41,22 +41,22 @@ LOGGED_LOSS = "a loss of the log is the mean of the steps since the entry before
 MEAN_LOSS = "train_loss is the mean over all steps, not the last loss"
 
 STAGES = ("before_init_mem_gpu", "init_mem_gpu", "train_mem_gpu")
-"""Stages whose changes of allocated memory add up, as the Trainer names them."""
+"""Trainer's stages, whose changes of allocated memory add up."""
 
 
 def is_results(source: SourceFile) -> bool:
-    """Return whether the file holds metrics of the Trainer."""
+    """Return whether the file has metrics of the Trainer."""
     found = source.json
     return found is not None and bool({"train_runtime", "eval_runtime"} & found.keys())
 
 
 def is_state(source: SourceFile) -> bool:
-    """Return whether the file holds the Trainer's state."""
+    """Return whether the file has the Trainer's state."""
     return source.json is not None and isinstance(source.json.get("log_history"), list)
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return why the file says nothing that another one of its folder does not; else empty."""
+    """Return why the file repeats another one of its folder; empty if it does not."""
     name, folder = source.path.name, source.path.parent
     fuller = RESULTS if name == STATE else RESULTS[:1] if name in RESULTS[1:] else ()
     for one in fuller:
@@ -68,7 +68,7 @@ def is_repeated(source: SourceFile) -> str:
 
 
 def read_results(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return the run of a file of results, with the log of the state beside it."""
+    """Return the run of a result file, with the log of the state beside it."""
     found = source.json
     state = source.beside(STATE)
     log = state.json if state and is_state(state) else {}
@@ -76,7 +76,7 @@ def read_results(source: SourceFile) -> Iterator[ImportedRow]:
 
 
 def read_state(source: SourceFile) -> Iterator[ImportedRow]:
-    """Return the run of a Trainer's state: its log, and the summary at the log's end."""
+    """Return the run of a Trainer's state: its log, with the summary at its end."""
     yield _row(source, _summary_of(source.json), source.json)
 
 
@@ -108,7 +108,7 @@ def _row(source: SourceFile, found: Mapping[str, Any], state: Mapping[str, Any])
 
 
 def peak_allocated(found: Mapping[str, Any]) -> Metric | None:
-    """Return peak allocated memory from the Trainer's figures by stage; None without them."""
+    """Return the peak of allocated memory from the figures of all stages; None without them."""
     level, peaks = 0.0, []
     for stage in STAGES:
         change = number(found.get(f"{stage}_alloc_delta", found.get(stage)))
@@ -120,13 +120,13 @@ def peak_allocated(found: Mapping[str, Any]) -> Metric | None:
 
 
 def _summary_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry of the log that sums up the training."""
+    """Return the log entry that summarizes the training."""
     entries = [one for one in state.get("log_history", ()) if isinstance(one, dict)]
     return next((one for one in reversed(entries) if "train_runtime" in one), {})
 
 
 def _log(state: Mapping[str, Any]) -> dict[str, list[float | None]]:
-    """Return logged losses with their steps; a loss is the mean since the entry before."""
+    """Return logged losses with their steps; each is a mean since the previous entry."""
     entries = [
         one for one in state.get("log_history", ()) if isinstance(one, dict) and "loss" in one
     ]

@@ -1,1 +1,1 @@
-"""Images and speech: data, and the tasks that train on them."""
+"""Data plugins and tasks of images and speech."""

@@ -1,1 +1,1 @@
-"""What is measured beside the steps: devices from outside, checkpoints, matmuls alone."""
+"""Metrics plugins: `nvml`, `checkpoint` and `matmul-roofline`."""

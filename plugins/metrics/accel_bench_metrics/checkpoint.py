@@ -1,4 +1,4 @@
-"""`checkpoint`: what it costs to write the state of training, in full or sharded."""
+"""The metrics plugin `checkpoint`: the cost of writing the training state, in full or sharded."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ class CheckpointOptions(Options):
     """Options of `checkpoint`."""
 
     format: Literal["full", "sharded"] = "full"
-    """`full`: rank 0 gathers and writes one file. `sharded`: each rank writes what it holds."""
+    """Format of the checkpoint. `full`: rank 0 gathers all and writes one file. `sharded`: each
+    rank writes its part."""
 
     optimizer: bool = True
-    """Write the optimizer's state too, as training needs it to go on."""
+    """Write the optimizer's state too, for resuming the training."""
 
     frozen_weights: bool = False
-    """Write weights that do not train; without them a checkpoint of adapters holds adapters."""
+    """Write frozen weights too; without them a checkpoint of adapters has adapters only."""
 
     keep: bool = False
-    """Leave the checkpoint in the run's folder, under `checkpoint`."""
+    """Keep the checkpoint in the run's folder, under `checkpoint`."""
 
 
 class Checkpoint(Plugin[CheckpointOptions]):
     """Writes a checkpoint after the window, to disk: seconds, bytes, and each rank's memory.
 
-    From the moment when all ranks are there until the slowest has its files on the disk
-    (`fsync`). Formats are those of `torch.save` and `torch.distributed.checkpoint`.
+    Time runs from a barrier of all ranks until the slowest has synced its files (`fsync`). Formats
+    are those of `torch.save` and `torch.distributed.checkpoint`.
     """
 
     Options = CheckpointOptions

@@ -1,4 +1,4 @@
-"""Write a checkpoint of the model and optimizer, and measure it."""
+"""Writing of a checkpoint of model and optimizer, with its time, size and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accel_bench_metrics.checkpoint import CheckpointOptions
 
 
 def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
-    """Write the checkpoint on all ranks; yield nulls with the reason where that fails."""
+    """Write the checkpoint on all ranks; on failure yield nulls with the reason."""
     folder = Path(run.folder) / "checkpoint"
     problem = _first_problem(_obstacle(run, folder))
     run.trace.reset_peak_memory()
@@ -57,14 +57,14 @@ def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
 
 
 def _obstacle(run: Run, folder: Path) -> str:
-    """Return why this rank cannot take part, and make the folder: before ranks wait for ranks."""
+    """Return why this rank cannot take part, after making the folder, before ranks synchronize."""
     if any(kept_elsewhere(parameter) for parameter in run.unwrapped_model.parameters()):
         return "a library keeps the weights in tensors of its own, which it alone can write"
     return _problem_of(lambda: folder.mkdir(exist_ok=True))
 
 
 def _problem_of(action: Callable[[], object]) -> str:
-    """Return what an action raises, in a line; empty where it succeeds."""
+    """Return an action's exception as a line; empty if it succeeds."""
     try:
         action()
     except Exception as error:
@@ -73,7 +73,7 @@ def _problem_of(action: Callable[[], object]) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of all files, whether ranks share a folder or have one each."""
+    """Return the bytes of all files, in one folder of all ranks or one per rank."""
     mine = {str(path.relative_to(folder)): path.stat().st_size for path in _files(folder)}
     if not distributed.is_initialized():
         return sum(mine.values())
@@ -83,7 +83,7 @@ def _size(folder: Path) -> int:
 
 
 def _write(run: Run, options: CheckpointOptions, folder: Path) -> None:
-    """Collect the state as the format needs it, write it, and wait until the disk has it."""
+    """Gather the state in the format's form, write it, and sync it to the disk."""
     full = options.format == "full"
     state = _state(run, options, full)
     if not full:
@@ -98,7 +98,7 @@ def _write(run: Run, options: CheckpointOptions, folder: Path) -> None:
 
 
 def _state(run: Run, options: CheckpointOptions, full: bool) -> dict[str, Any]:
-    """Return the state; in full it is on the host, and on rank 0 alone."""
+    """Return the state; the full one is on the host of rank 0 alone."""
     how = StateDictOptions(
         full_state_dict=full,
         cpu_offload=full,

@@ -1,4 +1,4 @@
-"""`nvml`: memory, energy, power and throttling of the devices that the ranks use, from outside."""
+"""The metrics plugin `nvml`: memory, energy, power and throttling, sampled by the parent."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class NVMLOptions(Options):
     """Options of `nvml`."""
 
     interval_seconds: float = Field(0.1, ge=0.05, le=1.0)
-    """Seconds between two readings."""
+    """Interval of readings in seconds."""
 
     memory: Annotated[tuple[Literal["process", "device"], ...], Field(strict=False)] = (
         "process",
         "device",
     )
-    """Memory of the ranks' own processes, and that of the whole device above its first reading."""
+    """Memory to sample: of the ranks' processes, and of the device above its first reading."""
 
     fields: Annotated[tuple[str, ...], Field(strict=False)] = ("utilization.gpu", "memory.used")
-    """What is kept over time and shown while ranks run: names as `nvidia-smi --help-query-gpu` has
-    them, or NVML's own of a field number, such as NVML_FI_DEV_MEMORY_TEMP."""
+    """Fields to store over time and show while ranks run: names of `nvidia-smi --help-query-gpu`,
+    or of NVML's field numbers, such as NVML_FI_DEV_MEMORY_TEMP."""
 
     @field_validator("fields")
     @classmethod
@@ -52,7 +52,7 @@ class NVMLOptions(Options):
 
 
 class Watcher:
-    """Samples the devices of one attempt, and turns the readings into metrics."""
+    """Watcher of the devices of one attempt, which turns readings into metrics."""
 
     def __init__(self, job: Job, ranks: Sequence[RankProcess], options: NVMLOptions) -> None:
         self._options = options
@@ -77,7 +77,7 @@ class Watcher:
 
     @property
     def live(self) -> str:
-        """Return the last readings of the fields, as the progress line shows them."""
+        """Return the latest readings of the fields, for the progress line."""
         parts = []
         for name in self._options.fields:
             readings = [track.fields[name][1].values for track in self._sampler.tracks.values()]
@@ -86,7 +86,7 @@ class Watcher:
         return "  ".join(parts)
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:
-        """Stop, and return the metrics of every rank."""
+        """Stop sampling, and return the metrics of every rank."""
         self._sampler.stop()
         if self._sampler.error is not None:
             raise self._sampler.error
@@ -103,7 +103,7 @@ class Watcher:
             return DeviceRank(rank, window, error)
 
     def _track(self, rank: int, used: Device | None) -> Track:
-        """Return the readings of the device that a rank has reported, else that it was given."""
+        """Return the readings of the device reported by a rank, or assigned to it."""
         if used is not None and used.type != "cuda":
             raise NoFigureError(f"rank {rank} used no GPU")
         if self._problem:
@@ -125,7 +125,7 @@ class Watcher:
 
 
 class NVML(Plugin[NVMLOptions]):
-    """Watches the devices from the parent, where it disturbs no step."""
+    """Samples the devices from the parent process, which disturbs no step."""
 
     Options = NVMLOptions
 

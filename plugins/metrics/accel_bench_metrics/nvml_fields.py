@@ -1,7 +1,7 @@
-"""What `nvml` can sample over time: fields by the names of `nvidia-smi --help-query-gpu`.
+"""Fields that `nvml` samples over time, named as in `nvidia-smi --help-query-gpu`.
 
-`nvidia-smi` reads many more than change while a program runs; here are those that do. Any other
-value that NVML has a number for is named by it: `NVML_FI_DEV_MEMORY_TEMP`.
+The table has the fields that vary while a program runs. Other values are named by NVML's field
+number, such as `NVML_FI_DEV_MEMORY_TEMP`.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from accel_bench import nvml
 from accel_bench.errors import did_you_mean
 
 OWN_NUMBER = "NVML_FI_"
-"""How NVML's constants of field numbers begin."""
+"""Prefix of NVML's constants of field numbers."""
 
 BYTES, PERCENT = "bytes", "percent"
 
 OWN_UNIT = "nvml"
-"""The unit that NVML has for a value that is named by its number: its header says which."""
+"""Unit of a value named by its number, which NVML's header documents."""
 
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
-"""Numbers of clocks."""
+"""NVML's numbers of clocks."""
 
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of NVML's union of values, by its number of their type."""
+"""Members of NVML's union of values, by NVML's number of their type."""
 
 
 @dataclass(frozen=True)
 class NVMLField:
-    """How a field is read of a device."""
+    """Access to a field of a device."""
 
     question: str
-    """What is called: `nvmlDevice<question>`."""
+    """Suffix of NVML's function: `nvmlDevice<question>`."""
 
     unit: str
     arguments: tuple[int, ...] = ()
 
     part: str | int | None = None
-    """Which part of the answer it is: an attribute or a place; None for all of it."""
+    """Attribute or index in the function's result; None for the whole result."""
 
     factor: float = 1.0
-    """By what the answer is multiplied for the unit."""
+    """Factor that converts the value to the field's unit."""
 
     counts: bool = False
-    """True if it only ever grows, or has no known meaning: of such a one the last reading counts,
-    of any other one the mean."""
+    """True for counters and unknown kinds, whose last reading counts; the mean of readings counts
+    for others."""
 
     def read(self, device: nvml.NVMLDevice) -> float | None:
-        """Return the present value; None where device or driver do not have it.
+        """Return the present value; None if device or driver lack it.
 
-        Raises NoReadingError when access is denied or the device does not respond.
+        Raises NoReadingError if access is denied or the device does not respond.
         """
         if self.question == "GetFieldValues":
             answer = _value_of(device.ask(self.question, list(self.arguments)))
@@ -67,7 +67,7 @@ class NVMLField:
 
 
 def _clocks() -> dict[str, NVMLField]:
-    """Return the clocks, under the long and the short names that nvidia-smi has for each."""
+    """Return the fields of clocks, by nvidia-smi's long and short names."""
     kinds = (
         (_GRAPHICS, "graphics", "gr"),
         (_SM, "sm", "sm"),
@@ -121,11 +121,11 @@ FIELDS: dict[str, NVMLField] = {
         "GetTotalEccErrors", "1", (1, 0), counts=True
     ),
 }
-"""Fields by name. Quantities are in the units of all metrics: bytes and bytes/s, not MiB."""
+"""Fields by name, with quantities in the units of all metrics: bytes and bytes/s, not MiB."""
 
 
 def field_of(name: str) -> NVMLField:
-    """Return a field by its name. Raises ValueError for an unknown one, with the nearest name."""
+    """Return a field by name. Raises ValueError for an unknown one, with the nearest name."""
     if name in FIELDS:
         return FIELDS[name]
     numbers = _numbers() if name.upper().startswith(OWN_NUMBER) else {}
@@ -135,7 +135,7 @@ def field_of(name: str) -> NVMLField:
 
 
 def checked(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of fields, each once. Raises ValueError for one that is unknown."""
+    """Return the distinct names of fields. Raises ValueError for an unknown one."""
     found = tuple(dict.fromkeys(names))
     for name in found:
         field_of(name)
@@ -143,16 +143,16 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def metric_name(name: str) -> str:
-    """Return what the metric of a field is called, with its unit where it has one."""
+    """Return the name of a field's metric, with its unit if there is one."""
     words = name.lower().replace(".", "_").removeprefix("nvml_")
     unit = field_of(name).unit
     return "_".join(("nvml", words, *(() if unit in ("1", OWN_UNIT) else (unit,))))
 
 
 def shown(name: str, values: Iterable[float]) -> str:
-    """Return a field as the progress line shows it, such as `power.draw 312 W`.
+    """Return a field's text for the progress line, such as `power.draw 312 W`.
 
-    Several devices are shown by the least and the most of them.
+    For several devices it has the smallest and the largest value.
     """
     word, factor, decimals = _SHOWN.get(field_of(name).unit, ("", 1.0, 0))
     least_and_most = sorted(value * factor for value in values)
@@ -168,11 +168,11 @@ _SHOWN = {
     "megahertz": ("MHz", 1.0, 0),
     "celsius": ("C", 1.0, 0),
 }
-"""How a unit is shown: its word, by what a value is multiplied, and decimals."""
+"""Displayed form of a unit: its word, a factor, and the number of decimals."""
 
 
 def _numbers() -> dict[str, int]:
-    """Return NVML's own names of field numbers."""
+    """Return the names of NVML's field numbers."""
     import pynvml
 
     names = (name for name in vars(pynvml) if name.startswith(OWN_NUMBER))
@@ -180,7 +180,7 @@ def _numbers() -> dict[str, int]:
 
 
 def _value_of(answers: Any) -> Any:
-    """Return the first of NVML's field values; None where the device does not have it."""
+    """Return the first of NVML's field values; None if the device lacks it."""
     if not answers or answers[0].nvmlReturn != 0:
         return None
     return getattr(answers[0].value, _VALUES[answers[0].valueType])

@@ -1,4 +1,4 @@
-"""From a device's readings to a rank's metrics: energy, power, memory, throttling, strangers."""
+"""Metrics of a rank from its device's readings: energy, power, memory, throttling."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from accel_bench_metrics.nvml_fields import field_of, metric_name
 from accel_bench_metrics.nvml_sampler import Series, Track
 
 MINIMUM_SECONDS = 2.0
-"""Shortest window whose energy means something: the counter moves every tenth of a second or so."""
+"""Minimum seconds of a window for energy: the counter is updated about every tenth of a second."""
 
 MEMORY_KINDS = {"process": "process", "device": "device_above_start"}
-"""How memory was measured, by option."""
+"""Kind of memory measurement, by option."""
 
 
 class NoFigureError(Exception):
-    """Why there is no number.
+    """Exception with the reason why there is no number.
 
-    It degrades the run where there should be one: NVML is missing or denied, or a device is lost.
+    It degrades the run if NVML is missing or denied, or if a device was lost.
     """
 
     def __init__(self, reason: str, degrades: bool = False) -> None:
@@ -32,16 +32,16 @@ class NoFigureError(Exception):
 
 @dataclass(frozen=True)
 class DeviceRank:
-    """A rank, with the window that it measured and the readings of the device that it used."""
+    """A rank with its measured window and the readings of its device."""
 
     rank: int
     window: Window | None
     track: Track | NoFigureError
 
     def readings(self, subject: str) -> Track:
-        """Return the readings of the device. Raises NoFigureError without those of the subject.
+        """Return the readings of the device. Raises NoFigureError if the subject has none.
 
-        What was read before a device was lost is not used: it could be too low.
+        Readings before the loss of a device are unused, since they may be too low.
         """
         if isinstance(self.track, NoFigureError):
             raise self.track
@@ -50,7 +50,7 @@ class DeviceRank:
         return self.track
 
     def measured_window(self, minimum_seconds: float = 0.0) -> Window:
-        """Return the window. Raises NoFigureError without one, or when it is too short."""
+        """Return the window. Raises NoFigureError if it is missing or too short."""
         if self.window is None:
             raise NoFigureError("no window was measured")
         seconds = self.window.ended - self.window.started
@@ -65,7 +65,7 @@ class DeviceRank:
     ) -> Metric:
         """Return a metric of this rank's device.
 
-        `read` returns the number and what is wrong with it; NoFigureError makes it null.
+        `read` returns the number and a problem; NoFigureError makes it null.
         """
         value: float | None
         try:
@@ -78,7 +78,7 @@ class DeviceRank:
 
 
 def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
-    """Return all metrics of one rank; `memory` are the ways of measuring it."""
+    """Return all metrics of one rank; `memory` are the kinds of memory measurements."""
     for way in memory:
         facts = {"kind": MEMORY_KINDS[way], "scope": "rank" if way == "process" else "device"}
         for name, figure, in_window in (
@@ -95,9 +95,9 @@ def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
 
 
 def field_metrics(rank: DeviceRank, fields: Iterable[str]) -> Iterable[Metric]:
-    """Return the fields that were sampled over time: a number for the window, and the series.
+    """Return metrics of fields sampled over time: a number for the window, and the series.
 
-    They describe a run and judge none: one that cannot be read is null, and degrades nothing.
+    Unreadable fields are null and do not degrade the run.
     """
     for name in fields:
         track = rank.track if isinstance(rank.track, Track) else None
@@ -114,9 +114,9 @@ def field_metrics(rank: DeviceRank, fields: Iterable[str]) -> Iterable[Metric]:
 def energy_joules(
     times: Sequence[float], millijoules: Sequence[float], started: float, ended: float
 ) -> float | None:
-    """Return the energy from `started` to `ended`, the counter interpolated between two readings.
+    """Return the energy from `started` to `ended`, interpolated between readings of the counter.
 
-    None when the readings do not cover that time, or when the counter went back.
+    None if the readings do not cover that time, or if the counter decreased.
     """
     values = [value for _, value in _readings(times, millijoules, started, ended)]
     if not values or any(after < before for before, after in pairwise(values)):
@@ -127,9 +127,9 @@ def energy_joules(
 def mean_watts(
     times: Sequence[float], watts: Sequence[float], started: float, ended: float
 ) -> float | None:
-    """Return the mean power from `started` to `ended`, by trapezia.
+    """Return the mean power from `started` to `ended`, by the trapezoidal rule.
 
-    None when the readings do not cover that time.
+    None if the readings do not cover that time.
     """
     points = _readings(times, watts, started, ended)
     if not points or ended <= started:
@@ -141,7 +141,7 @@ def mean_watts(
 def _readings(
     times: Sequence[float], values: Sequence[float], started: float, ended: float
 ) -> list[tuple[float, float]]:
-    """Return readings with their times, and interpolated ends; empty if they do not cover it."""
+    """Return readings with times, and interpolated ends; empty if they do not cover the time."""
     if len(times) < 2 or started < times[0] or ended > times[-1]:
         return []
     inside = [(at, one) for at, one in zip(times, values, strict=True) if started < at < ended]
@@ -150,7 +150,7 @@ def _readings(
 
 
 def _between(times: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Return the value at a time, on the straight line between the readings around it."""
+    """Return the value at a time, linearly interpolated between readings."""
     after = next(index for index, time in enumerate(times) if time >= at)
     if times[after] == at or after == 0:
         return values[after]
@@ -159,7 +159,7 @@ def _between(times: Sequence[float], values: Sequence[float], at: float) -> floa
 
 
 def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int, str]:
-    """Return the largest reading; of a whole device, less what was in use before the rank."""
+    """Return the largest reading; for a whole device, above its use before the rank."""
     if way == "device":
         readings = rank.readings("memory").memory_bytes
     else:
@@ -211,7 +211,7 @@ def _over_window(
 
 
 def _throttled_fraction(rank: DeviceRank) -> tuple[float, str]:
-    """Return the fraction of the window's readings in which something unusual slows the clocks."""
+    """Return the fraction of readings in the window with clocks throttled abnormally."""
     track, window = rank.readings("clocks"), rank.measured_window()
     readings = zip(track.limits.times, track.limits.values, strict=True)
     masks = [int(mask) for at, mask in readings if window.started <= at <= window.ended]
@@ -225,7 +225,7 @@ def _throttled_fraction(rank: DeviceRank) -> tuple[float, str]:
 
 
 def _other_processes(rank: DeviceRank) -> tuple[int, str]:
-    """Return how many processes that are not ours were on the device while the ranks ran."""
+    """Return the number of foreign processes on the device while the ranks ran."""
     track = rank.readings("processes")
     others = track.other_processes.values()
     if not track.rank_bytes and not others:

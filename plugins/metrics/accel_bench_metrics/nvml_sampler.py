@@ -1,4 +1,4 @@
-"""Sample devices through NVML in a thread of the parent, and keep what changes."""
+"""Sampler of devices through NVML, in a thread of the parent, which stores changes."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from accel_bench import LocalProcess, TimeSeries, nvml
 from accel_bench_metrics.nvml_fields import NVMLField, field_of
 
 STOP_SECONDS = 5.0
-"""Longest time that the last reading may take."""
+"""Timeout in seconds of the last reading."""
 
 ENERGY_SECONDS = 0.01
-"""A reading of the energy counter that takes longer was interrupted: when it was is not known."""
+"""Seconds above which a reading of the energy counter was interrupted, with uncertain time."""
 
 ENERGY_READINGS = 3
-"""How often it is read at most to have one that was not."""
+"""Maximum number of attempts to read the energy counter without interruption."""
 
 Subject = Literal["energy", "power", "clocks", "memory", "processes"]
-"""What is read of a device."""
+"""Quantity read of a device."""
 
 
 class Series:
-    """Readings of a figure, each with its time in seconds."""
+    """Readings of a figure, with their times in seconds."""
 
     def __init__(self, typecode: str = "d") -> None:
         self.times = array("d")
         self.values: array[Any] = array(typecode)
         self.until = 0.0
-        """When it was last read."""
+        """Time of the last reading, in seconds."""
 
     def add(self, value: float, at: float) -> None:
-        """Keep a reading."""
+        """Add a reading."""
         self.times.append(at)
         self.values.append(value)
 
     def add_change(self, value: float, at: float) -> None:
-        """Keep a reading unless it is that of before."""
+        """Add a reading if it differs from the previous one."""
         self.until = at
         if not self.values or self.values[-1] != value:
             self.add(value, at)
 
     def within(self, started: float, ended: float) -> Sequence[int]:
-        """Return the values that there were at some time from `started` to `ended`.
+        """Return the values in effect at any time from `started` to `ended`.
 
-        For series of changes: the value before `started` counts.
+        In a series of changes this includes the last value before `started`.
         """
         first = max(0, bisect_right(self.times, started) - 1)
         return self.values[first : bisect_right(self.times, ended)]
 
     def mean(self, started: float, ended: float) -> float | None:
-        """Return the mean from `started` to `ended`, of which a change counts until the next one.
+        """Return the mean from `started` to `ended`, weighted by time until the next change.
 
-        None when the readings do not cover that time.
+        None if the readings do not cover that time.
         """
         if not self.times or ended <= started or started < self.times[0] or ended > self.until:
             return None
@@ -69,7 +69,7 @@ class Series:
         return sum(map(mul, values, lengths)) / (ended - started)
 
     def stored(self) -> TimeSeries | None:
-        """Return it as it is stored, with the last reading even if nothing had changed."""
+        """Return the series for storage, including the last reading even if unchanged."""
         if not self.times:
             return None
         last = [self.until] if self.until > self.times[-1] else []
@@ -83,31 +83,31 @@ class Track:
     def __init__(self, device: nvml.NVMLDevice, fields: Sequence[str] = ()) -> None:
         self.device = device
         self.fields = {name: (field_of(name), Series()) for name in fields}
-        """Fields that are sampled over time, by name; changes alone."""
+        """Series of changes of the fields sampled over time, by name."""
 
         self.problems: dict[str, str] = {}
-        """Why it does not answer any more, by subject or by name of a field."""
+        """Reasons why readings have stopped, by subject or name of a field."""
 
         self.memory_bytes = Series("Q")
-        """Memory in use on the whole device; changes alone."""
+        """Changes of the memory in use on the whole device, in bytes."""
 
         self.rank_bytes: dict[int, Series] = {}
-        """Memory of each rank's processes, where NVML lists it; changes alone."""
+        """Changes of the memory of each rank's processes in bytes, if NVML lists it."""
 
         self.energy = Series()
-        """Millijoules since the driver was loaded."""
+        """Energy in millijoules since the driver was loaded."""
 
         self.power = Series()
-        """Watts."""
+        """Power in watts."""
 
         self.limits = Series("Q")
-        """What limits its clocks, as NVML's bits."""
+        """Reasons of throttled clocks, as NVML's bits."""
 
         self.other_processes: dict[int, nvml.GPUProcess] = {}
-        """Processes that are not ours, by pid."""
+        """Foreign processes on the device, by pid."""
 
     def read(self, family: Family) -> None:
-        """Take one reading of everything that was not refused before."""
+        """Read every subject that has not failed before."""
         readers: dict[str, Callable[[], None]] = {
             "energy": self._read_energy,
             "power": self._read_power,
@@ -128,7 +128,7 @@ class Track:
             series.add_change(value, at=time.monotonic())
 
     def _read_energy(self) -> None:
-        """Read the counter; where other work came in between, again, and keep the best of it."""
+        """Read the energy counter, repeating interrupted readings, and keep the best one."""
         readings: list[tuple[float, float, float]] = []
         while len(readings) < ENERGY_READINGS:
             before = time.monotonic()
@@ -168,7 +168,7 @@ class Track:
 
 
 class Family:
-    """Which processes belong to which rank."""
+    """Processes that belong to each rank."""
 
     def __init__(self, pids: Mapping[int, int | None], run_id: str) -> None:
         self._ranks = {pid: rank for rank, pid in pids.items() if pid is not None}
@@ -176,7 +176,7 @@ class Family:
         self._known: dict[int, int | None] = dict(self._ranks)
 
     def owner(self, pid: int) -> int | None:
-        """Return the rank that is the process, or that has started it; None for a stranger."""
+        """Return the rank that started the process or is the process; None if it is foreign."""
         if pid not in self._known:
             self._known[pid] = self._find(pid)
         return self._known[pid]
@@ -196,7 +196,7 @@ class Family:
 
 
 class Sampler:
-    """The thread. The first reading is taken before it starts, and shows what was there before."""
+    """Sampling thread. The first reading, before it starts, shows the state before the run."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Sampler:
     ) -> None:
         self.tracks = {device.uuid: Track(device, fields) for device in devices}
         self.error: Exception | None = None
-        """Why the sampler itself failed."""
+        """Reason why the sampler itself failed."""
 
         self._family = Family(pids, run_id)
         self._interval = interval_seconds
@@ -216,12 +216,12 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
     def start(self) -> None:
-        """Read once, then go on in the background."""
+        """Take a reading, then continue in the background."""
         self._read()
         self._thread.start()
 
     def stop(self) -> None:
-        """Read once more and end; a device that does not answer in time counts as lost."""
+        """Take a last reading and stop; a device that does not answer in time counts as lost."""
         self._stopping.set()
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
@@ -231,7 +231,7 @@ class Sampler:
                 track.problems = dict.fromkeys(subjects, problem)
 
     def _run(self) -> None:
-        """Sample until `stop`, then once more: the windows have ended by then."""
+        """Sample until `stop`, then once more, after the end of the windows."""
         try:
             while not self._stopping.wait(self._interval):
                 self._read()

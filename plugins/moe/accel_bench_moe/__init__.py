@@ -1,4 +1,4 @@
-"""The plugin `moe`: the implementation by which a mixture of experts multiplies its tokens."""
+"""The plugin `moe`: the implementation of a mixture of experts' matrix products."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import ClassVar, Literal
 from accel_bench import Experiment, Machine, Options, Plugin, Run, hookimpl
 
 GROUPED_CAPABILITY = (8, 0)
-"""Oldest compute capability that transformers gives to torch's grouped product."""
+"""Oldest compute capability on which transformers uses torch's grouped product."""
 
 
 class MixtureOfExpertsOptions(Options):
-    """Implementation of experts; the names are those of transformers."""
+    """Options of `moe`: the implementation of experts, by transformers' names."""
 
     experts: Literal["eager", "batched_mm", "grouped_mm"] = "grouped_mm"
-    """`eager`: a loop over the experts; `batched_mm`: a copy of its expert's weights for every
-    token; `grouped_mm`: tokens sorted by expert, and one grouped product for each matrix."""
+    """Implementation of the products. `eager`: a loop over experts; `batched_mm`: a copy of the
+    expert's weights for every token; `grouped_mm`: tokens sorted by expert, and one grouped product
+    per matrix."""
 
 
 class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
@@ -47,7 +48,7 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield the reasons why the implementation would not be torch's grouped product."""
+        """Yield reasons why `grouped_mm` would not use torch's grouped product."""
         if self.options.experts != "grouped_mm":
             return
         scenario = experiment.scenario
@@ -62,7 +63,7 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Switch the experts' implementation, in place."""
+        """Switch the experts' implementation in place."""
         from accel_bench_moe.impl import Switch
 
         switch = Switch(run.model, self.options.experts)
@@ -71,7 +72,7 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 
 
 def _too_old(machine: Machine, count: int) -> Iterator[str]:
-    """Yield the reasons why transformers would replace the grouped product by a loop of its own."""
+    """Yield reasons why transformers would replace the grouped product by its own loop."""
     for gpu in machine.gpus[:count]:
         if gpu.compute_capability < GROUPED_CAPABILITY:
             found, needed = (

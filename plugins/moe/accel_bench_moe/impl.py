@@ -1,4 +1,4 @@
-"""Switch the implementation of a model's experts, and report which one is active."""
+"""Switch of the implementation of a model's experts, with evidence of the active one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from accel_bench.errors import PluginError
 from accel_bench.modeling.tensors import dtype_name
 
 ROW_BYTES = 16
-"""Every row of what torch's grouped product multiplies has a multiple of these bytes."""
+"""Multiple of bytes that rows of matrices must have for torch's grouped product."""
 
 
 class Switch:
-    """Choice of an implementation for one model's experts, until it is undone."""
+    """The implementation set for one model's experts, until `undo`."""
 
     def __init__(self, model: nn.Module, implementation: str) -> None:
         """Switch all experts of `model` to `implementation`, in place.
 
-        Raises PluginError for a model without experts that can be switched, and for sizes that
-        torch's grouped product refuses.
+        Raises PluginError for a model without switchable experts, and for sizes that torch's
+        grouped product does not support.
         """
         self.modules = switchable_experts(model)
         if not self.modules:
@@ -44,7 +44,7 @@ class Switch:
             )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of how the experts multiply now, and how they did before."""
+        """Return JSON evidence of the experts' implementations, now and before."""
         default, found = ", ".join(self._default), ", ".join(implementations(self.modules))
         return {
             "summary": f"{len(self.modules)} modules of experts by {found}, by default {default}",
@@ -58,37 +58,36 @@ class Switch:
         }
 
     def undo(self) -> None:
-        """Restore the implementation that the model was loaded with."""
+        """Restore the model's original implementation."""
         self._model.set_experts_implementation(self._before)
 
 
 def switchable_experts(model: nn.Module) -> list[Any]:
-    """Return the modules of experts whose implementation transformers chooses.
+    """Return the modules of experts whose implementation transformers can switch.
 
-    Transformers marks them with how their weights lie; experts that something has packed one by
-    one have no such mark.
+    Transformers marks them with their weight layout; separately packed experts have no such mark.
     """
     marks = ("has_gate", "is_transposed", "num_experts")
     return [module for module in model.modules() if all(hasattr(module, mark) for mark in marks)]
 
 
 def implementations(modules: Sequence[Any]) -> list[str]:
-    """Return the names of the modules' active implementations, each once."""
+    """Return the distinct names of the modules' active implementations."""
     return sorted({str(module.config._experts_implementation) for module in modules})
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Return whether another forward replaces the one that transformers dispatches."""
+    """Return whether a forward that transformers does not dispatch has replaced its own."""
     return "forward" in vars(module) or not hasattr(type(module).forward, "__wrapped__")
 
 
 def pretrained_model(model: nn.Module) -> Any:
-    """Return the outermost model of transformers, inside of PEFT's where there is an adapter."""
+    """Return the outermost transformers model, inside of PEFT's if there is an adapter."""
     return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
 
 
 def check_sizes(modules: Sequence[nn.Module]) -> None:
-    """Raise PluginError for matrices of experts with rows that torch's grouped product refuses."""
+    """Raise PluginError for experts' matrices with rows that torch's grouped product rejects."""
     for module in modules:
         for name, weight in module.named_parameters(recurse=False):
             odd = [size for size in weight.shape[1:] if size * weight.element_size() % ROW_BYTES]

@@ -1,1 +1,1 @@
-"""Write a plugin to go on from."""
+"""`accel-bench plugins new`: write the distribution of a new plugin."""

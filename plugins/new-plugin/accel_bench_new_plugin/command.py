@@ -1,4 +1,4 @@
-"""`accel-bench plugins new`: write a plugin's distribution that works as it stands."""
+"""`accel-bench plugins new`: write a working distribution of a plugin."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FILES = Path(__file__).parent / "templates"
 """Folder of the Jinja2 templates."""
 
 NAME = re.compile(r"[a-z](?:[a-z0-9_-]{0,28}[a-z0-9])?")
-"""A name of PEP 508 in small letters, short enough for folders and tables, without the dot that
-separates keys on the command line."""
+"""Pattern of a name: PEP 508 in small letters, short enough for folders and tables, without the dot
+that separates keys on the command line."""
 
 RESERVED = frozenset({"baseline", NO_PLUGIN})
-"""Names that scenario files give a meaning of their own."""
+"""Names with a meaning in scenario files."""
 
 DEFAULT_HOOKS = ("accelerate_model",)
-"""What a plugin does where no hook is named, or none that acts."""
+"""Hooks to write if none, or none that changes a run, is named."""
 
 REGISTERED = {"report_evidence": "run.on_evidence", "close_run": "run.on_close"}
-"""Hooks that are not written, and what the acting hook calls in their place."""
+"""Hooks that are not written, with the call of the acting hook that replaces each."""
 
 NOT_WRITTEN = {
     "record_result": "copy the dozen lines of a tracker from docs/trackers.md",
@@ -45,7 +45,7 @@ NOT_WRITTEN = {
     "simulate_batch": "accel_bench.hookspecs says what it returns, beside build_batches",
     "build_evaluation_batches": "docs/convergence.md says what it returns, beside build_batches",
 }
-"""Other hooks that are not written, and what to do instead."""
+"""Other hooks that are not written, with the alternative."""
 
 PARTNERS = {
     "allocate_ranks": "launch_ranks",
@@ -54,13 +54,13 @@ PARTNERS = {
     "start_metrics": "finish_metrics",
     "finish_metrics": "start_metrics",
 }
-"""Hooks that make sense together alone."""
+"""Hooks that are only useful together."""
 
 NOT_ACTING = frozenset({"check_scenario", "prepare_experiment"})
-"""Hooks after which a run has nothing to show, so that a plugin needs another one besides."""
+"""Hooks without visible effect, which need another hook beside them."""
 
 NOT_CLASS_NAMES = frozenset({*accel_bench.__all__, "Any", "Field", "Iterator", "Path", "Sequence"})
-"""Names that the module of a written class imports."""
+"""Names imported by the module of a written class."""
 
 
 def new(
@@ -98,7 +98,7 @@ def new(
 
 
 def writable_hooks() -> dict[str, str]:
-    """Return the hooks that `write_plugin` takes, in call order, with what each is for."""
+    """Return the hooks that `write_plugin` accepts, in call order, with their descriptions."""
     documented = {hook: inspect.getdoc(getattr(hookspecs, hook)) or "" for hook in hook_arguments()}
     return {
         hook: text.partition("\n\n")[0].replace("\n", " ")
@@ -108,10 +108,10 @@ def writable_hooks() -> dict[str, str]:
 
 
 def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, list[str]]:
-    """Write `accel-bench-NAME` into a folder; return where it is, and the hooks that it has.
+    """Write `accel-bench-NAME` into a folder; return its path and its hooks.
 
-    Raises PluginError for a name that cannot be used or is taken, for an unknown hook, for a
-    folder that exists and for a parent that is a file.
+    Raises PluginError for an invalid or taken name, for an unknown hook, for an existing folder and
+    for a parent that is a file.
     """
     _check_name(name)
     chosen = _chosen(hooks)
@@ -127,7 +127,7 @@ def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, l
 
 
 def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
-    """Return the files of the distribution by their path in it; `hooks` are in call order."""
+    """Return the files of the distribution by relative path; `hooks` are in call order."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -163,7 +163,7 @@ def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    """Refuse what cannot be a distribution's name, and what is taken."""
+    """Refuse an invalid distribution name, and a taken one."""
     if not NAME.fullmatch(name):
         raise PluginError(
             f"{name!r} cannot be a plugin's name: small letters and digits, with '-' or '_' "
@@ -181,7 +181,7 @@ def _check_name(name: str) -> None:
 
 
 def _chosen(hooks: Sequence[str]) -> list[str]:
-    """Return the hooks to write, in call order, with those that they need; refuse unknown ones."""
+    """Return the hooks to write, in call order, with required partners; refuse unknown ones."""
     known = list(hook_arguments())
     for hook in hooks:
         if hook not in known:
@@ -206,6 +206,6 @@ def _distribution(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """Return `MyPlugin` for `my-plugin`, with `Plugin` behind it where that name is imported."""
+    """Return `MyPlugin` for `my-plugin`, with the suffix `Plugin` if the name is imported."""
     joined = "".join(word.capitalize() for word in re.split("[_-]+", name))
     return f"{joined}Plugin" if joined in NOT_CLASS_NAMES else joined

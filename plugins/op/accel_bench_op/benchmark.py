@@ -1,4 +1,4 @@
-"""The base class of micro-benchmarks: what is computed, on what, at which sizes."""
+"""Base class of micro-benchmarks: a callable, its batch, and its sizes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 from accel_bench.errors import PluginError, did_you_mean
 
 VALID_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,98}[A-Za-z0-9_-])?")
-"""Names that are file names on every system, and one word on a command line."""
+"""Pattern of names that are valid file names on every system, and one word in a shell."""
 
 DECLARED = ("name", "description", "args")
-"""Attributes of a class that may be properties of it, too."""
+"""Attributes of a class that may be properties too."""
 
 TOLERANCE: Mapping[str, float] = {
     "float64": 1e-9,
@@ -27,7 +27,7 @@ TOLERANCE: Mapping[str, float] = {
     "float16": 1e-2,
     "bfloat16": 4e-2,
 }
-"""Largest relative distance from float64, by the dtype of the computation."""
+"""Maximum relative distance from float64, by the dtype of the computation."""
 
 
 @dataclass(frozen=True)
@@ -37,52 +37,51 @@ class BenchmarkArg:
     name: str
 
     description: str
-    """What it means, and its default, in a sentence."""
+    """Meaning of the argument and its default, in a sentence."""
 
 
 class Benchmark(ABC):
     """A callable and the batch that it is timed on.
 
     `name`, `description` and `args` are class attributes or class properties. `__init__` takes
-    `args` first, in their order; what it takes beyond them has defaults. A subclass without a name
-    is a base of others.
+    `args` first, in order; further parameters have defaults. A subclass without a name is an
+    abstract base.
     """
 
     name: str = ""
-    """Short, distinct, and valid as a file's name."""
+    """Short unique name, valid as a file name."""
 
     description: str = ""
-    """A short sentence."""
+    """Description in a short sentence."""
 
     args: tuple[BenchmarkArg, ...] = ()
-    """The arguments that a user may set."""
+    """Arguments that a user may set."""
 
     operation: str = ""
-    """What an executor may have a kernel for: `rms_norm`, `swiglu_mlp`, `cross_entropy`, ..."""
+    """Operation for which executors may have kernels: `rms_norm`, `cross_entropy`, ..."""
 
     sizes: Mapping[str, Mapping[str, object]] = {}
     """Keyword arguments of `__init__` by the name of a size; `tiny` computes in milliseconds."""
 
     tolerance: Mapping[str, float] = TOLERANCE
-    """Largest relative distance of outputs and gradients from float64, by dtype."""
+    """Maximum relative distance of outputs and gradients from float64, by dtype."""
 
     scales: tuple[float, ...] = (0.125, 4.0)
-    """Factors of the inputs at which outputs and gradients are compared too; empty where only the
-    values of the batch have a meaning."""
+    """Factors of the inputs for further comparisons; empty if scaled inputs are meaningless."""
 
     requires_grad: bool = True
     """True if there is a backward pass."""
 
     counts_bytes: bool = False
-    """True if a call must read its inputs and weights and write its outputs, each once: their bytes
-    are counted, and those of all gradients, where `bytes_moved` does not say them."""
+    """True if bytes are counted by default: each input and weight read once, each output written
+    once, and likewise all gradients."""
 
     unread: tuple[str, ...] = ()
-    """What a backward pass need not read, such as a bias: weights by their names, and `input 0`."""
+    """Tensors that a backward pass need not read, such as a bias: weights' names, `input 0`."""
 
     keeps_inputs: bool = True
-    """True if a callable that writes over the tensors of the batch is wrong. False where a model
-    does not read them again, such as the logits of a loss."""
+    """True if a callable must not overwrite the batch. False for inputs that a model does not read
+    again, such as the logits of a loss."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -97,15 +96,15 @@ class Benchmark(ABC):
             setattr(cls, "make_batch", _with_owner(cls.make_batch))  # noqa: B010 - as above
 
     def __init__(self, *_: object) -> None:
-        """Take nothing; `super().__init__(self)` works as `super().__init__()` does."""
+        """Accept and ignore an argument, so that `super().__init__(self)` works too."""
         super().__init__()
 
     @classmethod
     def at_size(cls, size: str = "", **settings: object) -> Any:
         """Return the benchmark at one of its sizes; empty is the defaults of `__init__`.
 
-        `settings` are arguments such as `device` and `dtype`: those that the size sets, or that
-        `__init__` does not take, are left out. Raises PluginError for an unknown size.
+        `settings` are arguments such as `device` and `dtype`; those set by the size, or unknown to
+        `__init__`, are ignored. Raises PluginError for an unknown size.
         """
         if size and size not in cls.sizes:
             hint = did_you_mean(size, cls.sizes) or "; it has none"
@@ -119,72 +118,73 @@ class Benchmark(ABC):
 
     @abstractmethod
     def make_batch(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the positional and keyword arguments of a call, always of the same values."""
+        """Return the positional and keyword arguments of a call, with reproducible values."""
 
     @abstractmethod
     def fn(self) -> Callable[..., Any]:
-        """Return what is timed: a function or a `torch.nn.Module`."""
+        """Return the callable to time: a function or a `torch.nn.Module`."""
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what computes the same as `fn` in float64, with the same weights.
+        """Return a callable that computes `fn` in float64, with the same weights.
 
-        A copy of a module in float64; a function is taken to compute in the dtype of its inputs.
+        The default is a float64 copy of a module; functions must compute in the dtype of their
+        inputs.
         """
         import torch
 
         return copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn
 
     def reference_with_choices(self, fn: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return the reference that makes the choices which `fn` makes in its own dtype.
+        """Return a reference that makes the same discrete choices as `fn` in its own dtype.
 
-        Such as the experts to which a router sends a token: where two are nearly alike, rounding
-        decides. None where nothing is chosen.
+        An example are the experts that a router selects, which rounding decides in close cases.
+        None without such choices.
         """
         return None
 
     def postprocess_for_backward(self, out: Any) -> Any:
         """Return the tensor to start the backward pass at, or None for no backward pass.
 
-        The output itself, or the first element of a sequence.
+        The default is the output, or the first element of a sequence.
         """
         is_sequence = isinstance(out, Sequence) and not isinstance(out, str | bytes)
         return out[0] if is_sequence and len(out) else out
 
     def unavailable(self) -> str:
-        """Return why it cannot be built here: a missing library, say. Empty where it can."""
+        """Return why the benchmark cannot be built, such as a missing library; empty if it can."""
         return ""
 
     def flops(self) -> int | None:
-        """Return the FLOPs of one forward call; None where they say nothing."""
+        """Return the FLOPs of one forward call; None if they are not meaningful."""
         return None
 
     def bytes_moved(self) -> int | None:
-        """Return the least bytes that one forward call reads and writes; None for unknown."""
+        """Return the least bytes that one forward call reads and writes; None if unknown."""
         return None
 
     def backward_flops(self) -> int | None:
-        """Return the FLOPs of one backward call: twice the forward ones, by default."""
+        """Return the FLOPs of one backward call; by default twice the forward FLOPs."""
         flops = self.flops()
         return None if flops is None else 2 * flops
 
     def backward_bytes_moved(self) -> int | None:
-        """Return the least bytes that one backward call reads and writes; None for unknown."""
+        """Return the least bytes that one backward call reads and writes; None if unknown."""
         return None
 
     @property
     def returned_fn(self) -> Callable[..., Any] | None:
-        """What `fn()` returned last, which holds the weights; None before the first call."""
+        """Last result of `fn()`, which holds the weights; None before the first call."""
         return self.__dict__.get("_returned_fn")
 
 
 def benchmark_of(batch: Any) -> Benchmark | None:
-    """Return the benchmark whose `make_batch()` returned a batch, if its `fn()` was called too."""
+    """Return the benchmark that made a batch, if its `fn()` was called too."""
     owners = (reference() for tensor in _tensors(batch) if (reference := _owners().get(tensor)))
     return next((one for one in owners if one is not None and one.returned_fn is not None), None)
 
 
 def as_dtype(dtype: Any) -> Any:
-    """Return a `torch.dtype`, which may be given by its name."""
+    """Return a `torch.dtype`, given as such or by name."""
     import torch
 
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
@@ -196,7 +196,7 @@ def as_dtype(dtype: Any) -> Any:
 def _class_value(cls: type, key: str) -> Any:
     """Return the value of a class attribute, of a property, or of a class property.
 
-    A property under a classmethod is read by hand: Python 3.13 no longer does.
+    Properties under a classmethod are evaluated by hand, since Python 3.13 dropped them.
     """
     found = vars(cls)[key]
     if isinstance(found, classmethod):
@@ -207,7 +207,7 @@ def _class_value(cls: type, key: str) -> Any:
 
 
 def _problems(cls: type[Benchmark]) -> Iterator[str]:
-    """Yield what is wrong with a declaration; a class without a name is a base of others."""
+    """Yield problems of a class declaration; an abstract base has no name."""
     if cls.name == "":
         return
     if not isinstance(cls.name, str) or not VALID_NAME.fullmatch(cls.name):
@@ -247,7 +247,7 @@ def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
 
 
 def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Callable[..., Any]]:
-    """Return a method `fn` whose benchmark keeps what it returned last."""
+    """Return a method `fn` that stores its last result in the benchmark."""
 
     @functools.wraps(fn)
     def method(self: Benchmark) -> Callable[..., Any]:
@@ -258,7 +258,7 @@ def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Call
 
 
 def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a method `make_batch` that remembers whose tensors it made."""
+    """Return a method `make_batch` that registers the benchmark of its tensors."""
 
     @functools.wraps(make_batch)
     def method(self: Benchmark) -> Any:
@@ -273,7 +273,7 @@ def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @functools.cache
 def _owners() -> Any:
-    """Return the benchmarks of the tensors that are in batches, by identity."""
+    """Return the benchmarks of tensors in batches, by identity."""
     from torch.utils.weak import WeakIdKeyDictionary
 
     return WeakIdKeyDictionary()

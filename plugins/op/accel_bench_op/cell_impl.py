@@ -1,4 +1,4 @@
-"""A cell: one benchmark at one size, under one executor, in one compute type."""
+"""Cell of a micro-benchmark: a size, an executor and a compute type, timed and checked."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from accel_bench_op.executors import Executor
 from accel_bench_op.roofline_impl import roofline_figures
 
 SEED = 0
-"""Seed of weights and batches, for benchmarks that set none themselves."""
+"""Seed of weights and batches for benchmarks without their own."""
 
 ALLOWED_AT_SCALES = 4.0
-"""Factor of the tolerance at other scales of the inputs, at which kernels round otherwise; one that
-takes no notice of the scale is off by 0.75 at least."""
+"""Factor of the tolerance for scaled inputs, at which kernels round differently; ignoring the scale
+gives an error of at least 0.75."""
 
 SMALLEST = "tiny"
-"""Size at which a benchmark is compared where float64 does not fit at its own."""
+"""Size for comparison if float64 does not fit at the cell's size."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is timed, with what it is made of."""
+    """A timed callable with its benchmark, batch and executor."""
 
     benchmark: Benchmark
     fn: Callable[..., Any]
@@ -52,20 +52,19 @@ class Cell:
     compute_type: ComputeType
 
     executor: Executor | None = None
-    """What has built `fn`; None where that is not known."""
+    """Executor that built `fn`; None if unknown."""
 
     def timed_call(self) -> TimedCall:
-        """Return the call of which a round consists."""
+        """Return the call of a round."""
         one = self.benchmark
         postprocess = one.postprocess_for_backward if one.requires_grad else _no_backward
         return TimedCall(self.compute_type, self.fn, self.batch, postprocess)
 
     def check(self) -> Check:
-        """Compare outputs with eager in float64, and gradients in both halves of training.
+        """Compare outputs with eager in float64, and gradients in both phases of training.
 
-        What a forward pass keeps for its backward pass is part of what it computes.
-
-        At the size `tiny`, where the benchmark has it, if there is no memory for this one.
+        Tensors saved for the backward pass count as part of the forward computation. Without memory
+        for this size, the size `tiny` is compared, if there is one.
         """
         try:
             return self._check()
@@ -89,9 +88,9 @@ class Cell:
         return next((one for one in at_scales if one.reason), found)
 
     def _compared(self, values: Any, gradients: bool) -> Check:
-        """Compare on other values, after a call on the same ones whose output is written over.
+        """Compare on other values, after a call whose output is then overwritten.
 
-        What returns the output of an earlier call without computing it again returns NaN.
+        A callable that returns an earlier output instead of computing returns NaN.
         """
         with holding(self.batch, values) as batch:
             kept = None if self.benchmark.keeps_inputs else copy.deepcopy(plain_tensors(batch))
@@ -101,7 +100,7 @@ class Cell:
             return check_against_float64(self.benchmark, self.fn, batch, gradients)
 
     def _at_scale(self, scale: float, gradients: bool) -> Check:
-        """Compare on scaled inputs; undecided where float64 is of no help there."""
+        """Compare on scaled inputs; undecided if float64 differs in the same way."""
         values = scaled(_batch(self.benchmark, SEED + 1), scale)
         try:
             found = self._compared(values, gradients)
@@ -111,7 +110,7 @@ class Cell:
         return replace(found, distances=named, tolerance=ALLOWED_AT_SCALES * found.tolerance)
 
     def _weights(self) -> Iterator[Any]:
-        """Yield parameters and buffers, ours and the benchmark's own."""
+        """Yield parameters and buffers of the callable and of the benchmark's own."""
         for fn in (self.fn, self.benchmark.returned_fn):
             if isinstance(fn, torch.nn.Module):
                 yield from (*fn.parameters(), *fn.buffers())
@@ -125,7 +124,7 @@ class Cell:
 
     @property
     def device(self) -> str:
-        """The device of the batch, or of the weights."""
+        """Device of the batch, or of the weights."""
         fn = self.benchmark.returned_fn
         weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
         tensors = (one for one in (*tree_leaves(self.batch), *weights) if torch.is_tensor(one))
@@ -133,11 +132,11 @@ class Cell:
 
     @property
     def dtype(self) -> str:
-        """The name of the dtype that it computes in."""
+        """Name of the dtype of the computation."""
         return coarsest_dtype(self.batch, self.benchmark.returned_fn)
 
     def peak_memory(self) -> int | None:
-        """Return the bytes that a round holds beyond weights and batch, its graph among them."""
+        """Return the peak bytes of a round beyond weights and batch, its graph included."""
         call = self.timed_call()
 
         def once() -> Any:
@@ -150,7 +149,7 @@ class Cell:
             call.close()
 
     def bytes_moved(self) -> int | None:
-        """Return the least bytes that a round reads and writes; None where that is not known."""
+        """Return the least bytes that a round reads and writes; None if unknown."""
         one, goes_back = self.benchmark, self.compute_type is ComputeType.TRAINING_BACKWARD
         said = one.backward_bytes_moved() if goes_back else one.bytes_moved()
         if said is not None or not one.counts_bytes:
@@ -166,7 +165,7 @@ class Cell:
         return sum(tensor.nbytes for tensor in moved if tensor.dim())
 
     def figures(self, seconds: float) -> Mapping[str, Any]:
-        """Return the rates of a round of that many seconds, and the share of the roofline."""
+        """Return the rates of a round of so many seconds, and the fraction of the roofline."""
         one, moved = self.benchmark, self.bytes_moved()
         goes_back = self.compute_type is ComputeType.TRAINING_BACKWARD
         flops = one.backward_flops() if goes_back else one.flops()
@@ -174,7 +173,7 @@ class Cell:
 
 
 def build_cell(benchmark: Benchmark, executor: Executor, compute_type: ComputeType) -> Cell:
-    """Build the batch and the callable, always of the same random numbers."""
+    """Build the batch and the callable, with fixed seeds."""
     batch = _batch(benchmark, SEED)
     torch.manual_seed(SEED)
     fn = executor.build(benchmark)
@@ -190,14 +189,14 @@ def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str,
 
 
 def _no_backward(_: Any) -> None:
-    """Return that there is no tensor to start at."""
+    """Return the error for an output without gradient."""
 
 
 @contextlib.contextmanager
 def holding(batch: Any, other: Any) -> Iterator[Any]:
-    """Let the tensors of a batch hold the values of another one, at the same addresses.
+    """Copy another batch's values into a batch's tensors within the block.
 
-    Yield the other batch itself where its tensors are not alike.
+    Yields the other batch itself if its tensors differ in kind.
     """
     (ours, our_tree), (theirs, their_tree) = tree_flatten(batch), tree_flatten(other)
     if our_tree != their_tree or not all(map(_alike, ours, theirs)):
@@ -213,7 +212,7 @@ def holding(batch: Any, other: Any) -> Iterator[Any]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether a value may hold another one: tensors of a shape, or the same plain value."""
+    """Return whether two values are interchangeable: equal shapes, or equal plain values."""
     if not (torch.is_tensor(one) and torch.is_tensor(other)):
         return one is other or (isinstance(one, bool | int | float | str) and one == other)
     kinds = [(each.shape, each.dtype, each.device, each.layout) for each in (one, other)]
@@ -221,12 +220,12 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def plain_tensors(batch: Any) -> list[Any]:
-    """Return the tensors of a batch, without what made them."""
+    """Return the tensors of a batch, detached from their graph."""
     return [one.detach() for one in tree_leaves(batch) if hasattr(one, "detach")]
 
 
 def scaled(batch: Any, scale: float) -> Any:
-    """Return a batch whose floating-point tensors are multiplied."""
+    """Return a batch with its floating-point tensors multiplied."""
 
     def times(tensor: Any) -> Any:
         found = tensor.detach() * scale if tensor.is_floating_point() else tensor
@@ -236,9 +235,9 @@ def scaled(batch: Any, scale: float) -> Any:
 
 
 def write_over(out: Any, kept: Any) -> None:
-    """Fill the tensors of an output that share no memory with those to be kept.
+    """Overwrite the tensors of an output, except those that share memory with given ones.
 
-    No version of a tensor tells of it: what has kept the tensor does not see that it was written.
+    Version counters stay unchanged, so that caches of the tensors cannot notice.
     """
     addresses = {_address(one) for one in tree_leaves(kept) if _is_plain(one)}
     with torch.inference_mode():
@@ -248,7 +247,7 @@ def write_over(out: Any, kept: Any) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a tensor each of whose elements has an address of its own."""
+    """Return whether a value is a dense tensor without overlapping elements."""
     if not torch.is_tensor(value) or value.layout is not torch.strided or value.is_nested:
         return False
     return all(size < 2 or step for size, step in zip(value.shape, value.stride(), strict=True))
@@ -259,16 +258,16 @@ def _address(tensor: Any) -> int:
 
 
 def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    """Write values into tensors, outside of autograd."""
+    """Copy values into tensors without autograd."""
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)
 
 
 def free_memory() -> None:
-    """Free what earlier cells held, and forget what was compiled for them.
+    """Free memory of earlier cells, and reset compilers.
 
-    The compiler gives up on a function that it has compiled a few times, for several sizes, say.
+    A compiler gives up on a function that was compiled a few times, such as for several sizes.
     """
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
@@ -278,22 +277,22 @@ def free_memory() -> None:
 
 
 def release_frames(error: BaseException) -> None:
-    """Clear the variables of the frames that an error has left, which hold tensors."""
+    """Clear the variables in an exception's frames, which hold tensors."""
     if error.__traceback__ is not None:
         traceback.clear_frames(error.__traceback__)
 
 
 def why_no_memory(error: BaseException) -> str:
-    """Return the first line of an out-of-memory error; empty for any other error."""
+    """Return the first line of an out-of-memory error; empty for other errors."""
     found = out_of_memory(error)
     return "" if found is None else f"out of memory: {str(found).splitlines()[0]}"
 
 
 def peak_memory_bytes(call: Callable[[], Any], device_type: str) -> int | None:
-    """Return the peak of a call above what was allocated before it.
+    """Return the peak bytes of a call above those allocated before.
 
-    On a CPU the events of torch's allocator are added up. None on a device whose allocator keeps no
-    peak, and on one that nothing installed describes.
+    On a CPU the events of torch's allocator are summed. None on a device whose allocator reports no
+    peak, and on an unknown device.
     """
     if device_type == HOST:
         return _peak_on_cpu(call)

@@ -1,4 +1,4 @@
-"""Compare outputs and gradients with those of the benchmark's own callable in float64."""
+"""Comparison of outputs and gradients with the benchmark's own callable in float64."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench_op.benchmark import Benchmark
 
 LEAST_SCALE = 1e-3
-"""What errors of a gradient that is zero in exact arithmetic are related to, as a fraction of the
-largest gradient: it holds rounding errors alone."""
+"""Denominator for errors of an exactly zero gradient, which holds rounding errors only, as a
+fraction of the largest gradient."""
 
 ROUNDING = 1e-10
-"""Largest size of such a gradient in float64, as a fraction of the largest gradient."""
+"""Maximum float64 size of an exactly zero gradient, as a fraction of the largest gradient."""
 
 SEED = 0
 """Seed of the cotangents."""
@@ -28,7 +28,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Check:
-    """How far a callable is from float64."""
+    """Result of comparing a callable with float64."""
 
     distances: Mapping[str, float]
     """Relative distance by tensor, the output first."""
@@ -37,28 +37,28 @@ class Check:
     """Dtype of the computation: the shortest of inputs, weights and eager's outputs."""
 
     tolerance: float
-    """Largest distance that is allowed in that dtype."""
+    """Maximum allowed distance for that dtype."""
 
     problem: str = ""
-    """What cannot be compared: an output that is missing, say."""
+    """Reason why nothing can be compared, such as a missing output; empty otherwise."""
 
     undecided: str = ""
-    """Why a difference says nothing: the benchmark's own callable is as far off, or random."""
+    """Reason why a difference is inconclusive: eager is as far from float64, or random."""
 
     same_choices: bool = False
-    """True if float64 was told what eager chooses, such as experts: by itself it chooses others."""
+    """True if the reference was given eager's choices, such as experts, since its own differ."""
 
     size: str = ""
-    """Size at which it was compared, where there is no memory for float64 at its own."""
+    """Size of the comparison, if the cell's own has no memory for float64."""
 
     @property
     def distance(self) -> float:
-        """The largest distance."""
+        """Largest distance of all tensors."""
         return math.inf if self.problem else max(self.distances.values(), default=math.inf)
 
     @property
     def reason(self) -> str:
-        """Why the callable computes something else; empty where it does not."""
+        """Reason why the callable is wrong; empty if it is right."""
         if self.undecided:
             return ""
         wrong = (name for name, distance in self.distances.items() if distance > self.tolerance)
@@ -71,7 +71,7 @@ class Check:
 
 
 class _Mismatch(Exception):
-    """Two computations whose results cannot be compared."""
+    """Exception for results that cannot be compared."""
 
 
 def check_against_float64(
@@ -80,11 +80,12 @@ def check_against_float64(
     batch: tuple[Sequence[Any], Mapping[str, Any]],
     gradients: bool,
 ) -> Check:
-    """Compare a callable, on a batch, with `benchmark.reference()` in float64 on a copy of it.
+    """Compare a callable with `benchmark.reference()` in float64 on a copy of the batch.
 
-    Outputs, and with `gradients` also those of inputs and weights, from a random cotangent for
-    each output. Whole numbers and truth values must be equal. Nothing is decided where eager is as
-    far from float64, and so with the same choices. Raises PluginError where the reference fails.
+    Compared are outputs, and with `gradients` also the gradients of inputs and weights, from a
+    random cotangent for each output. Integers and booleans must be equal. The check is undecided if
+    eager is as far from float64, even with equal choices. Raises PluginError if the reference
+    fails.
     """
     original = benchmark.returned_fn or benchmark.fn()
     out = called(_copy_of(original), _copied(batch), False)
@@ -110,7 +111,7 @@ def check_against_float64(
 def _compare(
     benchmark: Benchmark, fns: tuple[Any, Any, Any], batch: Any, dtype: str, gradients: bool
 ) -> Check:
-    """Compare a callable with the float64 of the original: these are the three of `fns`."""
+    """Compare three callables, `fns`: the tested one, eager and the reference."""
     fn, original, reference = fns
     # It is called with the batch itself, not a copy: with its strides and its addresses.
     theirs = _copied(batch, double=True)
@@ -139,7 +140,7 @@ def _compare(
 
 
 def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
-    """Return the distances of inputs that a call has left otherwise than the reference has."""
+    """Return the distances of inputs that a call modifies differently from the reference."""
 
     def plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         named = dict(named_tensors([*args, kwargs], "input"))
@@ -150,7 +151,7 @@ def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
 
 
 def _copy_of(original: Any) -> Any:
-    """Return a copy of a module; a function, and a module that cannot be copied, as it is."""
+    """Return a copy of a module; functions and uncopyable modules are returned as they are."""
     if not isinstance(original, torch.nn.Module):
         return original
     try:
@@ -162,7 +163,7 @@ def _copy_of(original: Any) -> Any:
 
 
 def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
-    """Return why there is no comparison where eager is too far from float64 itself."""
+    """Return why the comparison is undecided if eager is too far from float64 itself."""
     calls = (called(eager, _copied(batch), False) for _ in range(2))
     first, second = (dict(named_tensors(out, "")) for out in calls)
     if first.keys() != second.keys() or any(not first[k].equal(second[k]) for k in first):
@@ -172,7 +173,7 @@ def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
 
 
 def _refuse_coarser(found: Mapping[str, Any], dtype: str) -> None:
-    """Raise _Mismatch for an output with larger steps than the dtype of the computation."""
+    """Raise _Mismatch for an output of coarser dtype than the computation."""
     for name, one in found.items():
         if not (dtype and one.is_floating_point()):
             continue
@@ -182,9 +183,9 @@ def _refuse_coarser(found: Mapping[str, Any], dtype: str) -> None:
 
 
 def coarsest_dtype(batch: Any, fn: Any, outputs: Sequence[Any] = ()) -> str:
-    """Return the name of the dtype with the largest steps among inputs, weights and outputs.
+    """Return the name of the coarsest dtype of inputs, weights and outputs.
 
-    Those of one byte and less are how weights are stored, not how they are computed with.
+    Dtypes of at most one byte are storage formats of weights, which do not count.
     """
     weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
     tensors = [*dict(named_tensors([*batch[0], batch[1]], "")).values(), *weights, *outputs]
@@ -206,13 +207,13 @@ def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, grad_mod
 
 
 def called(fn: Callable[..., Any], batch: Any, grad_mode: bool) -> Any:
-    """Return the output of a callable on a batch, whose graph is kept in grad mode."""
+    """Return the output of a callable on a batch, with its graph in grad mode."""
     with torch.set_grad_enabled(grad_mode):
         return fn(*batch[0], **batch[1])
 
 
 def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]]:
-    """Return a batch whose tensors are leaves of their own, floating ones in float64 on request."""
+    """Return a copy of a batch with leaf tensors, optionally in float64."""
 
     def copied(tensor: Any) -> Any:
         copy = tensor.detach().clone()
@@ -225,7 +226,7 @@ def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]
 
 
 def named_tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors in an output, each with its place; of complex ones their two parts."""
+    """Yield the tensors in an output with their paths; complex ones as two real parts."""
     if isinstance(value, torch.Tensor):
         yield place, torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     elif isinstance(value, Mapping):
@@ -237,7 +238,7 @@ def named_tensors(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _weights(fn: Any) -> dict[str, Any]:
-    """Return the parameters that train of a module, or of a wrapper of one, by name."""
+    """Return the trainable parameters of a module, or of a wrapped one, by name."""
     if not isinstance(fn, torch.nn.Module):
         return {}
     named = fn.named_parameters()
@@ -247,7 +248,7 @@ def _weights(fn: Any) -> dict[str, Any]:
 def _gradient_pairs(
     benchmark: Benchmark, outs: tuple[Any, Any], batches: tuple[Any, Any], weights: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the gradients of inputs and weights by name, ours and the reference's."""
+    """Return the gradients of inputs and weights by name, tested and reference."""
     ours, theirs = (_ends(benchmark, out) for out in outs)
     if len(ours) != len(theirs):
         raise _Mismatch(f"{len(ours)} outputs require a gradient, {len(theirs)} of eager's do")
@@ -264,7 +265,7 @@ def _gradient_pairs(
 
 
 def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
-    """Return the tensors at which the backward pass starts: all outputs that require it."""
+    """Return the tensors at which the backward pass starts: all outputs with gradient."""
     found = [tensor for _, tensor in named_tensors(out, "") if tensor.requires_grad]
     if found:
         return found
@@ -287,7 +288,7 @@ def _inputs(batch: Any) -> dict[str, Any]:
 
 
 def _gradients(outputs: Any, cotangents: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradients of leaves by name; those that get none are left out."""
+    """Return the gradients of leaves by name, without missing ones."""
     found = torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
     named = zip(leaves, found, strict=True)
     return {f"gradient of {name}": one for name, one in named if one is not None}
@@ -296,7 +297,7 @@ def _gradients(outputs: Any, cotangents: Any, leaves: Mapping[str, Any]) -> dict
 def _distances(
     found: Mapping[str, Any], expected: Mapping[str, Any], least: float = 0.0
 ) -> dict[str, float]:
-    """Return the distances of tensors by name. Raises _Mismatch for one that is missing."""
+    """Return the distances of tensors by name. Raises _Mismatch for a missing one."""
     if missing := [name for name in expected if name not in found]:
         raise _Mismatch(f"there is no {missing[0]}, which eager computes")
     for name, one in expected.items():
@@ -319,7 +320,7 @@ def _size(tensor: Any) -> float:
 
 
 def _distance(found: Any, expected: Any, least: float) -> float:
-    """Return the larger of two errors: of the worst element to the largest one, and of norms."""
+    """Return the larger of two errors: worst element relative to the largest, and norms."""
     if not expected.numel():
         return 0.0
     if not expected.is_floating_point():

@@ -1,4 +1,4 @@
-"""`accel-bench op`: one operation at a time, under several executors."""
+"""`accel-bench op`: benchmark single operations under several executors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from accel_bench_op.scenarios import CellChoice, Installed, cell_scenarios, read
 from accel_bench_op.view import list_report, operations_report
 
 ANSWERS = (Status.OOM, Status.SKIPPED)
-"""Endings of a cell that are answers, and no failures."""
+"""Statuses of a cell that are no failures."""
 
 app = typer.Typer(help="Operations, blocks and small models on their own: list, run, show.")
 
@@ -149,7 +149,7 @@ def show(
 
 
 def _installed() -> Installed:
-    """Return what is installed, with a warning on stderr for each that cannot be used."""
+    """Return the installed benchmarks and executors; print a warning for each unusable one."""
     found = read_installed()
     for one in (*found.benchmarks.unusable, *found.executors.unusable):
         print(plain(f"warning: {one.problem}"), file=sys.stderr)

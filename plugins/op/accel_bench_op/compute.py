@@ -1,4 +1,4 @@
-"""The three ways in which a callable is timed: inference, training forward, training backward."""
+"""Compute types of micro-benchmarks: inference, training forward, training backward."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench_op.benchmark import Benchmark
 
 
 class ComputeType(str, Enum):
-    """What is timed; the value is its name in a test's id, and in pytest-benchmark's files."""
+    """Timed phase; its value is part of test ids, and of pytest-benchmark's files."""
 
     __str__ = str.__str__
 
@@ -26,16 +26,16 @@ class ComputeType(str, Enum):
 
 
 class NoBackwardError(AccelBenchError):
-    """There is nothing to differentiate."""
+    """Exception for a benchmark without a backward pass."""
 
 
 def compute_types_of(kind: type[Benchmark]) -> tuple[ComputeType, ...]:
-    """Return what can be timed of a benchmark, on one device at least."""
+    """Return the compute types that a benchmark supports on at least one device."""
     return tuple(ComputeType) if kind.requires_grad else (ComputeType.INFERENCE,)
 
 
 class TimedCall:
-    """A callable on a batch, such that `prepare` runs outside the clock and `run` inside it."""
+    """A timed call of a callable on a batch: `prepare` is outside the clock, `run` inside."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class TimedCall:
 
 
 def leaves_of(tensor: Any) -> list[Any]:
-    """Return the tensors whose gradients a backward pass from a tensor accumulates."""
+    """Return the tensors that accumulate gradients in a tensor's backward pass."""
     if tensor.grad_fn is None:
         return [tensor]
     waiting, seen, leaves = [tensor.grad_fn], {tensor.grad_fn}, []

@@ -1,4 +1,4 @@
-"""Find executors and benchmarks by entry point, those of other distributions too."""
+"""Discovery of installed executors and benchmarks by entry point."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from accel_bench_op.benchmark import Benchmark
 from accel_bench_op.executors import Executor
 
 EXECUTORS = "accel_bench.executors"
-"""Entry points of executors: `name = "package.module:Class"`."""
+"""Entry-point group of executors: `name = "package.module:Class"`."""
 
 BENCHMARKS = "accel_bench.micro"
-"""Entry points of benchmarks: `name = "package.module:Class"`, or a module of such classes."""
+"""Entry-point group of benchmarks: `name = "package.module:Class"`, or a module of classes."""
 
 FoundT = TypeVar("FoundT")
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """A benchmark or an executor that is installed and cannot be used."""
+    """An installed benchmark or executor that cannot be used."""
 
     name: str
-    """Its own name where that is known, else that of its entry point."""
+    """Name of the class if known, else of the entry point."""
 
     distribution: str
-    """What brings it, with the version."""
+    """Distribution with its version."""
 
     problem: str
-    """What is wrong with it, with the entry point and the distribution."""
+    """Description of the problem, with entry point and distribution."""
 
 
 @dataclass(frozen=True)
 class Discovered(Generic[FoundT]):
-    """What is installed of one group: nothing that is broken hides the rest."""
+    """Installed entries of one group; broken ones do not hide others."""
 
     what: str
     """`benchmark` or `executor`, for messages."""
 
     usable: dict[str, FoundT] = field(default_factory=dict)
-    """By name."""
+    """Usable entries by name."""
 
     unusable: list[Unusable] = field(default_factory=list)
-    """The others."""
+    """Unusable entries."""
 
     distributions: dict[str, str] = field(default_factory=dict)
-    """What brings those that can be used, with the version, by their names."""
+    """Distributions of usable entries, with version, by entry name."""
 
     def problem_of(self, name: str) -> str:
-        """Return why there is none of a name that can be used; empty where there is one."""
+        """Return why no usable entry has a name; empty if one has."""
         if name in self.usable:
             return ""
         if named := [one.problem for one in self.unusable if one.name == name]:
@@ -66,22 +66,22 @@ class Discovered(Generic[FoundT]):
 
 
 def find_executors() -> dict[str, Executor]:
-    """Return the installed executors by name, with a warning for each that cannot be used."""
+    """Return the installed executors by name, with a warning for each unusable one."""
     return _with_warnings(discover_executors())
 
 
 def find_benchmarks() -> dict[str, type[Benchmark]]:
-    """Return the installed benchmarks by name, with a warning for each that cannot be used."""
+    """Return the installed benchmarks by name, with a warning for each unusable one."""
     return _with_warnings(discover_benchmarks())
 
 
 def discover_executors() -> Discovered[Executor]:
-    """Return the executors of all entry points, those that cannot be used apart."""
+    """Return the executors of all entry points, usable or not."""
     return _discover("executor", EXECUTORS, _executors_of)
 
 
 def discover_benchmarks() -> Discovered[type[Benchmark]]:
-    """Return the benchmarks of all entry points, those that cannot be used apart."""
+    """Return the benchmarks of all entry points, usable or not."""
     return _discover("benchmark", BENCHMARKS, _benchmarks_of)
 
 
@@ -97,7 +97,7 @@ def _with_warnings(found: Discovered[FoundT]) -> dict[str, FoundT]:
 def _discover(
     what: str, group: str, read: Callable[[Entry], Mapping[str, FoundT]]
 ) -> Discovered[FoundT]:
-    """Read all entry points of a group; of two with one name none is used, or the box's own."""
+    """Load all entry points of a group; of equal names accel-bench's own is kept, or none."""
     found: Discovered[FoundT] = Discovered(what)
     bringers: dict[str, Entry] = {}
     for entry in find_entries(group, what).values():
@@ -119,7 +119,7 @@ def _discover(
 def _note_duplicate(
     found: Discovered[Any], name: str, one: Any, entries: tuple[Entry, ...]
 ) -> None:
-    """Take away what has the name of another; the same object may come by two entry points."""
+    """Discard an entry with a duplicate name, unless it is the same object."""
     first, second = entries
     held = found.usable.get(name)
     if held is not None and _kind(held) is _kind(one):
@@ -141,7 +141,7 @@ def _executors_of(entry: Entry) -> dict[str, Executor]:
 
 
 def _benchmarks_of(entry: Entry) -> dict[str, type[Benchmark]]:
-    """Return a class, or the classes that a module defines itself; bases have no name."""
+    """Return a benchmark class, or the named classes that a module defines."""
     loaded = entry.point.load()
     named: dict[str, type[Benchmark]] = {}
     for kind in vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]:
@@ -167,7 +167,7 @@ def _unusable(name: str, entry: Entry, reason: str) -> Unusable:
 
 
 def _distribution(entry: Entry) -> str:
-    """Return what brings an entry point, with the version and the commit of a checkout."""
+    """Return the distribution of an entry point, with version and the checkout's commit."""
     if entry.point.dist is None:
         return ""
     name = entry.point.dist.name

@@ -1,4 +1,4 @@
-"""Cells of micro-benchmarks: what `op run` measured of each operation under each executor."""
+"""Documents of `op list` and `op run`: operations, executors and measured cells."""
 
 from __future__ import annotations
 
@@ -12,155 +12,155 @@ from accel_bench.scenario.models import Scenario
 
 
 class ExecutorSupport(Frozen):
-    """Answer of an executor that was asked if it can run a benchmark here."""
+    """Support of a benchmark by an executor on this machine."""
 
     executor: str
-    """Its name."""
+    """Name of the executor."""
 
     distribution: str
-    """What brings it, with the version."""
+    """Distribution of the executor, with its version."""
 
     has_kernel: bool
-    """True if it takes the operation, installed or not."""
+    """True if the executor has a kernel for the operation, even if it cannot run here."""
 
     runs: bool
-    """True if it can run it here."""
+    """True if the executor can run the benchmark here."""
 
     reason: str = ""
-    """Why not."""
+    """Reason why it cannot run."""
 
 
 class OperationEntry(Frozen):
-    """One benchmark that is installed."""
+    """An installed benchmark."""
 
     benchmark: str
-    """Its name."""
+    """Name of the benchmark."""
 
     description: str = ""
-    """What it computes, in a sentence."""
+    """Description of the benchmark, in a sentence."""
 
     operation: str = ""
-    """What an executor may have a kernel for; empty where it is nothing that has a name."""
+    """Operation for which executors may have kernels; empty if unnamed."""
 
     compute_types: tuple[str, ...] = ()
-    """What of it can be timed here."""
+    """Compute types that can be timed here."""
 
     sizes: tuple[str, ...] = ()
-    """Names of its sizes; empty where it has its own defaults alone."""
+    """Names of its sizes; empty if it has only default arguments."""
 
     distribution: str
-    """What brings it, with the version."""
+    """Distribution of the benchmark, with its version."""
 
     executors: tuple[ExecutorSupport, ...] = ()
-    """Every executor that is installed and can be used."""
+    """Usable installed executors."""
 
     problem: str = ""
-    """Why the entry point cannot be used, which names it; empty where it can."""
+    """Reason why the entry point cannot be used; empty if it can."""
 
 
 class GradientCheck(Frozen):
-    """The distance of outputs and gradients from eager in float64, on a batch of its own."""
+    """Distance of outputs and gradients from eager in float64, on a separate batch."""
 
     largest: float
     """Largest relative distance of all tensors."""
 
     tolerance: float
-    """What is allowed in this dtype."""
+    """Tolerance for this dtype."""
 
     of: str
-    """The tensor that is farthest off."""
+    """Name of the tensor with the largest distance."""
 
     tensors: int
-    """Outputs and gradients that were compared."""
+    """Number of compared outputs and gradients."""
 
     size: str = ""
-    """Size at which they were: another one than the cell's where there is no memory for float64."""
+    """Size of the comparison: another than the cell's if float64 has no memory."""
 
 
 class OperationCell(Frozen):
-    """One operation at one size under one executor. Null where it was not measured, never 0."""
+    """Measurement of an operation at one size under one executor; missing figures are null."""
 
     scenario: str
     """Name of the scenario under which it is stored."""
 
     benchmark: str
-    """Its name."""
+    """Name of the benchmark."""
 
     size: str
-    """One of its sizes; empty for its own defaults."""
+    """Name of the size; empty for the default arguments."""
 
     compute_type: str
     """`inference`, `forward` or `backward`."""
 
     dtype: str
-    """Dtype of its tensors, unless the size sets one."""
+    """Dtype of the tensors, unless the size sets one."""
 
     device: str
     """`cpu` or `cuda`."""
 
     executor: str
-    """What runs it."""
+    """Name of the executor."""
 
     experiment_id: str
-    """Identity of the experiment; empty where it was not run."""
+    """Id of the experiment; empty if it was not run."""
 
     status: Status
-    """How it ended: running out of memory is an answer."""
+    """Status of the runs; running out of memory is no failure."""
 
     reasons: tuple[str, ...] = ()
-    """Why it did not end well."""
+    """Reasons of a status other than `ok`."""
 
     runs: int
-    """Completed runs, each in fresh processes."""
+    """Number of completed runs, each in fresh processes."""
 
     calls_per_second: Interval | None = None
-    """Calls in a second, with a 95 % interval over runs."""
+    """Calls per second, with a 95 % interval over runs."""
 
     seconds_per_call: Interval | None = None
-    """The same the other way round."""
+    """Seconds per call, with a 95 % interval."""
 
     ratio: Interval | None = None
-    """Times as fast as eager, paired by round."""
+    """Speed ratio to eager, paired by round."""
 
     verdict: str
-    """What the rounds say of that."""
+    """Verdict on the ratio."""
 
     verdict_reason: str = ""
-    """Why there is no other verdict."""
+    """Reason of the verdict."""
 
     flops_per_second: float | None = None
-    """FLOPs of the operation per second; null where they say nothing."""
+    """FLOP/s of the operation; null if FLOPs are not meaningful."""
 
     bytes_per_second: float | None = None
-    """Bytes that it must move at least, per second."""
+    """Least bytes moved per second."""
 
     fraction_of_roofline: float | None = None
-    """Share of what this machine was measured to reach at most."""
+    """Fraction of the roofline measured on this machine."""
 
     peak_bytes: float | None = None
-    """Most that a call holds beyond its weights and its batch; null on other devices."""
+    """Peak bytes of a call beyond weights and batch; null on unsupported devices."""
 
     check: GradientCheck | None = None
-    """What it computes, compared with eager in float64; null where no run completed."""
+    """Comparison with eager in float64; null if no run completed."""
 
 
 class OperationReport(Document):
     """The document of `accel-bench op run`."""
 
     baseline: str
-    """The executor that the others are compared with."""
+    """Executor that others are compared with."""
 
     cells: tuple[OperationCell, ...]
-    """Every cell, in the order of the plan."""
+    """Cells in the order of the plan."""
 
     notices: tuple[str, ...] = ()
-    """What planning found, and load of the host that disturbed some runs."""
+    """Notices of planning, and of host load that disturbed runs."""
 
 
 def operation_report(
     summaries: Sequence[Summary], scenarios: Sequence[Sequence[Scenario]]
 ) -> OperationReport:
-    """Return the cells; `scenarios` are those of each summary's rows, in their order."""
+    """Return the report; `scenarios` are those of each summary's rows, in order."""
     cells = [
         _cell(summary, row, scenario)
         for summary, known in zip(summaries, scenarios, strict=True)

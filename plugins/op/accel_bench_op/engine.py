@@ -1,4 +1,4 @@
-"""The task and the engine that call one operation on its own, and check what it computes."""
+"""The task and engine `op`: call one operation, and check its results."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ class Operation(Task[Options]):
     counts = "calls"
 
     def held(self, batch: Batch) -> Held | None:
-        """Return nothing: calls are in no tensor."""
+        """Return nothing: calls are counted outside of tensors."""
         return None
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return a loss of 0: a call has none."""
+        """Return a loss function of constant 0."""
         return no_loss
 
 
 def no_loss(operation: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> float:
-    """Return 0."""
+    """Return a loss of 0."""
     return 0.0
 
 
 class OpOptions(Options):
-    """Options of `op`."""
+    """Options of `op`: the benchmark, its size, the compute type and the executor."""
 
     benchmark: str = Field(min_length=1)
     """Name of the benchmark, as `accel-bench op list` prints it."""
 
     size: str = ""
-    """One of its sizes; empty takes its own defaults."""
+    """Name of a size; empty for the default arguments."""
 
     compute_type: Literal["inference", "forward", "backward"] = "inference"
-    """What is timed: a call without gradients, one that keeps what its backward pass needs, or that
-    backward pass alone."""
+    """Timed phase: a call without gradients, a call that saves tensors for the backward pass, or
+    the backward pass alone."""
 
     executor: str = "eager"
-    """What runs it, as `accel-bench op list` prints it."""
+    """Name of the executor, as `accel-bench op list` prints it."""
 
 
 class Op(Plugin[OpOptions]):
@@ -74,18 +74,18 @@ class Op(Plugin[OpOptions]):
     tasks = frozenset({"operation"})
 
     def claims(self) -> frozenset[str]:
-        """Stand in for the model, data and the optimizer, of which there are none."""
+        """Return the one-answer hooks, including the unused model, data and optimizer."""
         return frozenset({"load_data", "load_model", "build_optimizer", "build_batches"})
 
     def fingerprint(self, experiment: Experiment) -> Any:
-        """Return the distributions that bring the benchmark and the executor, with versions."""
+        """Return the distributions of the benchmark and the executor, with versions."""
         benchmark = discover_benchmarks().distributions.get(self.options.benchmark)
         executor = discover_executors().distributions.get(self.options.executor)
         return [one for one in (benchmark, executor) if one is not None]
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Return what is not known, or cannot run here."""
+        """Yield unknown names, and reasons why the cell cannot run here."""
         benchmarks, executors = discover_benchmarks(), discover_executors()
         options, scenario = self.options, experiment.scenario
         problem = benchmarks.problem_of(options.benchmark) or executors.problem_of(options.executor)
@@ -104,7 +104,7 @@ class Op(Plugin[OpOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torch: core sets it up next, and leaves it out of the memory that a run needs."""
+        """Import torch, which core excludes from the memory of a run."""
         from accel_bench_op import engine_impl  # noqa: F401
 
     @hookimpl
@@ -114,19 +114,19 @@ class Op(Plugin[OpOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return the operation as the executor runs it."""
+        """Return the operation as built by the executor."""
         from accel_bench_op import engine_impl
 
         return engine_impl.Operation(run, self.options)
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
-        """Return what takes the place of an optimizer."""
+        """Return a placeholder of the optimizer."""
         return run.model
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield the same batch without end; its calls are counted as tokens."""
+        """Yield the same batch endlessly; its calls are counted as tokens."""
         calls = run.scenario.train.micro_batch_size
         counts = TokenCounts(calls, calls, calls)
         supervised = run.scenario.train.global_batch_size
@@ -134,17 +134,17 @@ class Op(Plugin[OpOptions]):
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine that calls it."""
+        """Return the engine that calls the operation."""
         from accel_bench_op.engine_impl import OperationEngine
 
         return OperationEngine(run)
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> Iterable[Metric]:
-        """Return FLOP/s, bytes/s and the share of this machine's roofline."""
+        """Return FLOP/s, bytes/s and the fraction of this machine's roofline."""
         return run.model.metrics(window)
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any]:
-        """Compare output and gradients with those of eager in float64, on another batch."""
+        """Return JSON evidence of the comparison with eager in float64, on another batch."""
         return run.model.check()

@@ -1,4 +1,4 @@
-"""The operation as an executor runs it, the engine that calls it, and what is read of it."""
+"""Operation of a cell, the engine that calls it, and its metrics and checks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RATES = (
     ("bytes_per_second", "B/s", "bytes_per_second"),
     ("fraction_of_roofline", "1", "roofline_share"),
 )
-"""Metrics, their units, and what they are called where they are computed."""
+"""Metrics with units and the names of their computed figures."""
 
 
 class Operation:
-    """A benchmark at one size, and what an executor makes of it."""
+    """A benchmark at one size, built by an executor."""
 
     def __init__(self, run: Run, options: OpOptions) -> None:
         dtype = as_dtype(run.scenario.model.dtype)
@@ -38,7 +38,7 @@ class Operation:
         self._too_fast = ""
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the rates of the mean call, as the speed is, and the memory of one call."""
+        """Yield the rates of the mean call, and the memory of one call."""
         seconds = window.seconds / sum(one.real_tokens for one in window.samples)
         self.call.close()
         figures, device = self.cell.figures(seconds), self.cell.device
@@ -56,11 +56,10 @@ class Operation:
         )
 
     def check(self) -> dict[str, Any]:
-        """Return how far outputs and gradients are from float64.
+        """Return the distance of outputs and gradients from float64.
 
-        They are those of another batch than the one that was timed: an executor that remembers what
-        it has computed is wrong there. Raises InvalidRunError where they are too far, and for a
-        rate above the device's peak.
+        A batch other than the timed one is compared, which reveals cached results. Raises
+        InvalidRunError for a distance above the tolerance, and for a rate above the device's peak.
         """
         if self._too_fast:
             raise InvalidRunError([self._too_fast])
@@ -86,7 +85,7 @@ class Operation:
 
 
 class OperationEngine:
-    """Calls the operation; what a backward pass needs is prepared outside of the steps."""
+    """Engine that calls the operation; backward passes are prepared outside of steps."""
 
     def __init__(self, run: Run) -> None:
         self._operation: Operation = run.model
@@ -95,7 +94,7 @@ class OperationEngine:
         self._accumulation = run.scenario.train.gradient_accumulation
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Lap until the window is full."""
+        """Call the operation for each lap of the stopwatch."""
         call = self._operation.call
         prepares = self._operation.compute_type is ComputeType.TRAINING_BACKWARD
         batches = list(itertools.islice(self._batches, self._accumulation))

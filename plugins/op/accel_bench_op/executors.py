@@ -1,4 +1,4 @@
-"""Executors: what runs a benchmark's callable, as it is, compiled, or by kernels of its own."""
+"""Executors of a benchmark's callable: eager, compiled, or with kernels of their own."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from accel_bench_op.settings import torch_name
 
 
 class Executor:
-    """Runs the callable of a benchmark in one way.
+    """Base class of executors.
 
-    One that takes any callable implements `__call__`. One with kernels of its own sets
-    `operations`, and implements `build`: it takes the weights of `benchmark.fn()` as they are, so
-    that their gradients can be compared.
+    An executor for any callable implements `__call__`. One with its own kernels sets `operations`,
+    and implements `build`, which uses the weights of `benchmark.fn()`, so that gradients can be
+    compared.
     """
 
     name: str = ""
-    """Set by the entry point where the class sets none."""
+    """Name of the executor; by default the entry point's."""
 
     operations: frozenset[str] | None = None
-    """Operations that it has kernels for; None takes any callable."""
+    """Operations with a kernel; None for any callable."""
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
-        """Return why a benchmark cannot run here: a missing package, say. Empty where it can."""
+        """Return why a benchmark cannot run here, such as a missing package; empty if it can."""
         if self.takes(benchmark):
             return benchmark.unavailable() if isinstance(benchmark, Benchmark) else ""
         return f"executor {self.name} has no kernel for {benchmark.operation or benchmark.name}"
 
     def takes(self, benchmark: Benchmark | type[Benchmark]) -> bool:
-        """Return whether it has a kernel for the benchmark's operation, installed or not."""
+        """Return whether there is a kernel for the benchmark's operation, installed or not."""
         return self.operations is None or benchmark.operation in self.operations
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
-        """Return what is timed in the place of `benchmark.fn()`."""
+        """Return the callable to time in place of `benchmark.fn()`."""
         return self(benchmark.fn())
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a callable that computes the same as `fn`."""
+        """Return a callable equivalent to `fn`."""
         return fn
 
     def __repr__(self) -> str:
-        """Return its name, by which pytest-benchmark groups."""
+        """Return the name, by which pytest-benchmark groups."""
         return self.name or type(self).__name__
 
 
 class Eager(Executor):
-    """The callable as it is."""
+    """Executor of the unchanged callable."""
 
     name = "eager"
 
 
 class Inductor(Executor):
-    """`torch.compile`."""
+    """Executor by `torch.compile`."""
 
     name = "inductor"
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
-        """Return that there is no C++ compiler; empty where there is one."""
+        """Return that there is no C++ compiler; empty if there is one."""
         if not find_program(os.environ.get("CXX"), "g++", "clang++"):
             return "executor inductor needs a C++ compiler: install g++, or let CXX name one"
         return super().supports(benchmark)
@@ -75,17 +75,17 @@ class Inductor(Executor):
 
 
 class Thunder(Executor):
-    """Lightning Thunder, where it is installed."""
+    """Executor by Lightning Thunder, if installed."""
 
     name = "thunder"
 
     def supports(self, benchmark: Benchmark | type[Benchmark]) -> str:
-        """Return that Thunder is not installed, with the command that installs it."""
+        """Return that Thunder is missing, with its install command; empty if installed."""
         return self.missing() or super().supports(benchmark)
 
     @staticmethod
     def missing() -> str:
-        """Return the command that installs Thunder; empty where it is installed."""
+        """Return the install command of Thunder; empty if it is installed."""
         if find_spec("thunder") is not None:
             return ""
         return "executor thunder needs lightning-thunder: pip install lightning-thunder"
@@ -107,9 +107,9 @@ def cell_obstacle(
     device: str,
     **settings: object,
 ) -> str:
-    """Return why a cell cannot run here, without building it; empty where it can.
+    """Return why a cell cannot run here, without building it; empty if it can.
 
-    What a benchmark or an executor raises on the way is a reason too, with its name.
+    Exceptions of a benchmark or an executor are reasons too, with its name.
     """
     try:
         one = _benchmark_at(kind, size, {**settings, "device": torch_name(device)})
@@ -122,7 +122,7 @@ def cell_obstacle(
 
 
 def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
-    """Return that a benchmark cannot be trained on its device; empty where it can, or need not."""
+    """Return that a benchmark has no backward pass on its device; empty if it can run."""
     if compute_type is ComputeType.INFERENCE or benchmark.requires_grad:
         return ""
     device = getattr(benchmark, "device", None)
@@ -131,7 +131,7 @@ def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
 
 
 def _benchmark_at(kind: type[Benchmark], size: str, settings: Mapping[str, object]) -> Benchmark:
-    """Return a benchmark; a dtype's name may mean nothing to one that expects torch's own."""
+    """Return a benchmark, with the dtype as torch's object if it does not accept a name."""
     try:
         return kind.at_size(size, **settings)
     except Exception:

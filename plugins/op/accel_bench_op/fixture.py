@@ -1,4 +1,4 @@
-"""Time cells with pytest-benchmark's fixture `benchmark`."""
+"""Timing of cells with pytest-benchmark's fixture `benchmark`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 MOST_ROUNDS = 1000
 
 MOST_CALLS = 1000
-"""Calls of a round, at most."""
+"""Maximum number of calls in a round."""
 
 ROUND_SECONDS = 1e-3
-"""Least duration of a round on a device without a flushed cache: starting a kernel takes 1e-5."""
+"""Minimum seconds of a round without cache flush; launching a kernel takes 1e-5."""
 
 WARM_UP_CALLS = 3
 
 
 def parametrize_compute_type(test: FunctionT) -> FunctionT:
-    """Let a test run for inference, training forward and training backward as `compute_type`."""
+    """Parametrize a test by `compute_type`: inference, training forward and training backward."""
     import pytest
 
     return pytest.mark.parametrize("compute_type", tuple(ComputeType), ids=str)(test)
@@ -43,13 +43,12 @@ def parametrize_compute_type(test: FunctionT) -> FunctionT:
 def benchmark_for_compute_type(
     compute_type: ComputeType, benchmark: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Time a callable in one way with the fixture `benchmark`.
+    """Time a callable in one compute type with the fixture `benchmark`.
 
-    The backward pass is timed alone: before each round its graph is built anew and the gradients
-    are cleared, outside the clock. On a batch that `make_batch()` of a `Benchmark` returned it is
-    first compared with what `fn()` returned, in float64: the test fails where it computes something
-    else. On any other batch it is timed, with the outcome `not compared`. The test is skipped where
-    nothing requires a gradient, and where memory runs out.
+    Backward passes are timed alone: before each round the graph is rebuilt and gradients are
+    cleared, outside the clock. A batch of a `Benchmark`'s `make_batch()` is first used to compare
+    with the result of its `fn()` in float64; a difference fails the test. Any other batch is timed
+    as `not compared`. The test is skipped if nothing requires a gradient, or if memory runs out.
     """
     from accel_bench_op.cell_impl import Cell
 
@@ -62,9 +61,9 @@ def benchmark_for_compute_type(
 def run_cell(
     benchmark: Any, kind: type[Benchmark], size: str, executor: Executor, compute_type: ComputeType
 ) -> None:
-    """Build a benchmark at one of its sizes, check it, and time it with the fixture `benchmark`.
+    """Build a benchmark at a size, check it, and time it with the fixture `benchmark`.
 
-    The test is skipped where the executor cannot run it here, and where there is no backward pass.
+    The test is skipped if the executor cannot run it here, or without a backward pass.
     """
     import pytest
 
@@ -79,14 +78,14 @@ def run_cell(
 
 
 class _Unknown(Benchmark):
-    """The benchmark of a callable that none returned."""
+    """Placeholder benchmark of a callable without one."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
         self._fn = fn
 
     def make_batch(self) -> tuple[list[Any], dict[str, Any]]:
-        """Return nothing: the batch is given."""
+        """Return an empty batch: the batch is given."""
         return [], {}
 
     def fn(self) -> Callable[..., Any]:
@@ -96,7 +95,7 @@ class _Unknown(Benchmark):
 
 @contextmanager
 def _skipping_without_memory() -> Iterator[None]:
-    """Skip the test where memory runs out, and free what it held."""
+    """Skip the test if memory runs out, and free it."""
     import pytest
 
     from accel_bench_op.cell_impl import free_memory, release_frames, why_no_memory
@@ -116,7 +115,7 @@ def _skipping_without_memory() -> Iterator[None]:
 
 
 class EventMark:
-    """A point in the work of a device; the difference of two is the seconds between them."""
+    """Timestamp in a device's stream of work; the difference of two is in seconds."""
 
     def __init__(self, device: DeviceType) -> None:
         self._device = device
@@ -124,21 +123,21 @@ class EventMark:
         self._event.record()
 
     def __sub__(self, earlier: EventMark) -> float:
-        """Return the seconds since an earlier mark; waits for the device, once a round."""
+        """Return the seconds since an earlier mark, after waiting for the device once per round."""
         self._device.synchronize()
         return float(earlier._event.elapsed_time(self._event)) / 1e3
 
 
 def synchronized_perf_counter(device: DeviceType) -> float:
-    """Return the host's clock when the device has done all its work."""
+    """Return the host's clock after all work of the device is done."""
     device.synchronize()
     return time.perf_counter()
 
 
 def clock_for(device: DeviceType) -> tuple[str, Callable[[], Any]]:
-    """Return the name of the clock that times a type of device, and what reads a moment of it.
+    """Return the name and function of the clock for a type of device.
 
-    Where such devices have no events that time, the host's clock waits for them.
+    Without timing events, the host's clock waits for the device.
     """
     if device.on_host:
         return "wall", time.perf_counter
@@ -149,8 +148,8 @@ def clock_for(device: DeviceType) -> tuple[str, Callable[[], Any]]:
 
 
 def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[], None]:
-    """Return a preparation that also empties the L2 cache of a device, by writing a buffer of
-    several times its size; what is timed afterwards begins when that has ended."""
+    """Return a preparation that also flushes a device's L2 cache, by writing a buffer several times
+    its size, and waits for that."""
     import torch
 
     from accel_bench_op.roofline_impl import cache_bytes
@@ -166,7 +165,7 @@ def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[],
 
 
 def _time(benchmark: Any, cell: Cell, checked: bool) -> None:
-    """Check a cell, time it, and add what is known of it to `extra_info`."""
+    """Check and time a cell, and add its figures to `extra_info`."""
     import pytest
 
     call, info, flush = cell.timed_call(), benchmark.extra_info, reads_flush()
@@ -190,7 +189,7 @@ def _time(benchmark: Any, cell: Cell, checked: bool) -> None:
 
 
 def _compared(check: Check | None) -> dict[str, Any]:
-    """Return what a comparison adds to `extra_info`."""
+    """Return the result of the comparison for `extra_info`."""
     if check is None:
         return {"outcome": "not compared"}
     at: dict[str, Any] = {"compared_at": check.size} if check.size else {}
@@ -202,7 +201,7 @@ def _compared(check: Check | None) -> dict[str, Any]:
 
 
 def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None:
-    """Time rounds: on a device of many calls, where nothing has to happen between two of them."""
+    """Time rounds; on a device several calls per round, unless each needs a preparation."""
     kind, _, index = device.partition(":")
     known = of_torch_type(kind)
     setup = call.prepare if call.compute_type is ComputeType.TRAINING_BACKWARD else None
@@ -230,7 +229,7 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None
 
 
 def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
-    """Call a few times, and return the seconds of the fastest, with what is prepared for it."""
+    """Call a few times, and return the fastest seconds with the prepared arguments."""
     fastest = math.inf
     for _ in range(WARM_UP_CALLS):
         started = time.perf_counter()
@@ -243,7 +242,7 @@ def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
 
 
 def _figures(benchmark: Any, cell: Cell, flush: bool) -> dict[str, Any]:
-    """Return what stands beside the times in the saved file."""
+    """Return the figures stored beside the times."""
     device = of_torch_type(cell.device.partition(":")[0])
     return {
         "device": cell.device,

@@ -1,4 +1,4 @@
-"""Peaks of this machine, measured once a process, and the least time that they leave a call."""
+"""Roofline of this machine: peaks measured once per process, and the least time of a call."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from accel_bench.modeling.timing import back_to_back_seconds
 from accel_bench_op.benchmark import as_dtype
 
 MATMUL_SIZE, HOST_MATMUL_SIZE = 8192, 1024
-"""Rows and columns of the square matrices whose product reaches the peak of a device, and of a
-host."""
+"""Rows and columns of square matrices that reach the peak FLOP/s, on devices and hosts."""
 
 COPIED_BYTES, HOST_COPIED_BYTES = 2**30, 2**27
-"""Sizes of a buffer that no cache holds, of a device and of a host."""
+"""Bytes of a buffer larger than any cache, on devices and hosts."""
 
 ABOVE_PEAK = 1.1
-"""Largest rate of a device over that of its data sheet: clocks differ by a few percent."""
+"""Maximum ratio of a measured rate to the data sheet's peak: clocks vary by a few percent."""
 
 
 @cache
@@ -36,7 +35,7 @@ def matmul_peak(device: str, dtype: str) -> float:
 
 @cache
 def copy_peak(device: str) -> float:
-    """Return the bytes/s of a large copy, which reads and writes."""
+    """Return the bytes/s of a large copy, reads and writes counted."""
     kind = torch.device(device).type
     size = HOST_COPIED_BYTES if computes_on_host(kind) else COPIED_BYTES
     one, other = (torch.zeros(size, device=device, dtype=torch.int8) for _ in range(2))
@@ -46,10 +45,10 @@ def copy_peak(device: str) -> float:
 def roofline_figures(
     seconds: float, flops: int | None, moved: int | None, device: str, dtype: str
 ) -> Mapping[str, Any]:
-    """Return rates of a call, and the share of its roofline: the least seconds over its seconds.
+    """Return rates of a call, and the fraction of its roofline: least seconds over its seconds.
 
-    The least seconds are the longer of its FLOPs at the peak of products and its bytes at the peak
-    of copies. What is not known is left out, as the peak of whole numbers (`dtype` empty) is.
+    The least seconds are the larger of FLOPs over the peak of products and bytes over the peak of
+    copies. Unknown figures are left out, such as the peak of integers (`dtype` empty).
     """
     figures: dict[str, Any] = {}
     least = 0.0
@@ -70,7 +69,7 @@ def roofline_figures(
 
 
 def declared_hardware(device: str) -> NamedHardware | None:
-    """Return the row of a device in the table of peaks; None for hosts, and if there is none."""
+    """Return a device's row in the table of peaks; None for a host or an unknown device."""
     place = torch.device(device)
     if computes_on_host(place.type):
         return None
@@ -79,7 +78,7 @@ def declared_hardware(device: str) -> NamedHardware | None:
 
 
 def cache_bytes(device: str) -> int | None:
-    """Return the size of a device's last cache, in which inputs may stay; None if unknown."""
+    """Return the bytes of a device's last-level cache; None if unknown."""
     place = torch.device(device)
     ask = getattr(torch.get_device_module(place), "get_device_properties", None)
     if computes_on_host(place.type) or ask is None:
@@ -90,10 +89,10 @@ def cache_bytes(device: str) -> int | None:
 def above_peak(
     figures: Mapping[str, Any], dtype: str, known: NamedHardware | None, cached: int | None
 ) -> str:
-    """Return why no device computes or moves that much; empty if it may be, or nothing is known.
+    """Return why a rate exceeds the device's peaks; empty if it does not or they are unknown.
 
-    `known` is the row of the device, `cached` the bytes of its cache: so many of those that a call
-    moves may have stayed there since the call before, and never reach memory.
+    `known` is the device's row, `cached` its cache in bytes: so many of a call's bytes may have
+    remained in the cache since the previous call.
     """
     if known is None:
         return ""

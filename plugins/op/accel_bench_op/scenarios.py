@@ -1,4 +1,4 @@
-"""Micro-benchmarks as scenarios: what is installed, and the scenario files of their cells."""
+"""Scenarios of micro-benchmarks, made from the installed benchmarks and executors."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from accel_bench_op.document import ExecutorSupport, OperationEntry
 from accel_bench_op.executors import cell_obstacle
 
 ENGINE, TASK = "op", "operation"
-"""Plugins that fill the slots of those names."""
+"""Plugins for the slots of those names."""
 
 BASELINE = "eager"
-"""The executor that the others are compared with."""
+"""Executor that others are compared with."""
 
 ALL = "all"
-"""The word for every size, or every executor."""
+"""Word that selects every size, or every executor."""
 
 SMALLEST = "tiny"
-"""The size that is run unless another one is chosen."""
+"""Default size."""
 
 STEPS = 50
-"""Calls of the measured window, unless the command line sets `measure.steps`."""
+"""Number of calls in the measured window, unless `measure.steps` is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellChoice:
-    """Which cells are to be run; empty means the usual ones."""
+    """Selection of cells; empty for the defaults."""
 
     names: Sequence[str]
     executors: Sequence[str] = ()
@@ -43,14 +43,14 @@ class CellChoice:
 
 
 class Installed(NamedTuple):
-    """The benchmarks and the executors of all distributions."""
+    """Benchmarks and executors of all distributions."""
 
     benchmarks: Discovered[type[Benchmark]]
     executors: Discovered[Executor]
 
 
 def read_installed() -> Installed:
-    """Import what is installed; a module that brings a benchmark may import torch."""
+    """Import the installed benchmarks and executors, which may import torch."""
     return Installed(discover_benchmarks(), discover_executors())
 
 
@@ -92,7 +92,7 @@ def _entry(name: str, installed: Installed, device: str) -> OperationEntry:
 def cell_scenarios(choice: CellChoice, installed: Installed | None = None) -> list[dict[str, Any]]:
     """Return a scenario for each benchmark, size and compute type; its stacks are executors.
 
-    Raises ScenarioError for a name that is not known.
+    Raises ScenarioError for an unknown name.
     """
     installed = installed or read_installed()
     for name in choice.executors:
@@ -142,7 +142,7 @@ def _scenario(
 def _stacks(
     choice: CellChoice, kind: type[Benchmark], executors: Mapping[str, Executor]
 ) -> Iterator[str]:
-    """Yield the baseline, then the chosen executors; unless chosen, those that can run it here."""
+    """Yield the baseline, then the chosen executors; by default those that can run here."""
     yield BASELINE
     for name, executor in executors.items():
         if ALL in choice.executors:
@@ -159,7 +159,7 @@ def _stacks(
 
 
 def _sizes(choice: CellChoice, name: str, kind: type[Benchmark]) -> list[str]:
-    """Return the chosen sizes; unless chosen the smallest, or the benchmark's own defaults."""
+    """Return the chosen sizes; by default the smallest, or the default arguments."""
     if not kind.sizes:
         return [""]
     if not choice.sizes:

@@ -1,4 +1,4 @@
-"""Device and dtype of the cells that are timed, from the environment of a pytest run."""
+"""Settings of a pytest run from environment variables: device, dtype and cache flush."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PREFIX = "ACCEL_BENCH_MICRO_"
 
 def read_arguments(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return the arguments of benchmarks in `ACCEL_BENCH_MICRO_DEVICE`, a name as in
-    `resources.device` or `cuda:1`, and in `_DTYPE`.
+    `resources.device` or `cuda:1`, and in `ACCEL_BENCH_MICRO_DTYPE`.
 
-    The device is that of `auto` unless it is set, and may be used from then on.
+    The default device is that of `auto`; this process may use it from then on.
     """
     device = variables.get(f"{PREFIX}DEVICE") or read_machine().device
     found: dict[str, Any] = {"device": prepare_device(device)}
@@ -30,8 +30,8 @@ def read_arguments(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def reads_flush(variables: Mapping[str, str] = os.environ) -> bool:
-    """Return whether `ACCEL_BENCH_MICRO_FLUSH_CACHE` is set, by which a device's cache is emptied
-    before each round. Raises PluginError for a value that means nothing."""
+    """Return whether `ACCEL_BENCH_MICRO_FLUSH_CACHE` asks to flush a device's cache before each
+    round. Raises PluginError for an invalid value."""
     flush = variables.get(f"{PREFIX}FLUSH_CACHE", "0")
     if flush not in ("0", "1"):
         raise PluginError(f"{PREFIX}FLUSH_CACHE is {flush!r}; write 1, or 0")
@@ -39,17 +39,16 @@ def reads_flush(variables: Mapping[str, str] = os.environ) -> bool:
 
 
 def torch_name(name: str) -> str:
-    """Return what torch calls a device such as `rocm:1`: `cuda:1`; a name of torch's as it is."""
+    """Return torch's name of a device such as `rocm:1`: `cuda:1`; other names are unchanged."""
     kind, colon, index = name.partition(":")
     known = device_types().get(kind)
     return name if known is None else f"{known.torch_type}{colon}{index}"
 
 
 def prepare_device(name: str) -> str:
-    """Return what torch calls a device, which this process may use; with a number it is current.
+    """Return torch's name of a device that this process may use; a numbered one is made current.
 
-    Raises ScenarioError for a type of device that nothing installed describes, and for one that
-    torch cannot use.
+    Raises ScenarioError for an unknown type of device, and for one that torch cannot use.
     """
     kind, _, index = name.partition(":")
     known = _prepared(kind)
@@ -60,7 +59,7 @@ def prepare_device(name: str) -> str:
 
 @cache
 def _prepared(kind: str) -> DeviceType:
-    """Return a type of device that this process may use. Raises ScenarioError as above."""
+    """Return a type of device that this process may use. Raises ScenarioError."""
     import torch
 
     device = device_type(kind)

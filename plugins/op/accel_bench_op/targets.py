@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 
 def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[..., None]:
-    """Return the test of a benchmark under the executors that have a kernel for it."""
+    """Return the test of a benchmark under all executors with a kernel for it."""
     fitting = {name: executor for name, executor in executors.items() if executor.takes(kind)}
 
     @pytest.mark.parametrize("size", kind.sizes or [""], ids=lambda size: size or "default")
@@ -40,7 +40,7 @@ def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[
 def _tests(
     kinds: dict[str, type[Benchmark]], executors: dict[str, Executor]
 ) -> dict[str, Callable[..., None]]:
-    """Return the tests of benchmarks by name. Raises PluginError for a name that two would have."""
+    """Return the tests of benchmarks by name. Raises PluginError for a duplicate name."""
     found: dict[str, Callable[..., None]] = {}
     for name, kind in kinds.items():
         function = "test_" + re.sub(r"\W", "_", name)

@@ -1,4 +1,4 @@
-"""Micro-benchmarks: what `op list` and `op run` print."""
+"""Tables of `op list` and `op run`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from accel_bench_op.document import (
 
 
 class SupportRow(NamedTuple):
-    """Sources of one line of the CSV of a list."""
+    """Sources of a CSV line of `op list`."""
 
     entry: OperationEntry
     support: ExecutorSupport | None
@@ -54,7 +54,7 @@ def list_report(entries: Sequence[OperationEntry]) -> Report:
 
 
 def operations_report(report: OperationReport) -> Report:
-    """Return a row for each cell, and the reasons of those that are not simply ok."""
+    """Return a row for each cell, with the reasons of statuses other than `ok`."""
     title = "Operations, each under its executors, against " + report.baseline
     notes = [*_reasons(report.cells), *report.notices]
     section = Section(title=title, tables=[Table(CELLS, report.cells)], notes=notes)
@@ -87,7 +87,7 @@ def _few(sizes: Sequence[str]) -> str:
 
 
 def _verdict(cell: OperationCell) -> str:
-    """Return the verdict, or the rounds that it still needs, or how a cell without one ended."""
+    """Return the verdict, the missing rounds, or the status of a cell without verdict."""
     if not cell.status.completed:
         return "OOM" if cell.status is Status.OOM else cell.status.value
     missing = MINIMUM_ROUNDS - cell.runs
@@ -101,7 +101,7 @@ def _check(check: GradientCheck) -> tuple[str, str]:
 
 
 LIST_WIDTH = 100
-"""Columns of a list where the output is no terminal."""
+"""Columns of a list if the output is no terminal."""
 
 LISTED = (
     Column("benchmark", reader("benchmark"), kind="word"),
@@ -110,14 +110,14 @@ LISTED = (
     Column("executors", _names, form=", ".join, kind="text"),
     Column("from", lambda entry: entry.distribution.partition(" ")[0], kind="word", rank=1),
 )
-"""Columns of a list, for people; CSV and JSON have all sizes, and the descriptions."""
+"""Columns of `op list`; CSV and JSON also have all sizes and the descriptions."""
 
 FLAT_LIST = (
     *columns_of(OperationEntry, "entry"),
     *columns_of(ExecutorSupport, "support", without="distribution"),
     *columns_of(ExecutorSupport, "support", "executor_{}", "distribution"),
 )
-"""Columns of its CSV: a row for each benchmark under each executor."""
+"""CSV columns of `op list`: a row for each benchmark and executor."""
 
 CELLS = (
     Column("operation", reader("benchmark"), kind="name"),
@@ -139,7 +139,7 @@ CELLS = (
     Column("error", reader("check"), unit="allowed", form=_check, kind="number"),
     Column("verdict", _verdict, kind="word"),
 )  # fmt: skip
-"""Columns of cells, for people."""
+"""Columns of cells."""
 
 FLAT_CELLS = columns_of(OperationCell)
-"""Columns of their CSV."""
+"""CSV columns of cells."""

@@ -1,4 +1,4 @@
-"""The plugin `padding-free`: sequences lie one after the other in one row, nothing is padded."""
+"""The plugin `padding-free`: the sequences of a micro-batch in one row, without padding."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
     from accel_bench_padding_free.impl.attention import SeparatedAttention
 
 WITHOUT_BLOCKS = frozenset({"OPTForCausalLM"})
-"""Architectures of which transformers makes the mask without regard to positions: in it, sequences
-of a row see one another. Attention by sequences keeps them apart."""
+"""Architectures whose mask in transformers ignores positions, so that sequences of a row attend to
+one another. Attention by sequences separates them."""
 
 
 class PaddingFreeOptions(Options):
-    """Distribution of samples over micro-batches, and the attention that separates them."""
+    """Options of `padding-free`: distribution of samples over micro-batches, and attention."""
 
     sampler: Literal["same", "multipack"] = "same"
-    """`same`: each micro-batch holds the baseline's samples; `multipack`: each optimizer step does,
-    and they are spread over ranks and micro-batches so that all hold nearly equally many tokens."""
+    """Distribution of samples. `same`: each micro-batch has the baseline's samples; `multipack`:
+    each optimizer step has, and they are spread over ranks and micro-batches to balance the number
+    of tokens."""
 
     attention: Literal["auto", "varlen", "mask"] = "auto"
-    """`varlen`: each sequence attends to itself alone, and nothing else is computed; `mask`: all
-    attend to all, and a mask of tokens x tokens hides the others; `auto`: the first where it is
-    possible."""
+    """Attention that separates sequences. `varlen`: compute each sequence alone; `mask`: compute
+    all pairs of tokens, and mask those of different sequences; `auto`: `varlen` if it is
+    supported."""
 
 
 class PaddingFree(Plugin[PaddingFreeOptions]):
@@ -90,12 +91,12 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
         self._attention: Attention | None = None
 
     def claims(self) -> frozenset[str]:
-        """Return the one-answer hook that the plugin implements: making batches."""
+        """Return the one-answer hook of this plugin, `build_batches`."""
         return frozenset({"build_batches"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield the reasons why the options do not go with the model's attention."""
+        """Yield reasons why the options do not fit the model's attention."""
         asked, wanted = experiment.scenario.model.attention, self.options.attention
         if wanted == "varlen" and asked in ("eager", "flex_attention"):
             yield f"attention: varlen needs model.attention sdpa or flash_attention_2, not {asked}"
@@ -111,7 +112,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Replace the attention function, and compare a row of two sequences with one alone."""
+        """Replace the attention function, and verify that sequences of a row are separated."""
         from accel_bench_padding_free.impl import attention, isolation
 
         self._attention, because = attention.choose_attention(run, self.options.attention)

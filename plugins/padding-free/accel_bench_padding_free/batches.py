@@ -1,4 +1,4 @@
-"""Flatten batches: the samples of a micro-batch one after the other in one row, no padding."""
+"""Flattened batches: the samples of a micro-batch concatenated in one row, without padding."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ if TYPE_CHECKING:
     import numpy as np
 
 IGNORED_LABEL = -100
-"""Label that torch's cross-entropy leaves out of the loss."""
+"""Label that torch's cross-entropy ignores."""
 
 NEEDED = ("lengths", "sample", "steps_of")
-"""Attributes that a dataset needs to be flattened."""
+"""Attributes of a dataset that flattening requires."""
 
 Attention: TypeAlias = Literal["flash", "varlen", "mask", "block-mask"]
-"""Attention that separates the sequences of a row: flash-attn's kernel for any lengths, our own
-attention sequence by sequence, a mask over the whole row, or flex attention's mask of blocks."""
+"""Attention that separates the sequences of a row: flash-attn's varlen kernel, this plugin's
+attention by sequences, a mask over the whole row, or flex attention's block mask."""
 
 
 @dataclass
 class Counts:
-    """Counts of what has been flattened so far, on this rank unless noted otherwise."""
+    """Counts of flattened batches, on this rank unless noted otherwise."""
 
     micro_batches: int = 0
-    """Rows."""
+    """Number of rows, each a micro-batch."""
 
     sequences: int = 0
-    """Samples in them."""
+    """Number of samples."""
 
     tokens: int = 0
-    """Tokens in them, all of them real."""
+    """Number of tokens, all without padding."""
 
     largest_row: int = 0
-    """Tokens of the longest row: what decides on the peak of memory."""
+    """Tokens of the longest row, which determines the peak memory."""
 
     step_tokens: int = 0
     """Tokens of all ranks."""
 
     padded_tokens: int = 0
-    """Tokens, padding included, of the same steps on all ranks if each micro-batch of the baseline
-    were padded to its longest sample."""
+    """Tokens of the same steps on all ranks, if each micro-batch of the baseline were padded to its
+    longest sample."""
 
     heaviest_tokens: int = 0
-    """Tokens of the largest micro-batch of each step on any rank, added up."""
+    """Sum over steps of the tokens of the largest micro-batch on any rank."""
 
     micro_batches_of_all: int = 0
-    """Micro-batches of all ranks."""
+    """Number of micro-batches of all ranks."""
 
     steps: int = 0
-    """Optimizer steps begun."""
+    """Number of optimizer steps that were begun."""
 
 
 class FlatBatches:
     """Endless iterator over this rank's flattened micro-batches of `run.dataset`.
 
-    A step holds the samples of the baseline's step, whatever shares them out, so its loss is the
+    A step holds the samples of the baseline's step in any distribution, so its loss is the
     baseline's. Raises ScenarioError for a dataset that cannot be flattened.
     """
 
@@ -90,7 +90,7 @@ class FlatBatches:
                 yield self._flatten(step[places], supervised)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what was flattened, and how much padding that saved."""
+        """Return JSON evidence of flattened batches, and the saved padding."""
         counts = self.counts
         avoided = 1 - counts.step_tokens / max(counts.padded_tokens, 1)
         return {
@@ -115,7 +115,7 @@ class FlatBatches:
         return balanced_shares(lengths, self._ranks, self._accumulation)
 
     def _count_step(self, lengths: Sequence[int], shares: Shares) -> None:
-        """Count what the whole step holds, and what it would hold with padding."""
+        """Count the tokens of the whole step, with and without padding."""
         held = [tokens_of(places, lengths) for share in shares for places in share]
         padded = same_shares(len(lengths), self._ranks, self._accumulation)
         counts = self.counts
@@ -133,7 +133,7 @@ class FlatBatches:
         return int(self._counted[index])
 
     def _flatten(self, samples: Any, supervised_in_step: int) -> Batch:
-        """Make one micro-batch of shape (1, tokens), and count its tokens on the host."""
+        """Return one micro-batch of shape (1, tokens), counting its tokens on the host."""
         rows = [self._dataset.sample(index) for index in samples]
         lengths = [len(row) for row in rows]
         labels = [self._labels(index) for index in samples]
@@ -166,13 +166,12 @@ def flat_inputs(
     """Return the model's arguments for one row of several sequences' token ids, on the host.
 
     `input_ids`, `labels` and `position_ids` have shape (1, tokens); positions start again with each
-    sequence, and its first token is no label. Without `labels` all others are. Where attention goes
-    by sequences,
-    `cu_seq_lens_q` holds where each begins and the last one ends, int32 of shape (sequences + 1,),
-    and `attention_mask` is one NaN of shape (1, 1, 1, 1): transformers hands a mask of four
-    dimensions on as it is, instead of making one of tokens x tokens and waiting for the device to
-    find out whether it must. Our attention does not read it. Any other one would, and then no
-    loss is finite, rather than sequences seeing one another.
+    sequence, and its first token is no label. Without `labels` all other tokens are labels. For
+    attention by sequences, `cu_seq_lens_q` has the start of each and the end of the last, int32 of
+    shape (sequences + 1,), and `attention_mask` is one NaN of shape (1, 1, 1, 1): transformers
+    passes a four-dimensional mask on, instead of making one of tokens x tokens and waiting for the
+    device to decide on it. This plugin's attention ignores it; with any other the loss is not
+    finite, which prevents sequences from silently attending to one another.
     """
     import numpy as np
     import torch
@@ -194,7 +193,7 @@ def flat_inputs(
 
 
 def refuse_unflattenable(run: Run) -> None:
-    """Raise ScenarioError for a dataset without samples of its own."""
+    """Raise ScenarioError for a dataset without separate samples."""
     missing = [name for name in NEEDED if not hasattr(run.dataset, name)]
     if missing:
         raise ScenarioError(

@@ -1,4 +1,4 @@
-"""Distribute the samples of an optimizer step over micro-batches and ranks, as plain lists."""
+"""Distribution of an optimizer step's samples over micro-batches and ranks, as plain lists."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 Shares: TypeAlias = list[list[list[int]]]
-"""Places in the step, by rank and by micro-batch: shares[rank][micro_batch] is a list of places."""
+"""Sample indices in the step: shares[rank][micro_batch] is a list of indices."""
 
 
 def same_shares(samples: int, ranks: int, accumulation: int) -> Shares:
-    """Share a step out as padded batches do: rank r takes every `ranks`-th sample from the r-th on.
+    """Distribute a step like padded batches: rank r takes every `ranks`-th sample from the r-th on.
 
     `samples` is the number of samples of the step, a multiple of ranks x accumulation.
     """
@@ -22,13 +22,13 @@ def same_shares(samples: int, ranks: int, accumulation: int) -> Shares:
 
 
 def balanced_shares(lengths: Sequence[int], ranks: int, accumulation: int) -> Shares:
-    """Share a step out so that micro-batches hold nearly equally many tokens.
+    """Distribute a step so that micro-batches have nearly equal numbers of tokens.
 
-    `lengths` are the tokens of the step's samples, at least one for each micro-batch. The longest
-    sample goes first, each into the micro-batch that holds the least so far (longest processing
-    time first: the largest is at most a third larger than it could be at best). Micro-batches of
-    similar size are then computed at the same time by all ranks, and the larger ones go to the
-    ranks that have had less.
+    `lengths` are the tokens of the step's samples, at least one for each micro-batch. By the rule
+    "longest processing time first", each sample in decreasing order goes to the smallest
+    micro-batch: the largest is at most a third above the optimum. All ranks then compute
+    micro-batches of similar size at the same time, and the larger ones go to the ranks with fewer
+    tokens so far.
     """
     heaviest_first = _spread(lengths, ranks * accumulation)
     shares: Shares = [[] for _ in range(ranks)]
@@ -45,7 +45,7 @@ def tokens_of(places: Sequence[int], lengths: Sequence[int]) -> int:
 
 
 def _spread(lengths: Sequence[int], bins: int) -> list[list[int]]:
-    """Return places of samples in `bins` lists of nearly equal tokens, the heaviest first."""
+    """Return sample indices in `bins` lists of nearly equal tokens, the largest first."""
     found: list[list[int]] = [[] for _ in range(bins)]
     held = [0] * bins
     for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):

@@ -1,1 +1,1 @@
-"""The commands `profile` and `scenarios count`: the time of a step by part, and what it does."""
+"""The commands `profile` and `scenarios count`: time and work of a step, by part."""

@@ -1,4 +1,4 @@
-"""Profile the runs of a session: what is refused before, and what is collected after."""
+"""Profiles of a session's runs: checks before the session, and collection after it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from accel_bench_profile.figures.schema import (
 )
 
 MEASURED, PROFILED = "measured", "profiled"
-"""Folders of a rank with the scalars of its measured steps, and of steps taken for the profile."""
+"""Folders of a rank for TensorBoard scalars: of measured steps, and of profiled steps."""
 
 
 def refuse_unprofiled(plan: Plan, machine: Machine, marks: bool) -> None:
-    """Raise ScenarioError for an engine that does not train with torch, where there is no torch,
-    and for `marks` that Nsight cannot record."""
+    """Raise ScenarioError for an engine that does not train with torch, for a missing torch, and
+    for `marks` that Nsight cannot record."""
     for planned in plan.runnable:
         stack = planned.experiment.stack.name
         engine = planned.active.answers("build_engine")
@@ -49,7 +49,7 @@ def refuse_unprofiled(plan: Plan, machine: Machine, marks: bool) -> None:
 
 
 def collect_profiles(root: Path, results: Sequence[Result]) -> ProfileReport:
-    """Return what the ranks of runs have left in their folders in the results folder `root`."""
+    """Return the profiles in the folders of runs; `root` is the results folder."""
     last = {(run.experiment.id, run.experiment.stack.name): run for run in results}
     return ProfileReport(profiles=tuple(_of_run(root, run) for run in last.values()))
 
@@ -90,10 +90,10 @@ def _of_run(root: Path, run: Result) -> StackProfile:
 
 
 def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) -> str:
-    """Write the scalars of each rank's steps beside its profile; return where, or why not.
+    """Write the scalars of each rank's steps beside its profile; return the folder, or an error.
 
-    Measured steps and those of the profile are two runs of TensorBoard: one series of both would
-    have a jump that no training has made.
+    Measured and profiled steps are two runs of TensorBoard: as one series they would have a jump
+    unrelated to the training.
     """
     ranks = {rank.rank: rank for rank in run.ranks}
     written = ""
@@ -125,13 +125,13 @@ def _no_profile(run: Result) -> str:
 
 WALL_TIME, ELAPSED_TIME = "Wall Time", "Elapsed Time"
 ELEMENTS_PER_SECOND, MEMORY = "Elements per Second", "Memory"
-"""Tags of a step: its seconds, those since the first step began, tokens in a second, and bytes."""
+"""Tags of a step's scalars: seconds, seconds since the first step, tokens/s, and bytes."""
 
 
 def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]]) -> None:
     """Write the scalars of steps, by tag, as an event file in a folder.
 
-    Raises AccelBenchError where tensorboard is not installed.
+    Raises AccelBenchError if tensorboard is not installed.
     """
     with needing_tensorboard():
         from tensorboard.compat.proto.event_pb2 import Event
@@ -149,7 +149,7 @@ def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]])
 def step_scalars(
     steps: Iterable[tuple[int, float, int, int | None]],
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the scalars of steps: of number, seconds, elements, and known bytes."""
+    """Yield step numbers with scalars, from number, seconds, elements, and bytes if known."""
     elapsed = 0.0
     for number, seconds, elements, memory in steps:
         elapsed += seconds

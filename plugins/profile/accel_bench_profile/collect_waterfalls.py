@@ -1,4 +1,4 @@
-"""Collect what two profiled stacks of a session, or of two, have left, and compare them."""
+"""Comparison of two profiled stacks of one session or of two."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from accel_bench_profile.ledger.difference import settings_notes
 
 
 class Side(NamedTuple):
-    """What is compared: a stack among the results of one session."""
+    """A profiled stack among the results of one session."""
 
     results: Sequence[Result]
     stack: str
 
     name: str = ""
-    """What it is called in the answer; empty for the stack's name."""
+    """Label in the answer; empty for the stack's name."""
 
     def by_point(self) -> dict[str, ExperimentRuns]:
         """Return the stack's runs by sweep point."""
@@ -44,9 +44,9 @@ class Side(NamedTuple):
 
 
 def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
-    """Return a waterfall from A to B for each sweep point, and why there is none for others.
+    """Return a waterfall from A to B for each sweep point, and reasons for missing ones.
 
-    `root` is the results folder. Rounds of two sessions are pairs by their numbers.
+    `root` is the results folder. Rounds of two sessions are paired by number.
     """
     of_a, of_b = a.by_point(), b.by_point()
     if len(of_a) == len(of_b) == 1:  # Two scenarios may sweep different things.
@@ -68,7 +68,7 @@ def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
 def _waterfall(
     root: Path, a: ExperimentRuns, b: ExperimentRuns, names: tuple[str, str]
 ) -> ProfileWaterfall | str:
-    """Return the waterfall of one sweep point, or why there is none."""
+    """Return the waterfall of one sweep point, or the reason why there is none."""
     for row in (a, b):
         if not row.usable:
             reasons = "; ".join(row.ending.reasons)
@@ -98,13 +98,13 @@ def _sessions(row: ExperimentRuns) -> set[str]:
 
 
 def _folders(root: Path, rows: Sequence[ExperimentRuns]) -> tuple[str, ...]:
-    """Return the folders in which the runs of both lie, with their traces."""
+    """Return the folders of the runs of both stacks, with their traces."""
     runs = (run for row in rows for run in row.completed.values())
     return tuple(dict.fromkeys(str((root / run.folder).parent) for run in runs))
 
 
 def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
-    """Return in a sentence in which settings the work of two scenarios differs."""
+    """Return a sentence on the settings in which the work of two scenarios differs."""
     a, b = (
         one.scenario.model_dump(mode="json", exclude={"name", "description"}) for one in experiments
     )
@@ -118,7 +118,7 @@ def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
 def _profiled_runs(
     root: Path, row: ExperimentRuns, tokens: float, apart: bool
 ) -> dict[RoundKey, ProfiledRun]:
-    """Return the profiled runs by round; those of sessions `apart` by the round's number alone."""
+    """Return the profiled runs by round; of sessions `apart` by the round's number alone."""
     runs = {}
     for key, speed in row.speeds.items():
         profiles = _profiles(root, row.completed[key])
@@ -137,7 +137,7 @@ def _profiled_runs(
 
 
 def _profiles(root: Path, run: Result) -> list[RankProfile]:
-    """Return what all ranks of a run have left; nothing where one has no recorded step."""
+    """Return the profiles of all ranks of a run; empty if one has no recorded step."""
     folder = root / run.folder / PROFILE_FOLDER
     profiles = [read_profile(folder / f"rank{rank.rank}") for rank in run.ranks]
     found = [one for one in profiles if one is not None and one.modules is not None]
@@ -145,14 +145,14 @@ def _profiles(root: Path, run: Result) -> list[RankProfile]:
 
 
 def _step_tokens(row: ExperimentRuns) -> float:
-    """Return the real tokens of a step of all ranks, the mean over runs."""
+    """Return the real tokens of a step on all ranks, averaged over runs."""
     speeds: list[RunThroughput] = list(row.speeds.values())
     steps = sum(len(speed.step_seconds) for speed in speeds)
     return sum(speed.real_tokens for speed in speeds) / steps
 
 
 def _not_run(rows: tuple[ExperimentRuns | None, ExperimentRuns | None], a: Side, b: Side) -> str:
-    """Return that one of both was not run at a sweep point of the other."""
+    """Return a sentence on the sweep points that only one of the stacks has."""
     there = next(row for row in rows if row is not None)
     left = a if rows[0] is None else b
     point = there.planned.experiment

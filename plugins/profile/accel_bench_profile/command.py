@@ -1,4 +1,4 @@
-"""`accel-bench profile`: where the time of a step goes, recorded after the measured window."""
+"""`accel-bench profile`: time of a step by part, recorded after the measured window."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from accel_bench_profile.view import profile_view
 from accel_bench_profile.waterfall_view import waterfall_view
 
 RECORDED = ("skip", "wait", "warmup", "active", "repeat", "top", "shapes", "python_stack", "memory")
-"""Options that are those of the plugin that records."""
+"""Command options that are passed to the recording plugin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +132,8 @@ def profile(options: ProfileOptions) -> int:
 def print_nsys(arguments: Sequence[str]) -> int:
     """Print the command that records this one with Nsight Systems; return the exit code.
 
-    It captures what lies between cudaProfilerStart and cudaProfilerStop, which `--nvtx` calls
-    around the active steps of each rank.
+    It captures from cudaProfilerStart to cudaProfilerStop, which `--nvtx` calls around the active
+    steps of each rank.
     """
     own = [one for one in arguments[1:] if one != "--nsys"]
     command = ["nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none"]
@@ -159,7 +159,7 @@ def _request(options: ProfileOptions) -> PlanRequest:
 
 
 def _other_scenario(against: str | None) -> list[Draft]:
-    """Return the scenario that `--against` names by its file; none where it names a stack."""
+    """Return the scenario file in `--against`; None if it names a stack."""
     if against is None or not (Path(against).suffix in SUFFIXES or Path(against).is_file()):
         return []
     return [one_draft(against, "profile --against")]
@@ -170,7 +170,7 @@ def _of_both(
 ) -> list[PlanRequest]:
     """Return a request for each of two scenarios, or for the stacks A and B of one.
 
-    Raises ScenarioError for more stacks than are compared, or one with itself.
+    Raises ScenarioError for too many stacks, or a stack compared with itself.
     """
     named = request.only or tuple(invoked.plan(one, request).baseline for one in drafts)
     if len(named) > len(drafts) or named == (against,):
@@ -183,7 +183,7 @@ def _of_both(
 
 
 def _plan(options: ProfileOptions, draft: Draft, invoked: Invocation, request: PlanRequest) -> Plan:
-    """Return the plan. Raises NothingToRunError or ScenarioError for what cannot be profiled."""
+    """Return the plan. Raises NothingToRunError or ScenarioError for an unprofilable scenario."""
     plan = invoked.plan(draft, request)
     if plan.nothing:
         raise NothingToRunError(plan.nothing)
@@ -216,7 +216,7 @@ def _profile(options: ProfileOptions, plans: Sequence[Plan], invoked: Invocation
 def _sides(
     options: ProfileOptions, plans: Sequence[Plan], results: Sequence[Sequence[Result]]
 ) -> tuple[Side, Side]:
-    """Return what is compared; stacks of two scenarios have the scenario's name, or the file's."""
+    """Return the compared stacks; those of two scenarios are labelled by scenario or file."""
     if len(plans) == 1:
         first, second = plans[0].request.only
         return Side(results[0], first), Side(results[0], second)
@@ -231,7 +231,7 @@ def _sides(
 
 
 def _run_side_by_side(sessions: Sequence[Session], plans: Sequence[Plan]) -> None:
-    """Run plans, each in its session, round by round: what drifts hits all of them alike."""
+    """Run plans in interleaved rounds, each in its own session, so that drift affects all alike."""
     if len(plans) == 1:
         sessions[0].run_plan(plans[0])
         return

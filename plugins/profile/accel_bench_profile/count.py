@@ -1,4 +1,4 @@
-"""`accel-bench scenarios count`: what one training step does, and what has changed."""
+"""`accel-bench scenarios count`: the work of one training step, and its changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from accel_bench_profile.ledger.schema import (
 )
 
 ROSE = 1
-"""Exit code where anything rose."""
+"""Exit code if any figure rose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +98,9 @@ def count(options: CountOptions) -> int:
 
 
 def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
-    """Return the ledger of an experiment, counted in fresh processes; nothing is stored.
+    """Return the ledger of an experiment, counted in fresh processes without storing results.
 
-    Raises WorkerError where a rank has failed.
+    Raises WorkerError if a rank failed.
     """
     if sys.stderr.isatty():
         typer.echo(f"counting a step of {planned.experiment.stack.name}", err=True)
@@ -112,7 +112,7 @@ def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
 
 
 def _other(options: CountOptions, draft: Draft, machine: Machine) -> Planned:
-    """Return the plan of the reference stack. Raises ScenarioError for what is neither."""
+    """Return the plan of the reference stack. Raises ScenarioError for an unknown one."""
     assert options.against is not None
     with redirect_stdout(sys.stderr):
         request = replace(_request(options), build_environments=False)
@@ -132,13 +132,13 @@ def _plan(options: CountOptions, draft: Draft, machine: Machine, stack: str | No
 
 
 def _request(options: CountOptions) -> PlanRequest:
-    """Return the request; nothing is stored, so that a tracker is refused as any wrong plugin."""
+    """Return the plan request; trackers are refused, since nothing is stored."""
     request = plan_request(options, {})
     return replace(request, plugins=tuple(options.plugin or ()), trackers=())
 
 
 NOT_WORK = {"name", "description", "environment", "launcher", "measure", "metrics"}
-"""Keys of a scenario that change nothing that a step does, or may be secret."""
+"""Keys of a scenario without influence on a step's work, or with secrets."""
 
 LEFT_OUT = (
     "segments of the allocator, workspaces of kernels and what other threads do are not counted: "
@@ -147,7 +147,7 @@ LEFT_OUT = (
 
 
 def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> Ledger:
-    """Return the ledger of all ranks together."""
+    """Return the merged ledger of all ranks."""
     scenario = planned.experiment.scenario
     entries: list[Entry] = [entry for rank in ranks for entry in rank.entries]
     reasons = (reason for rank in ranks for reason in rank.left_out)
@@ -167,17 +167,17 @@ def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> 
 
 NAMES: dict[Figure, str] = {figure: figure.replace("_", " ") for figure in FIGURES}
 MOST_OPERATIONS = 4
-"""Operations of a line that are named."""
+"""Maximum number of operations named in a line."""
 
 MOST_LINES = 12
-"""Lines that are shown."""
+"""Maximum number of printed lines."""
 
 WIDTH = 120
-"""Columns of the page where the output is no terminal: lines of code are wrapped."""
+"""Default width of the output in characters, for wrapping code lines."""
 
 
 def ledger_report(ledger: Ledger) -> Report:
-    """Return the sums of a step, its operations by kind, and every entry for programs."""
+    """Return the sums of a step, its operations by kind, and for programs every entry."""
     found = totals(ledger)
     sums = [(figure, found[figure, "", ""]) for figure in FIGURES]
     kinds = Counter({key[1:]: number for key, number in found.items() if key[1]})
@@ -194,7 +194,7 @@ def ledger_report(ledger: Ledger) -> Report:
 
 
 def difference_report(found: LedgerDifference) -> Report:
-    """Return what rose, where, and what fell."""
+    """Return the figures that rose, by place, and those that fell."""
     left = len(found.places) - MOST_LINES
     more = (
         (f"and {wording.count(left, 'line')} more: --format json has them all",) if left > 0 else ()
@@ -252,7 +252,7 @@ FLAT = (
     *paths("", "figure kind dtype before after"),
     Column("difference", reader("change")),
 )
-"""Columns of a difference's CSV."""
+"""CSV columns of a difference."""
 
 
 def _figure(figure: Figure) -> Callable[[Entry], Any]:
@@ -264,4 +264,4 @@ ENTRIES = (
     *columns_of(Entry, names="operation kind dtype"),
     *(Column(figure, _figure(figure)) for figure in FIGURES),
 )
-"""Columns of a ledger's CSV."""
+"""CSV columns of a ledger."""

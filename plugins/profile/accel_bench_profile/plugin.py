@@ -1,4 +1,4 @@
-"""The plugin that records steps after the measured window: what it is asked for, and its hooks."""
+"""The plugin `profile`, which records steps after the measured window: options and hooks."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
 
 
 class ProfileOptions(Options):
-    """What to record after the measured window, in steps of their own."""
+    """Options of `profile`: cycles of recorded steps after the measured window."""
 
     skip: int = Field(0, ge=0)
-    """Steps before the first cycle that the profiler leaves alone."""
+    """Number of steps before the first cycle, without the profiler."""
 
     wait: int = Field(0, ge=0)
-    """Steps at the beginning of each cycle that it leaves alone."""
+    """Number of steps at the beginning of each cycle, without the profiler."""
 
     warmup: int = Field(1, ge=0)
-    """Steps of each cycle in which it runs, and keeps nothing."""
+    """Number of steps of each cycle in which the profiler runs without recording."""
 
     active: PositiveInt = 3
-    """Steps of each cycle that it records."""
+    """Number of recorded steps of each cycle."""
 
     repeat: PositiveInt = 1
-    """Cycles."""
+    """Number of cycles."""
 
     top: PositiveInt = 15
-    """Kernels or operations to keep by time, and as many by count."""
+    """Number of kernels or operations to keep by time, and as many by count."""
 
     shapes: bool = False
-    """True if the trace has the shapes of each operation's inputs."""
+    """True to record the shapes of each operation's inputs in the trace."""
 
     python_stack: bool = False
-    """True if the trace has the Python functions that were called, which slows every step."""
+    """True to record Python function calls in the trace, which slows every step."""
 
     memory: bool = False
-    """True if the use of memory is recorded, in steps of its own."""
+    """True to record the use of memory, in separate steps."""
 
     nsight: bool = False
-    """True if steps are marked for Nsight, in the place of all that is recorded here."""
+    """True to mark steps for Nsight instead of recording."""
 
     @property
     def steps(self) -> int:
-        """Steps that all cycles take."""
+        """Number of steps of all cycles."""
         return self.skip + self.repeat * (self.wait + self.warmup + self.active)
 
 
@@ -61,12 +61,12 @@ class Profile(Plugin[ProfileOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
-        """Keep what a measured step took, which a profile is held against."""
+        """Store the time of a measured step, for comparison with the profile."""
         self._step_seconds = median(one.seconds for one in window.samples)
 
     @hookimpl
     def observe_steps(self, run: Run) -> Profiler:
-        """Return what records. Raises InvalidRunError where torch does not train."""
+        """Return the recorder of steps. Raises InvalidRunError if torch does not train."""
         if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
             raise InvalidRunError(["nothing to profile: this engine does not train with torch"])
         from accel_bench_profile.recording.window import Profiler, parts_of, rank_folder

@@ -1,4 +1,4 @@
-"""What `profile` prints: the answer, then kernels by time and by count, and notes."""
+"""Tables of `profile`: the answer, kernels by time and by count, and notes."""
 
 from __future__ import annotations
 
@@ -141,11 +141,11 @@ FLAT = (
     *columns_of(KernelTime, "kernel", names="name kind"),
     *columns_of(KernelTime, "kernel", "{}_per_step", "calls seconds"),
 )
-"""Columns of the CSV: a row for each kernel of each rank."""
+"""CSV columns: a row for each kernel of each rank."""
 
 
 def memory_tables(rank: RankProfile, where: str, top: int) -> Iterator[Table]:
-    """Yield the table of the peak, and that of what is saved for the backward pass."""
+    """Yield the table of the memory peak, and that of tensors saved for the backward pass."""
     if rank.memory is not None:
         title = f"memory{where} at its peak of {size(rank.memory.peak_bytes)}"
         yield _table(rank.memory.peak, "category", title, len(rank.memory.peak))

@@ -18,20 +18,20 @@ from accel_bench_profile.figures.waterfall_schema import (
 )
 
 UNEXPLAINED = "unexplained"
-"""Name of the bar of what lies in no module and no operation."""
+"""Name of the bar of time outside of modules and operations."""
 
 BAR = 12
-"""Characters of the longest bar: `<` saves time, `>` takes more, `=` is hardly a change."""
+"""Characters of the longest bar: `<` is faster, `>` slower, `=` hardly changed."""
 
 SMALL = 0.002
-"""Share of A's step below which changes of a module are summed up in one row."""
+"""Fraction of A's step below which changes of modules share one row."""
 
 MOST_MODULES = 10
-"""Modules that are shown, beside those that gained or lost for sure."""
+"""Maximum number of shown modules, beside those with a sure change."""
 
 
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
-    """Return for each the answer, the bars by kind and those of so many modules."""
+    """Return for each waterfall the answer, the bars by kind, and those of so many modules."""
     rows = [line for one in report.waterfalls for line in _lines(one)]
     sections = [_section(one, top) for one in report.waterfalls]
     if report.missing:
@@ -56,7 +56,7 @@ def _section(one: ProfileWaterfall, top: int) -> Section:
 
 
 def answer(one: ProfileWaterfall) -> str:
-    """Return in a sentence what B takes more or less, and which modules gained and lost."""
+    """Return in a sentence how B's time differs from A's, and the modules that changed."""
     difference = one.difference
     faster = "less" if difference.change < 0 else "more"
     share = percent(abs(difference.change) / difference.a)
@@ -101,7 +101,7 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
 
 
 def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeChange]]:
-    """Yield the bars of modules; those that change less stand in one row."""
+    """Yield the bars of modules; small changes share one row."""
     named = {*one.gained, *one.lost}
     rest = [
         bar
@@ -196,4 +196,4 @@ FLAT = (
     *paths("", "by name"),
     *columns_of(TimeChange, "change", "{}_seconds"),
 )
-"""Columns of the CSV: a row for each bar."""
+"""CSV columns: a row for each bar."""

@@ -1,4 +1,4 @@
-"""`ray`: starts the ranks on nodes of a Ray cluster, which its placement groups reserve."""
+"""The launcher `ray`: start the ranks on nodes of a Ray cluster, reserved by placement groups."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ from accel_bench import (
 from accel_bench.errors import AccelBenchError, ScenarioError
 
 SLACK_SECONDS = 30.0
-"""How much longer than Ray's placement the parent waits: actors start after it."""
+"""Seconds that the parent waits beyond the placement, for the actors to start."""
 
 
 class RayOptions(Options):
-    """Which cluster, and what of it."""
+    """Options of `ray`: the cluster, and the resources to reserve."""
 
     address: str | None = Field(None, pattern=r"^[^\s]+$")
-    """Address of the cluster, `HOST:PORT`, as `ray.init` takes it; `local` starts Ray on this
-    machine for the session; null takes RAY_ADDRESS, or the cluster that this machine is part of."""
+    """Address of the cluster, `HOST:PORT`, as in `ray.init`; `local` starts Ray on this machine for
+    the session; null takes RAY_ADDRESS, or the cluster that this machine is part of."""
 
     cpus: int | None = Field(None, ge=1, le=1_000_000)
-    """CPUs that each rank reserves; null reserves one beside each GPU, and without GPUs the whole
-    node for its ranks."""
+    """Number of CPUs reserved for each rank; null is one beside each GPU, and without GPUs an equal
+    part of the node."""
 
     at_once: int = Field(1, ge=1, le=1000)
-    """Sweep points that run at the same time, each on nodes of its own."""
+    """Number of sweep points that run concurrently, each on nodes of its own."""
 
     connect_seconds: float = Field(300.0, gt=0, le=86_400)
-    """How long the cluster may take to reserve what is asked for, and to replace what is lost."""
+    """Seconds within which the cluster must reserve the resources, or replace a lost actor."""
 
 
 class Ray(AgentLauncher[RayOptions]):
     """Starts the ranks on nodes of a Ray cluster, which its placement groups reserve.
 
-    An actor on each node is there for the whole session, and starts each rank of a run in a fresh
-    process: Ray's own workers keep what earlier work has left in them.
+    An actor on each node lasts for the whole session, and starts each rank of a run in a fresh
+    process: Ray's own workers retain state of earlier work.
     """
 
     checks_nodes = True
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation:
-        """Reserve nodes and wait for the agents of their actors."""
+        """Reserve nodes and wait for their agents."""
         if dry_run:
             command = self.command(self.request(scenarios, (0,) * self.options.at_once))
             print(subprocess.list2cmdline(command), file=sys.stderr)
@@ -80,7 +80,7 @@ class Ray(AgentLauncher[RayOptions]):
         return groups
 
     def request(self, scenarios: Sequence[Scenario], ports: Sequence[int]) -> Request:
-        """Return what to reserve. Raises ScenarioError where it cannot be one placement group."""
+        """Return the reservation. Raises ScenarioError if one placement group cannot provide it."""
         nodes, devices = largest(scenarios)
         options = self.options
         address = options.address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -103,12 +103,12 @@ class Ray(AgentLauncher[RayOptions]):
         )
 
     def command(self, request: Request) -> list[str]:
-        """Return the command of the program that reserves, and starts the actors."""
+        """Return the command of the program that reserves nodes and starts the actors."""
         return python_command("-m", "accel_bench_ray.driver", json.dumps(asdict(request)))
 
 
 def kind_of_device(scenarios: Sequence[Scenario], device_type: str | None) -> str:
-    """Return `cuda`, `cpu`, or `auto` where only the cluster's nodes can say."""
+    """Return `cuda`, `cpu`, or `auto` if only the cluster's nodes can determine it."""
     wanted = {one.resources.device for one in scenarios}
     if "cuda" in wanted or device_type:
         return "cuda"
@@ -119,7 +119,7 @@ def kind_of_device(scenarios: Sequence[Scenario], device_type: str | None) -> st
 
 @dataclass(frozen=True)
 class Request:
-    """Nodes to reserve for a session, and where their agents find the parent."""
+    """Reservation of nodes for a session, with the addresses of the parent."""
 
     address: str
     """Address of the cluster; `local` starts one."""
@@ -127,42 +127,42 @@ class Request:
     nodes: int
 
     devices: int
-    """Ranks on each node."""
+    """Number of ranks on each node."""
 
     device: str
-    """`cuda`, `cpu`, or `auto` where the parent has no GPU and the scenario does not say."""
+    """Device type: `cuda`, `cpu`, or `auto` if neither parent nor scenario determines it."""
 
     device_type: str | None
-    """Type of the devices, such as `l4`."""
+    """Model of the devices, such as `l4`."""
 
     cpus: int | None
-    """CPUs that each rank reserves."""
+    """Number of CPUs reserved for each rank."""
 
     seconds: float
-    """How long the reservation may take."""
+    """Timeout of the reservation in seconds."""
 
     parent: int
     """Process id of the parent, with which the program ends."""
 
     ports: tuple[int, ...]
-    """Ports of the parent, one for each group of all these nodes."""
+    """Ports of the parent, one for each concurrent group of nodes."""
 
 
 class RayAgents(StartedAgents):
-    """The agents of one group of nodes. Where an actor dies, another one takes its place."""
+    """The agents of one group of nodes; dead actors are replaced."""
 
     def __init__(self, secret: bytes, seconds: float, first: RayAgents | None) -> None:
-        """`first` are the agents whose program keeps these too, None for those; a lost actor is
-        awaited for so many seconds."""
+        """`first` are the agents of the group that owns the program, None for that group itself; a
+        lost actor is awaited for so many seconds."""
         super().__init__(("", 0), secret, "Ray")
         self._seconds = self._patience = seconds
         self._first = first
         self._interrupted = False
 
     def is_ready(self) -> bool:
-        """Return whether all actors are there, after waiting for those that replace others.
+        """Return whether all actors are connected, after waiting for replacements.
 
-        Where they have not come, they are not awaited again until all are there.
+        After a timeout, replacements are not awaited again until all are connected.
         """
         try:
             self.replace_lost(self._patience)
@@ -173,16 +173,16 @@ class RayAgents(StartedAgents):
         return True
 
     def launch(self, job: Job) -> list[RankProcess]:
-        """Start the ranks of a job, once all actors are there. Raises OSError where they are not.
+        """Start the ranks of a job once all actors are connected. Raises OSError otherwise.
 
-        A group that is lost is not awaited again. Raises KeyboardInterrupt where the session ends.
+        A lost group is not awaited again. Raises KeyboardInterrupt at the end of the session.
         """
         if not self.is_ready() and self._interrupted:
             raise KeyboardInterrupt
         return super().launch(job)
 
     def check(self) -> None:
-        """Raise AccelBenchError when no agents can come any more."""
+        """Raise AccelBenchError if missing agents cannot connect any more."""
         if self._interrupted:
             raise AccelBenchError("the session ends")
         if self._first is not None:
@@ -190,17 +190,17 @@ class RayAgents(StartedAgents):
         super().check()
 
     def interrupt(self) -> None:
-        """Wait for no agents any more."""
+        """Stop waiting for agents."""
         self._interrupted = True
 
 
 class RayGroups:
-    """The groups of nodes of a session: an allocation whose places share no node."""
+    """Allocation of a session: groups of nodes for concurrent sweep points."""
 
     exit_code: int | None = None
 
     def __init__(self, number: int, seconds: float) -> None:
-        """Listen for the agents of so many groups, whose lost actors are awaited that long."""
+        """Listen for the agents of so many groups; lost actors are awaited for so many seconds."""
         self._seconds = seconds
         secret = new_secret()
         self._first = RayAgents(secret, seconds, None)
@@ -209,22 +209,22 @@ class RayGroups:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Return where the agents of each group are awaited."""
+        """Return the ports at which the groups' agents connect."""
         return tuple(place.port for place in self.places)
 
     @property
     def cores(self) -> int:
-        """Return the cores that the ranks of a node may use, on the smallest node."""
+        """Return the cores that a node's ranks may use, on the smallest node."""
         return min(place.cores for place in self.places)
 
     def start(self, command: Sequence[str], shape: tuple[int, int]) -> None:
-        """Start the program, and wait for the agents of nodes and devices of this shape."""
+        """Start the program, and wait for the agents of so many nodes and devices."""
         self._first.start(command, "")
         for place in self.places:
             place.gather(*shape, self._seconds + SLACK_SECONDS)
 
     def interrupt(self) -> None:
-        """Wait for no agents any more."""
+        """Stop waiting for agents."""
         for place in self.places:
             place.interrupt()
 

@@ -1,8 +1,8 @@
-"""The program that speaks to Ray: reserves nodes, and keeps an actor on each while a session lasts.
+"""Program that connects to Ray: it reserves nodes, and keeps an actor on each for a session.
 
     python -m accel_bench_ray.driver REQUEST
 
-It ends when the parent lets the agents end, and with the parent. So the parent itself loads no Ray.
+It ends with its agents, or with the parent, which therefore never imports Ray.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from . import Request
 from .host import Host
 
 WAIT_SECONDS = 0.2
-"""How often the program looks whether all is reserved."""
+"""Interval in seconds at which the reservation is polled."""
 
 POLL_SECONDS = 1.0
-"""How often the program looks whether its parent is there, and how long it waits to start again."""
+"""Interval in seconds at which the parent is checked, and before actors are restarted."""
 
 REACH_SECONDS = 10.0
-"""How long the cluster's head may take to answer at all."""
+"""Timeout in seconds of the cluster's head."""
 
 END_SECONDS = 10.0
-"""How long the other actors may take to end once the first one has."""
+"""Seconds within which all actors must end after the first one."""
 
 PASSED = ("ACCEL_BENCH_CACHE", "ACCEL_BENCH_IMPORT_SECONDS", "OMP_NUM_THREADS")
-"""Variables of the parent that its agents get; the others are those of the nodes."""
+"""Environment variables of the parent that its agents get; others are the nodes' own."""
 
 TYPE = "accelerator_type:"
-"""Beginning of Ray's names of types of devices."""
+"""Prefix of Ray's names of device models."""
 
 TOO_LITTLE = (
     "ask for fewer (resources.nodes, resources.devices, launcher.cpus, launcher.at_once) or add "
@@ -48,7 +48,7 @@ TOO_LITTLE = (
 
 
 def connect(request: Request) -> None:
-    """Join the cluster. Raises AccelBenchError where there is none."""
+    """Connect to the cluster. Raises AccelBenchError if there is none."""
     import ray
 
     own: dict[str, Any] = {}
@@ -70,9 +70,9 @@ def connect(request: Request) -> None:
 
 
 def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return what one node of the session reserves; `nodes` are the resources of the cluster's.
+    """Return the reservation of one node; `nodes` are the resources of the cluster's nodes.
 
-    Raises AccelBenchError where only the user can say.
+    Raises AccelBenchError if the user must decide.
     """
     if request.device == "auto" and any(node.get("GPU") for node in nodes):
         raise AccelBenchError(
@@ -90,7 +90,7 @@ def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[st
 
 
 def type_resource(kind: str, nodes: Sequence[Mapping[str, float]]) -> str:
-    """Return Ray's resource of a type of device. Raises AccelBenchError."""
+    """Return Ray's resource name of a device model. Raises AccelBenchError."""
     known = sorted({name for node in nodes for name in node if name.startswith(TYPE)})
     words = _words(kind)
     fitting = [name for name in known if words <= _words(name.removeprefix(TYPE))]
@@ -113,7 +113,7 @@ def _words(kind: str) -> set[str]:
 def check_fit(
     bundle: Mapping[str, float], request: Request, nodes: Sequence[tuple[str, Mapping[str, float]]]
 ) -> None:
-    """Refuse what the cluster could never reserve. Raises AccelBenchError."""
+    """Refuse a reservation larger than the cluster. Raises AccelBenchError."""
     kinds = [name for name in bundle if is_counted(name)]
     fitting = [
         has
@@ -132,22 +132,22 @@ def check_fit(
 
 
 def shown(resources: Mapping[str, float]) -> str:
-    """Return `CPU 4, GPU 1`."""
+    """Return resources as text: `CPU 4, GPU 1`."""
     counted = {name: resources[name] for name in sorted(resources) if is_counted(name)}
     kinds = [name.partition(":")[2] for name in resources if name.startswith(TYPE)]
     return ", ".join([*(f"{name} {number:g}" for name, number in counted.items()), *kinds]) or "-"
 
 
 def is_counted(name: str) -> bool:
-    """Return whether a resource is a number of devices."""
+    """Return whether a resource counts devices."""
     return name in ("CPU", "GPU")
 
 
 def reserve(request: Request) -> tuple[Any, dict[str, float]]:
-    """Return a placement group that is placed, and the bundle of each of its nodes.
+    """Return a ready placement group, and the bundle index of each node.
 
-    All that runs at once is in one placement group: Ray puts each of its bundles on another node,
-    so that no two runs share the cores and the memory of one. Raises AccelBenchError.
+    One placement group holds all concurrent runs: Ray puts each bundle on a different node, so that
+    no two runs share cores and memory. Raises AccelBenchError.
     """
     import ray
 
@@ -171,7 +171,7 @@ def reserve(request: Request) -> tuple[Any, dict[str, float]]:
 
 
 class Hosts:
-    """The actors of a session, one on each of its nodes."""
+    """The actors of a session, one on each node."""
 
     def __init__(self, request: Request, placement: Any, bundle: Mapping[str, float]) -> None:
         import ray
@@ -186,7 +186,7 @@ class Hosts:
         self._running: dict[Any, tuple[int, int, Any]] = {}
 
     def run(self) -> int:
-        """Keep the actors until the session has ended; return the exit code."""
+        """Keep the actors until the session ends; return the exit code."""
         import ray
 
         for group in range(len(self._request.ports)):
@@ -207,7 +207,7 @@ class Hosts:
         return 1
 
     def _start(self, group: int, node: int) -> None:
-        """Start the actor of a group's node; Ray places a lost bundle on another one."""
+        """Start the actor of a group's node; a lost bundle is placed on another node."""
         actor = self._new_actor(group, node)
         devices, size = self._request.devices, self._request.nodes * self._request.devices
         ranks = {
@@ -222,7 +222,7 @@ class Hosts:
         self._running[served] = group, node, actor
 
     def _new_actor(self, group: int, node: int) -> Any:
-        """Return an actor that has all that its node reserves."""
+        """Return an actor with all resources reserved on its node."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -240,7 +240,7 @@ class Hosts:
         )
 
     def _result(self, served: Any) -> str:
-        """Return what has failed, or why the actor has died; Ray's other errors end the program."""
+        """Return the error of an actor, or why it died; other errors of Ray end the program."""
         import ray
 
         try:
@@ -257,7 +257,7 @@ class Hosts:
 
 
 def main() -> int:
-    """Serve the request of the command line; return the exit code."""
+    """Execute the request of the command line; return the exit code."""
     request = Request(**json.loads(sys.argv[1]))
     try:
         connect(request)

@@ -1,4 +1,4 @@
-"""What an actor does on its node: it runs the agent that starts the node's ranks."""
+"""Actor on a Ray node: it runs the agent that starts the node's ranks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from accel_bench_cluster import end_on_signals, run_agent
 from accel_bench.errors import AccelBenchError
 
 SET_BY_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "RAY_", "SPT_NOENV")
-"""Beginnings of variables that Ray sets in its workers: ranks go without them, as elsewhere."""
+"""Prefixes of variables that Ray sets in its workers, which are removed for ranks."""
 
 CONNECT_SECONDS = 60.0
-"""How long the parent may take to answer."""
+"""Timeout in seconds of connecting to the parent."""
 
 
 class Host:
-    """An actor: one node of a session, with the processes that its agent starts."""
+    """Actor of one node in a session, with the processes of its agent."""
 
     def serve(
         self,
@@ -32,9 +32,9 @@ class Host:
         folder: str,
         variables: Mapping[str, str],
     ) -> str:
-        """Be the agent of these ranks until the parent ends the session; return what failed.
+        """Run the agent of these ranks until the session ends; return an error, or empty.
 
-        `folder` is the name of a temporary one, which an earlier actor may have left behind.
+        `folder` is the name of its temporary folder, which an earlier actor may have left.
         """
         # Ray starts its workers with a lower priority, and only root may raise it again.
         with contextlib.suppress(PermissionError):

@@ -1,1 +1,1 @@
-"""Searches by real runs: what fits, and the best settings."""
+"""Searches by real runs: `fit` for the largest value in memory, `tune` for the best settings."""

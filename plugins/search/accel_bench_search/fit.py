@@ -1,4 +1,4 @@
-"""`accel-bench fit`: the largest batch, length or other number that fits in memory."""
+"""`accel-bench fit`: find the largest batch, length or other number that fits in memory."""
 
 from __future__ import annotations
 
@@ -103,25 +103,25 @@ def _search(options: FitOptions, plans: StackPlans, invoked: Invocation) -> int:
 
 
 MakePlan = Callable[[Mapping[str, Any]], Plan]
-"""Plans the stack with further values of dotted keys; None takes a key back."""
+"""Function that plans the stack with further values of dotted keys; None unsets a key."""
 
 MICRO_BATCH, TOTAL = "train.micro_batch_size", "train.global_batch_size"
 
 
 @dataclass(frozen=True)
 class FitSearch:
-    """The search over one key of one stack."""
+    """Search over one key of one stack."""
 
     options: FitOptions
     runner: TrialRunner
     make_plan: MakePlan
     experiment: Experiment
-    """The stack as the scenario has it."""
+    """Experiment of the stack in the scenario."""
 
     range: SearchRange
 
     def search(self) -> FitReport:
-        """Try values until the answer is known; each run is stored when it has ended."""
+        """Try values until the answer is known; each finished run is stored."""
         points: list[FitPoint] = []
         measured: set[int] = set()
         while True:
@@ -152,7 +152,7 @@ class FitSearch:
         return fit_point(value, [run], stored)
 
     def _measure(self, point: FitPoint) -> FitPoint:
-        """Return a value that fits with the speed of all its rounds."""
+        """Return a point with the speed of all its rounds."""
         rounds = self.options.rounds
         plan = self.make_plan({self.options.vary: point.value, "measure.rounds": rounds})
         session = self.runner.new_session(resume=True)
@@ -170,7 +170,7 @@ class FitSearch:
 
 
 def check_value(scenario: Scenario, key: str, value: Any) -> None:
-    """Raise ScenarioError where a stack sets the key itself, so that the value has no effect."""
+    """Raise ScenarioError if a stack sets the key itself, so that the value has no effect."""
     found, actual = look_up(scenario.model_dump(), key)
     if found and actual != value:
         raise ScenarioError(
@@ -180,7 +180,7 @@ def check_value(scenario: Scenario, key: str, value: Any) -> None:
 
 
 def start_of(scenario: Scenario, key: str) -> int:
-    """Return the scenario's own value of a key, where a search begins. Raises ScenarioError."""
+    """Return the scenario's own value of a key, the start of a search. Raises ScenarioError."""
     found, value = look_up(scenario.model_dump(), key)
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
@@ -192,17 +192,16 @@ def start_of(scenario: Scenario, key: str) -> int:
 
 
 def first_swept(draft: Draft, key: str) -> dict[str, Any]:
-    """Return the first value over which the scenario sweeps a key; a search takes its place."""
+    """Return the first value of a scenario's sweep over a key, which the search replaces."""
     axes = (draft.data.get(axis) or {} for axis in AXES)
     swept = next((axis[key] for axis in axes if isinstance(axis, dict) and key in axis), None)
     return {key: swept[0]} if isinstance(swept, list) and swept else {}
 
 
 def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any]]:
-    """Yield changes without which not every value of the key would be a scenario.
+    """Yield changes that allow every value of the key.
 
-    A global batch that is given is a multiple of few micro-batches: their number is kept in its
-    place.
+    A given global batch size constrains micro-batches; their number is fixed in its place.
     """
     if key == MICRO_BATCH and draft.get(TOTAL) is not None:
         yield TOTAL, None

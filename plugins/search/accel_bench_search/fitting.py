@@ -1,4 +1,4 @@
-"""The largest value of a key that fits in memory: what to try next, and what the tries show."""
+"""Search for the largest value that fits in memory: the next value, and the conclusion."""
 
 from __future__ import annotations
 
@@ -15,103 +15,103 @@ from accel_bench.documents.base import Frozen
 from accel_bench.result import Result, Status
 
 Fits: TypeAlias = Literal["fits", "does not fit", "failed"]
-"""What a value showed; `failed` is every ending that says nothing about memory."""
+"""Outcome of a value; `failed` is any end unrelated to memory."""
 
 
 class FitPoint(Frozen):
-    """One value of the key."""
+    """A tried value of the key."""
 
     value: int
     """The value."""
 
     outcome: Fits
-    """What it showed."""
+    """Outcome of the value."""
 
     status: Status | None = None
-    """How its run ended; null where it was not run."""
+    """Status of its run; null if it was not run."""
 
     reason: str = ""
-    """Why it does not fit, or failed."""
+    """Reason why it does not fit, or failed."""
 
     run_id: str = ""
-    """Its stored run; empty where it was not run."""
+    """Id of its stored run; empty if it was not run."""
 
     stored: bool = False
-    """True if an earlier run was counted, and it was not run again."""
+    """True if an earlier stored run was used."""
 
     tokens_per_second: Interval | None = None
-    """Real tokens per second of all devices; an interval where there were several rounds."""
+    """Real tokens per second of all devices; with an interval for several rounds."""
 
     offered_rate: float | None = None
-    """Requests that arrived per second; null where they arrived at no rate."""
+    """Requests that arrived per second; null without a rate."""
 
     request_seconds: Interval | None = None
-    """Latency of the median request: what is compared where requests arrive at a rate."""
+    """Median request latency in seconds, which is compared for requests that arrive at a rate."""
 
     saturated: bool = False
-    """True if requests piled up, so that latencies say how long was measured."""
+    """True if requests piled up, so that latencies grow with the duration."""
 
     peak_memory_bytes: int | None = None
-    """Largest of all ranks, per device."""
+    """Largest peak memory of a rank, per device."""
 
     seconds: float = 0.0
     """Wall-clock seconds of its runs."""
 
 
 class SearchRange(Frozen):
-    """Range in which values are looked for."""
+    """Range of a search."""
 
     start: int
     """The first value to try."""
 
     most: int | None = None
-    """The largest value to try; null where only memory ends the search."""
+    """The largest value to try; null if only memory bounds the search."""
 
     step: int = 1
-    """Distance of the values at which the search ends."""
+    """Distance between fitting and failing value at which the search ends."""
 
 
 class FitReport(Document):
-    """The document of `accel-bench fit`."""
+    """The JSON document of `accel-bench fit`."""
 
     scenario: str
     """Name of the scenario."""
 
     stack: str
-    """The stack that was run."""
+    """Name of the stack."""
 
     key: str
     """The key that was varied."""
 
     range: SearchRange
-    """Range in which values were looked for."""
+    """Range of the search."""
 
     points: tuple[FitPoint, ...]
-    """Every value that was tried, in that order."""
+    """All tried values, in order."""
 
     largest: FitPoint | None
     """The largest value that fits."""
 
     refused: FitPoint | None
-    """The smallest value above it that does not."""
+    """The smallest value above `largest` that does not fit."""
 
     failed: FitPoint | None
-    """The value that ended the search although it says nothing about memory."""
+    """The value whose failure, unrelated to memory, ended the search."""
 
     answer: str
-    """All of that in a sentence."""
+    """Conclusion in a sentence."""
 
     notes: tuple[str, ...] = ()
-    """What was changed for the search."""
+    """Changes of the scenario for the search."""
 
     @property
     def exit_code(self) -> int:
-        """What the program exits with: 0 where a value fits and nothing else ended the search."""
+        """Exit code: 0 if a value fits and no failure ended the search."""
         return 0 if self.largest and not self.failed else 1
 
 
 def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> FitPoint:
-    """Return what the runs of a value show: it fits where none of them ran out of memory."""
+    """Return the outcome of a value's runs: it fits if none of them ran out of memory."""
     full = [run for run in results if run.status is Status.OOM]
     last = full[-1] if full else results[-1]
     completed = [run for run in results if run.status.completed]
@@ -137,16 +137,16 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
 
 
 def _why(run: Result, completed: int, runs: int) -> str:
-    """Return why a run did not complete, and that others did."""
+    """Return why a run did not complete, and how many others did."""
     beside = f"it fits in {completed} of {count(runs, 'round')}: " if completed else ""
     return beside + "; ".join(run.reasons)
 
 
 def next_value(points: Sequence[FitPoint], where: SearchRange) -> int | None:
-    """Return the value to try next; None where the answer is known, or a value has failed.
+    """Return the next value to try; None if the answer is known, or a value failed.
 
-    Values are doubled from the start until one does not fit, or halved until one does; then the
-    gap is halved. No value above one that does not fit is ever tried.
+    From the start, values are doubled until one does not fit, or halved until one does; then the
+    gap is halved. No value above a failing one is tried.
     """
     if not points:
         return where.start
@@ -166,7 +166,7 @@ def next_value(points: Sequence[FitPoint], where: SearchRange) -> int | None:
 def fit_report(
     scenario: str, stack: str, key: str, where: SearchRange, points: Sequence[FitPoint]
 ) -> FitReport:
-    """Return what all tries of a search show."""
+    """Return the report on all tried values."""
     largest, refused = _largest(points), _refused(points)
     failed = next((one for one in points if one.outcome == "failed"), None)
     return FitReport(
@@ -188,7 +188,7 @@ def _largest(points: Sequence[FitPoint]) -> FitPoint | None:
 
 
 def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
-    """Return the smallest value that does not fit, of those above all that do."""
+    """Return the smallest value that does not fit above all fitting ones."""
     low = _largest(points)
     above = (
         one
@@ -199,7 +199,7 @@ def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
 
 
 def _answer(key: str, low: FitPoint | None, high: FitPoint | None, failed: FitPoint | None) -> str:
-    """Return the largest value that fits, and what ended the search."""
+    """Return the largest fitting value and the reason of the search's end, in a sentence."""
     fits = f"{low.value:,}{_figures(low)}" if low else ""
     if failed:
         so_far = f"{fits} fits" if low else "no value was seen to fit"
@@ -223,7 +223,7 @@ def _figures(point: FitPoint) -> str:
 
 
 def _speed(point: FitPoint) -> list[str]:
-    """Return the speed of a value or, at a rate, its latency; nothing where it has neither."""
+    """Return the speed of a value or, at a rate, its latency; empty without either."""
     if point.offered_rate is not None:
         latency = point.request_seconds
         text = f"the median request in {milliseconds(latency.median)} ms" if latency else ""

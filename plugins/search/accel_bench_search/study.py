@@ -1,8 +1,8 @@
-"""A study of Optuna in the results database: the keys that are tuned, what to try next, the tries.
+"""An Optuna study in the results database: its keys, its trials, and the next trial.
 
-Its tables (`studies`, `trials`, `trial_params`, ...) stand beside those of the results, and share
-no name with them. Optuna migrates its own: their version is in `alembic_version`, which those of
-the results do not use.
+Its tables (`studies`, `trials`, `trial_params`, ...) stand beside those of the results, with
+distinct names. Optuna migrates its own; it records their version in `alembic_version`, which the
+results do not use.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 LOG = ":log"
-"""End of a range whose values are tried by their logarithm."""
+"""Suffix of a range that is sampled by logarithm."""
 
 
 class Axis(NamedTuple):
-    """A key and its values, as `--vary KEY=SPEC` gives them: `choices`, or all of a range."""
+    """A key with its `choices` or range of values, from `--vary KEY=SPEC`."""
 
     key: str
     low: float = 0
@@ -40,7 +40,7 @@ class Axis(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """True if the range is one of whole numbers."""
+        """True for a range of integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     @property
@@ -49,7 +49,7 @@ class Axis(NamedTuple):
         return (self.choices[0], self.choices[-1]) if self.choices else (self.low, self.high)
 
     def holds(self, value: JsonValue) -> bool:
-        """Return whether a value is one of it."""
+        """Return whether the axis includes a value."""
         if self.choices:
             return any(value == one and type(value) is type(one) for one in self.choices)
         number = isinstance(value, int if self.whole else int | float)
@@ -95,15 +95,15 @@ def _number(text: str, where: str) -> int | float:
 MISSING = "`accel-bench tune` needs Optuna: pip install 'accel-bench[tune]'"
 
 State: TypeAlias = Literal["COMPLETE", "PRUNED", "FAIL"]
-"""Optuna's states of a trial that has ended; one that is pruned still teaches the sampler."""
+"""Optuna's states of finished trials; the sampler also learns from pruned ones."""
 
 
 CUT_OFF = "it was cut off"
-"""Reason of a trial that failed without another one: its program was killed."""
+"""Reason of a failed trial without another one: the program was killed."""
 
 
 class Study:
-    """A study that can be continued; the same history gives the same next trial."""
+    """A resumable study; equal histories give equal next trials."""
 
     def __init__(self, study: OptunaStudy, axes: Sequence[Axis], seed: int) -> None:
         from optuna.trial import TrialState
@@ -117,11 +117,11 @@ class Study:
                 study.enqueue_trial(trial.params)
 
     def trials(self) -> list[FrozenTrial]:
-        """Return the trials that have ended, in order."""
+        """Finished trials, in order."""
         return [one for one in self.optuna.get_trials(deepcopy=False) if one.state.is_finished()]
 
     def try_first(self, parameters: dict[str, JsonValue]) -> None:
-        """Let a study without trials begin with these values."""
+        """Enqueue values for the first trial of a new study."""
         if not self.optuna.get_trials(deepcopy=False):
             self.optuna.enqueue_trial(parameters)
 
@@ -135,7 +135,7 @@ class Study:
         return self.optuna.ask(fixed_distributions=self._distributions)
 
     def tell(self, trial: Trial, state: State, value: float | None, notes: dict[str, Any]) -> None:
-        """End a trial; `value` is that of one that is complete, `notes` are kept with it."""
+        """Finish a trial; `value` belongs to a complete one, `notes` are stored with it."""
         from optuna.trial import TrialState
 
         for key, note in notes.items():
@@ -147,9 +147,9 @@ class Study:
 def open_study(
     store: Store, name: str, axes: Sequence[Axis], seed: int, maximize: bool
 ) -> Iterator[Study]:
-    """Open a study in the results database for the block, or begin it.
+    """Open or create a study in the results database for the block.
 
-    Raises AccelBenchError without Optuna, StoreError where its tables are of another version.
+    Raises AccelBenchError without Optuna, StoreError for tables of another version.
     """
     try:
         import optuna
@@ -172,7 +172,7 @@ def open_study(
 
 
 def require_optuna() -> None:
-    """Raise AccelBenchError with the command that installs Optuna, where it is not there."""
+    """Raise AccelBenchError with the install command if Optuna is not installed."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:

@@ -1,4 +1,4 @@
-"""Plan and run single experiments one after the other, each of them once in a results folder."""
+"""Planning and running of single experiments, each once in a results folder."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.store.database import Store
 
 TUNED = "tuned"
-"""Name of the stack that has the values of a trial."""
+"""Name of the stack with a trial's values."""
 
 
 @dataclass(frozen=True)
 class StackPlans:
-    """Makes the plans of a stack; the values of a trial are settings of one of their own."""
+    """Planner of a stack; a trial's values become settings of a separate stack."""
 
     draft: Draft
-    """The scenario with the changes of the command line."""
+    """Scenario with the changes of the command line."""
 
     stack: str
     request: PlanRequest
@@ -37,8 +37,8 @@ class StackPlans:
     def laid(
         cls, draft: Draft, request: PlanRequest, stack: str | None, invoked: Invocation
     ) -> StackPlans:
-        """Lay the changes of the command line over the scenario, once; its baseline is the stack
-        unless another one is named. Memory that is surely short is no obstacle."""
+        """Apply the command line's changes to the scenario, once; the stack is its baseline unless
+        another one is named. Insufficient memory by estimate is no obstacle."""
         draft = copy.deepcopy(draft)
         for name in request.plugins:
             add_stack(draft, name)
@@ -47,17 +47,17 @@ class StackPlans:
         return cls(draft, stack or invoked.plan(draft, request).baseline, request, invoked.plan)
 
     def of_stack(self, changes: Mapping[str, Any]) -> Plan:
-        """Return the plan of the stack as it is, with other values of dotted keys."""
+        """Return the plan of the unchanged stack, with other values of dotted keys."""
         return self._one(self.draft, self.stack, changes)
 
     def trial(self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any]) -> Plan:
-        """Return the plan of the stack with the values of a trial."""
+        """Return the plan of the stack with a trial's values."""
         return self._one(self._with_tuned(parameters), TUNED, changes)
 
     def both(
         self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any], seeds: int = 0
     ) -> Plan:
-        """Return the plan of both, interleaved; with `seeds`, once for each."""
+        """Return the plan of both stacks, interleaved; with `seeds`, once for each seed."""
         overrides = (("baseline", self.stack), *changes.items())
         request = replace(
             self.request, only=(TUNED,), no_baseline=False, seeds=seeds, overrides=overrides
@@ -90,18 +90,18 @@ class StackPlans:
 
 @dataclass(frozen=True)
 class TrialRunner:
-    """Runs plans of one experiment, unless the results folder has its answer."""
+    """Runner of single-experiment plans, which reuses stored results."""
 
     store: Store
     machine: Machine
     new_session: Callable[..., Session]
 
     again: bool = False
-    """Run what is stored again."""
+    """True to run stored experiments again."""
 
     def run(self, plan: Plan) -> tuple[Result, bool]:
-        """Return the run that counts of the only experiment of a plan, and whether it was stored
-        already; if not, it is run, and each attempt is stored."""
+        """Return the counted run of a plan's only experiment, and whether it was stored already;
+        otherwise it is run, and each attempt is stored."""
         if not self.again:
             known = self.store.results(experiment_ids=[plan.single.experiment.id])
             if found := next(filter(self.counts, reversed(known)), None):
@@ -113,7 +113,7 @@ class TrialRunner:
     def counts(self, run: Result) -> bool:
         """Return whether a run was measured, and completed or ran out of memory.
 
-        One that ran out of another machine's memory, or of what a container had then, is none.
+        Running out of memory does not count on another machine, or under another container limit.
         """
         here = run.machine is not None and run.machine.memory_bytes == self.machine.memory_bytes
         ended = run.status.completed or (run.status is Status.OOM and here)

@@ -1,4 +1,4 @@
-"""`accel-bench tune`: the settings of a stack that train fastest, or best in a given time."""
+"""`accel-bench tune`: find the settings of a stack that train fastest, or best in a given time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from accel_bench_search.tuning import with_answer
 UNITS: tuple[Unit, ...] = ("seconds", "dollars", "tokens")
 
 RATE = "inference.rate"
-"""Key of the load, which is no setting of a server."""
+"""Key of the request rate, which cannot be tuned."""
 
 MEMORY = "peak_memory_bytes"
-"""Metric that a search may limit."""
+"""Name of the metric that a search may limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def tune(options: TuneOptions) -> int:
 
 
 def parse_objective(options: TuneOptions) -> Objective:
-    """Return what the options ask for. Raises ScenarioError."""
+    """Return the objective of the options. Raises ScenarioError."""
     memory = parse_memory(options.metric_below) if options.metric_below else None
     if options.objective != "loss":
         if options.until or options.price is not None:
@@ -142,7 +142,7 @@ def parse_objective(options: TuneOptions) -> Objective:
 
 
 def _refuse_tasks(axes: Sequence[Axis]) -> None:
-    """Raise ScenarioError for a key whose values make losses that nothing can compare."""
+    """Raise ScenarioError for a key whose values give incomparable losses."""
     if key := next((axis.key for axis in axes if changes_task(axis.key)), None):
         raise ScenarioError(
             f"--vary {key} with --objective loss: losses on other data, or of another model, are "
@@ -151,9 +151,9 @@ def _refuse_tasks(axes: Sequence[Axis]) -> None:
 
 
 def _at_the_rate(objective: Objective, scenario: Scenario, axes: Sequence[Axis]) -> Objective:
-    """Return the objective; where requests arrive at a rate, speed is how soon they are answered.
+    """Return the objective; for requests that arrive at a rate, speed becomes latency.
 
-    Raises ScenarioError for a search over the rate, or for a loss: nothing is trained.
+    Raises ScenarioError for a search over the rate, or for a loss, since nothing is trained.
     """
     if scenario.generates and not objective.is_speed:
         raise ScenarioError("--objective loss: a model that answers requests has no loss")
@@ -167,7 +167,7 @@ def _at_the_rate(objective: Objective, scenario: Scenario, axes: Sequence[Axis])
 
 
 def parse_memory(text: str) -> int:
-    """Parse `peak_memory_bytes=16GiB`; a number alone is bytes. Raises ScenarioError."""
+    """Parse `peak_memory_bytes=16GiB`; a bare number is in bytes. Raises ScenarioError."""
     metric, _, size = text.partition("=")
     try:
         found = TypeAdapter(ByteSize).validate_python(size.strip())
@@ -187,7 +187,7 @@ def _positive(text: str) -> float | None:
 
 
 def _check_ends(task: TuneTask) -> None:
-    """Raise the error of a key or a range of which neither end can be planned."""
+    """Raise the error of a key, or of a range that can be planned at neither end."""
     errors = []
     for end in (0, 1):
         try:

@@ -1,4 +1,4 @@
-"""The document of `accel-bench tune`: what was tried, what won and whether that held; tables."""
+"""Document and tables of `accel-bench tune`: trials, winner, and the winner's check."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from accel_bench.report.table import Column, Report, Section, Table, columns_of,
 from accel_bench.result import Status
 
 Goal: TypeAlias = Literal["tokens_per_second", "request_seconds", "loss"]
-"""What is tuned for; `request_seconds` is the latency of the median request."""
+"""Goal of tuning; `request_seconds` is the median request latency."""
 
 Unit: TypeAlias = Literal["seconds", "dollars", "tokens"]
-"""What training is measured in until its loss is read."""
+"""Unit of the training budget after which the loss is read."""
 
 TrialOutcome: TypeAlias = Literal["ok", "infeasible", "out of memory", "failed", "not run"]
-"""How a trial ended: one that is infeasible ran, and breaks a constraint."""
+"""Outcome of a trial; an infeasible one ran and violates a constraint."""
 
 CheckVerdict: TypeAlias = Literal["better", "worse", "open"]
-"""Verdict on the winner beside the baseline, run in the same rounds."""
+"""Verdict on the winner, run beside the baseline in the same rounds."""
 
 
 class Objective(Frozen):
-    """What a trial is judged by."""
+    """Objective by which trials are judged."""
 
     goal: Goal
-    """Speed at an equivalent loss, where requests arrive at a rate their latency with the same
-    answers, or the loss itself."""
+    """Goal: speed at an equivalent loss, for requests that arrive at a rate their latency with
+    equal answers, or the loss itself."""
 
     unit: Unit | None = None
-    """Of `amount`; null for speed."""
+    """Unit of `amount`; null for speed."""
 
     amount: float | None = None
-    """How much training the loss is read after; null for speed."""
+    """Training budget after which the loss is read; null for speed."""
 
     usd_per_hour: float | None = None
-    """Dollars for an hour of all machines, where `unit` is dollars."""
+    """Dollars per hour of all machines, if `unit` is dollars."""
 
     memory_below_bytes: int | None = None
-    """Peak memory of a device that a trial must stay below; null without such a limit."""
+    """Upper bound of a device's peak memory in bytes; null without one."""
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of steps after which the loss is read; None where tokens count, or speed."""
+        """Training seconds after which the loss is read; None for a budget of tokens, or speed."""
         if self.unit == "dollars" and self.usd_per_hour and self.amount:
             return self.amount / self.usd_per_hour * 3600
         return self.amount if self.unit == "seconds" else None
@@ -68,12 +68,12 @@ class Objective(Frozen):
         return limit
 
     def used(self, point: Reached) -> float:
-        """Return the tokens or seconds that a point of a curve has used."""
+        """Return the tokens or seconds used up to a point of a curve."""
         return point.tokens if self.unit == "tokens" else point.seconds
 
     @property
     def words(self) -> str:
-        """What it is, such as `loss at 60 seconds`."""
+        """Description, such as `loss at 60 seconds`."""
         if self.goal == "loss":
             return f"loss at {self.amount:g} {self.unit}"
         if self.goal == "request_seconds":
@@ -82,7 +82,7 @@ class Objective(Frozen):
 
     @property
     def better(self) -> int:
-        """Return 1 where a larger value is better, -1 where a smaller one is."""
+        """Return 1 if larger values are better, -1 if smaller ones are."""
         return 1 if self.goal == "tokens_per_second" else -1
 
     def text(self, value: float) -> str:
@@ -93,12 +93,12 @@ class Objective(Frozen):
 
     @property
     def is_speed(self) -> bool:
-        """True if the goal is speed: only what does the same work as the baseline counts."""
+        """True if the goal is speed, for which only trainings equivalent to the baseline count."""
         return self.goal != "loss"
 
 
 class TuneTrial(Frozen):
-    """One set of values."""
+    """A trial: one set of values."""
 
     number: int | None
     """Number of the trial in the study; null for the baseline."""
@@ -107,32 +107,32 @@ class TuneTrial(Frozen):
     """Values by key; empty for the baseline."""
 
     outcome: TrialOutcome
-    """How it ended."""
+    """Outcome of the trial."""
 
     value: float | None = None
-    """The objective; null where it has none."""
+    """Value of the objective; null if it has none."""
 
     reason: str = ""
-    """Why it has none, or why it does not count."""
+    """Reason for a missing or excluded value."""
 
     status: Status | None = None
-    """How its run ended; null where it was not run."""
+    """Status of its run; null if it was not run."""
 
     run_id: str = ""
-    """Its stored run."""
+    """Id of its stored run."""
 
     tokens_per_second: float | None = None
-    """Real tokens per second of all devices: one run, so without an interval."""
+    """Real tokens per second of all devices, from one run without interval."""
 
     peak_memory_bytes: int | None = None
-    """Largest of all ranks, per device."""
+    """Largest peak memory of a rank, per device."""
 
     last_loss: float | None = None
-    """Loss at the end of its run, which may be later than where the objective reads it."""
+    """Loss at the end of its run, possibly after the point of the objective."""
 
 
 class TuneCheck(Frozen):
-    """The winner run again beside the baseline."""
+    """The winner, run again beside the baseline."""
 
     verdict: CheckVerdict
     """Verdict on the winner."""
@@ -141,52 +141,51 @@ class TuneCheck(Frozen):
     """Verdict in a sentence."""
 
     rounds: int
-    """Rounds, or seeds, in which both completed."""
+    """Number of rounds, or seeds, that both completed."""
 
     ratio: Interval | None
-    """Speed of the winner over the baseline's, or its loss over the baseline's; with a 95 %
-    interval."""
+    """Ratio of the winner's speed, or loss, to the baseline's, with a 95 % interval."""
 
     session: str
-    """Session in which both ran."""
+    """Session of both runs."""
 
 
 class TuneReport(Document):
-    """The document of `accel-bench tune`."""
+    """The JSON document of `accel-bench tune`."""
 
     scenario: str
     """Name of the scenario."""
 
     stack: str
-    """The stack whose settings were tuned."""
+    """Name of the tuned stack."""
 
     stack_sets: tuple[str, ...] = ()
-    """Keys that the stack itself sets, so that `--set` does not change them."""
+    """Keys set by the stack itself, which `--set` does not change."""
 
     study: str
     """Name of the study in the results database."""
 
     objective: Objective
-    """What was tuned for."""
+    """Objective of the search."""
 
     baseline: TuneTrial
-    """The stack as the scenario has it."""
+    """Trial of the unchanged stack."""
 
     trials: tuple[TuneTrial, ...] = ()
     """All trials of the study."""
 
     best: TuneTrial | None = None
-    """The best trial that counts."""
+    """The best trial that satisfies all constraints."""
 
     check: TuneCheck | None = None
-    """What it showed beside the baseline; null where nothing is better than the baseline."""
+    """Check beside the baseline; null if no trial is better than the baseline."""
 
     answer: str = ""
-    """All of that in words."""
+    """Conclusion in sentences."""
 
     @property
     def exit_code(self) -> int:
-        """What the program exits with: 0 where some trial counts."""
+        """Exit code: 0 if some trial counts."""
         return 0 if self.best else 1
 
 

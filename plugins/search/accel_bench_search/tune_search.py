@@ -1,4 +1,4 @@
-"""A study from its plans to the check of its winner: each trial is a stored run."""
+"""Search of `tune`: baseline, trials, and the winner's check, each a stored run."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ if TYPE_CHECKING:
 
 
 class TuneTask(NamedTuple):
-    """What is tuned, and how."""
+    """Task of a search: stack, axes and objective."""
 
     axes: Sequence[Axis]
     objective: Objective
     plans: StackPlans
     experiment: Experiment
-    """The stack as the scenario has it."""
+    """Experiment of the stack in the scenario."""
 
     @property
     def own(self) -> dict[str, JsonValue]:
-        """The scenario's own values of the keys, of those that it has."""
+        """Scenario's own values of the tuned keys, if it has any."""
         scenario = self.experiment.scenario.model_dump(mode="json")
         pairs = ((axis.key, look_up(scenario, axis.key)) for axis in self.axes)
         return {key: value for key, (found, value) in pairs if found}
 
     def study_name(self, seed: int) -> str:
-        """Return a name that the same task has again, and no other one."""
+        """Return a name that is unique to the task and reproducible."""
         content = [self.experiment.id, [list(axis) for axis in self.axes], seed]
         task = digest({"task": content, "objective": self.objective.model_dump(mode="json")})
         return f"{self.experiment.scenario.name}/{self.plans.stack}/{task}"
 
 
 MOST_RUNS = 3
-"""Runs of one trial: those that end before the objective is read are made again, longer."""
+"""Maximum number of runs of one trial, which are lengthened until the objective can be read."""
 
 MARGIN = 1.1
-"""Part of the steps that are taken beyond those that are expected to do."""
+"""Safety margin of the number of steps, as a fraction."""
 
 STATES: Mapping[TrialOutcome, State] = {
     "ok": "COMPLETE",
@@ -81,27 +81,26 @@ STATES: Mapping[TrialOutcome, State] = {
 
 @dataclass
 class TuneSearch:
-    """The trials of one study."""
+    """Search over the trials of one study."""
 
     runner: TrialRunner
     study: Study
     task: TuneTask
     quiet: bool = False
     force: bool = False
-    """Run what surely needs more memory than there is."""
+    """True to run values whose estimated memory surely exceeds the device."""
 
     _baseline: Result = field(init=False)
     _rate: float | None = None
-    """Tokens per second of the baseline, by which the length of later runs is chosen."""
+    """Tokens per second of the baseline, which determine the length of later runs."""
 
     def notify(self, line: str) -> None:
-        """Print what is tried, and what it showed."""
+        """Print a trial and its outcome."""
         if not self.quiet:
             print_aside(line)
 
     def report(self, trials: int, check_rounds: int) -> TuneReport:
-        """Run the baseline, trials until the study has so many, and the winner beside the
-        baseline."""
+        """Run the baseline, trials up to the requested number, and the check of the winner."""
         task = self.task
         baseline = self._run_baseline()
         found = self._search(trials)
@@ -123,7 +122,7 @@ class TuneSearch:
         )
 
     def _run_baseline(self) -> TuneTrial:
-        """Run the stack as it is."""
+        """Run the unchanged stack."""
         self.notify(f"baseline: {settings(self.task.own)}")
         plans = self.task.plans
         self._baseline = self._run(plans.of_stack({}), plans.of_stack)
@@ -137,7 +136,7 @@ class TuneSearch:
         return judge_trial(number, parameters, run, self._baseline, self.task.objective)
 
     def _search(self, trials: int) -> list[TuneTrial]:
-        """Run trials until the study has so many; return all of them."""
+        """Run trials up to the requested number; return all of them."""
         found = [self._stored(one) for one in self.study.trials()]
         while len(found) < trials:
             asked = self.study.ask()
@@ -171,7 +170,7 @@ class TuneSearch:
         return self._judged(number, parameters, run)
 
     def _run(self, plan: Plan, replan: Callable[[Mapping[str, Any]], Plan]) -> Result:
-        """Run an experiment for long enough that the objective can be read."""
+        """Run an experiment long enough for the objective to be read."""
         objective = self.task.objective
         steps = self._steps(plan.single.experiment.scenario)
         for _ in range(MOST_RUNS):
@@ -184,7 +183,7 @@ class TuneSearch:
         return run
 
     def _steps(self, scenario: Scenario) -> int | None:
-        """Return the steps that should do; None for those of the scenario."""
+        """Return the expected number of steps; None for the scenario's own."""
         tokens, seconds = self.task.objective.amount, self.task.objective.seconds
         if seconds is not None:
             tokens = seconds * self._rate if self._rate else None
@@ -194,7 +193,7 @@ class TuneSearch:
         return max(1, math.ceil(MARGIN * tokens / each))
 
     def _stored(self, trial: FrozenTrial) -> TuneTrial:
-        """Return a trial of an earlier session, judged anew by its stored run."""
+        """Return a trial of an earlier session, judged again by its stored run."""
         notes = trial.user_attrs
         run_id = notes.get("run_id")
         runs = self.runner.store.results(RUNS.c.run_id == run_id) if run_id else []
@@ -214,10 +213,10 @@ class TuneSearch:
         return f"trial {trial.number}: {trial.outcome} ({value}){so_far}"
 
     def _check(self, best: TuneTrial, baseline: TuneTrial, rounds: int) -> TuneCheck:
-        """Run both in fresh, interleaved rounds, or with as many seeds where the loss decides.
+        """Run winner and baseline in fresh, interleaved rounds, or with several seeds for a loss.
 
-        What an earlier session of the same check has completed counts, and with more rounds it
-        goes on: each session that added some is a look, and all looks share the error.
+        Earlier sessions of the same check count, and more rounds extend it: each session that added
+        some is a look, and all looks share the error rate.
         """
         objective, study = self.task.objective, self.study.optuna
         changes, seeds = {"measure.rounds": rounds}, 0
@@ -240,7 +239,7 @@ class TuneSearch:
 
 
 def paired_losses(results: list[Result], objective: Objective) -> list[tuple[float, float]]:
-    """Return the losses of (baseline, winner) for each seed with which both have one."""
+    """Return the losses of (baseline, winner) for each seed that both have."""
     found: dict[str, dict[bool, float]] = {}
     for run in results:
         sound = run.status.completed and not disowning(run)
@@ -252,7 +251,7 @@ def paired_losses(results: list[Result], objective: Objective) -> list[tuple[flo
 
 
 def check_speed(summary: Summary, session: str) -> TuneCheck:
-    """Return the check of a winner that was searched by speed."""
+    """Return the check of a winner by speed."""
     row = next(one for one in summary.experiments if one.stack == TUNED)
     base = next(one for one in summary.experiments if one.stack == summary.baseline)
     keeps_up = row.status.completed and not row.saturated

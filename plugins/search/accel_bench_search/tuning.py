@@ -1,4 +1,4 @@
-"""Judge trials of a study: their objective, their constraints, and what all of them show."""
+"""Judgement of a study's trials: objective, constraints, best trial, and answer."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from accel_bench_search.tune_report import (
 )
 
 GROWS_WITH_MEMORY = ("train.micro_batch_size", "data.sequence_length")
-"""Keys of which a larger value never takes less memory."""
+"""Keys whose larger values never need less memory."""
 
 VERDICTS: Mapping[str, CheckVerdict] = {"faster": "better", "slower": "worse"}
-"""Verdict on a winner by that of a comparison, which is `faster` where it has less."""
+"""Verdict on a winner by the comparison's verdict, for which less is `faster`."""
 
 
 def loss_at(run: Result, objective: Objective) -> float | None:
-    """Return the loss of a run when so much was used; None where it ended earlier.
+    """Return the loss of a run at a used budget; None if the run ended earlier.
 
-    Where held-out samples were evaluated it is that of the first evaluation from there on, else the
-    mean training loss of the last 5 steps until there. It is infinite where it is not finite.
+    It is the loss of the first evaluation from there on, if there are evaluations, else the mean
+    training loss of the last 5 steps. A non-finite loss counts as infinite.
     """
     curve = training_curve(run)
     passed = [n for n, one in enumerate(curve) if objective.used(one) >= objective.limit]
@@ -67,7 +67,7 @@ def loss_at(run: Result, objective: Objective) -> float | None:
 
 
 def steps_to_reach(curve: Sequence[Reached], objective: Objective) -> int:
-    """Return how many steps, and a tenth more, use so much at the pace of a curve."""
+    """Return the number of steps, plus a tenth, that use a budget at the pace of a curve."""
     paced = curve[1:] if len(curve) > 1 else curve  # the first step holds what happens once
     each = (objective.used(curve[-1]) - objective.used(curve[0])) / max(len(paced), 1)
     each = each or objective.used(curve[-1])
@@ -81,7 +81,7 @@ def judge_trial(
     baseline: Result,
     objective: Objective,
 ) -> TuneTrial:
-    """Return what a run is worth: its objective, or why it has none."""
+    """Return a trial with its objective, or the reason for none."""
     outcome, value, reason = _judge(run, baseline, objective)
     speed = run_throughput(run) if run.status.completed else None
     return TuneTrial(
@@ -126,7 +126,7 @@ def _judge_loss(run: Result, objective: Objective) -> tuple[TrialOutcome, float 
 
 
 def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str]:
-    """Yield the constraints that a completed run breaks."""
+    """Yield the constraints that a completed run violates."""
     if figures := disowning(run):
         yield f"its own figures contradict each other ({', '.join(figures)})"
     peak, most = peak_memory([run])[0], objective.memory_below_bytes
@@ -141,7 +141,7 @@ def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str
 
 
 def _other_training(run: Result, baseline: Result) -> Iterator[str]:
-    """Yield why a run has not shown that it trains as the baseline does."""
+    """Yield reasons why a run is not shown to train like the baseline."""
     training = compare_training({("", 0): baseline}, {("", 0): run})
     yield from filter(None, (comparability([baseline], [run]).refusal, training.not_the_same))
     if training.update_missing:
@@ -156,7 +156,7 @@ def _other_training(run: Result, baseline: Result) -> Iterator[str]:
 
 
 def dominated(parameters: dict[str, JsonValue], trials: Sequence[TuneTrial]) -> TuneTrial | None:
-    """Return a trial that ran out of memory with no more than these values; None without one."""
+    """Return a trial that ran out of memory at values not larger; None without one."""
     return next(
         (
             one
@@ -177,13 +177,13 @@ def _at_least(key: str, value: JsonValue, other: JsonValue) -> bool:
 
 
 def best_of(trials: Sequence[TuneTrial], objective: Objective) -> TuneTrial | None:
-    """Return the best trial that counts, the first of equals."""
+    """Return the best valid trial, the first of equals."""
     known = [(one.value, one) for one in trials if one.value is not None]
     return max(known, key=lambda pair: objective.better * pair[0])[1] if known else None
 
 
 def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> bool:
-    """Return whether a trial is worth running beside the baseline."""
+    """Return whether a trial is good enough to be checked beside the baseline."""
     if best is None or best.value is None or best.run_id == baseline.run_id:
         return False
     return baseline.value is None or objective.better * (best.value - baseline.value) > 0
@@ -193,18 +193,16 @@ DIVERGED: tuple[tuple[int, CheckVerdict, str], ...] = (
     (0, "open", "has no ratio to the baseline's, which is"),
     (1, "worse", "is worse than the baseline's: it is"),
 )
-"""What losses that are not finite mean: of the baseline first, then of the winner."""
+"""Explanation of non-finite losses: of the baseline, and of the winner."""
 
 
 def check_losses(
     pairs: Sequence[tuple[float, float]], words: str, session: str, looks: int = 1
 ) -> TuneCheck:
-    """Compare losses of (baseline, winner), a pair for each seed, as speeds are compared, without a
-    floor.
+    """Compare losses of (baseline, winner), a pair for each seed, like speeds without a floor.
 
-    It is called better or worse at the level at which every verdict on speed is, whose error the
-    looks share: one for each session that added seeds. A winner that diverges with a seed with
-    which the baseline does not is worse.
+    The verdict has the usual error rate, shared by all looks: one for each session that added
+    seeds. A winner that diverges with a seed with which the baseline converges is worse.
     """
 
     def check(verdict: CheckVerdict, reason: str, seeds: int) -> TuneCheck:
@@ -233,7 +231,7 @@ def check_losses(
 
 
 def with_answer(report: TuneReport) -> TuneReport:
-    """Return the report with its answer: first what fits, then what is best."""
+    """Return the report with its answer: what fits, then what is best."""
     sentences = [_fit(report), _best(report)]
     if report.check:
         sentences.append(f"Run beside the baseline, {report.check.reason}")
@@ -242,7 +240,7 @@ def with_answer(report: TuneReport) -> TuneReport:
 
 
 def _fit(report: TuneReport) -> str:
-    """Return which values do not fit."""
+    """Return in a sentence which values do not fit."""
     oom = [one for one in report.trials if one.outcome == "out of memory"]
     if report.baseline.outcome == "out of memory":
         return (
@@ -285,7 +283,7 @@ def _advice(report: TuneReport) -> str:
 
 
 def _use(report: TuneReport, parameters: Mapping[str, JsonValue]) -> str:
-    """Return how to use values: options of the command, and YAML for what the stack itself sets."""
+    """Return instructions for using values: command options, and YAML for keys of the stack."""
     own = {key: value for key, value in parameters.items() if key in report.stack_sets}
     changed = {key: value for key, value in parameters.items() if key not in own}
     parts = [shlex.join(assignments(changed))] if changed else []

@@ -1,1 +1,1 @@
-"""Share results: bundles that others verify and repeat, and a page of many of them."""
+"""Sharing of results: bundles to verify and reproduce, and a web page of many bundles."""

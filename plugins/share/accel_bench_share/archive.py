@@ -1,8 +1,8 @@
-"""One file of several members, with one spelling alone: what differs by a bit is refused.
+"""Canonical zip archive of a bundle's members: any changed bit is refused.
 
-A zip file without compression, in the order of the members' names, with one date for all. A file
-is read whole, within limits, and must be equal to what is written of its members: so there are no
-bombs, no links, no two members of one name, and nothing between or behind the members.
+Members are uncompressed, sorted by name, with one fixed date. A file is read whole, within limits,
+and must equal the archive written from its members: this excludes zip bombs, links, duplicate
+names, and data between or behind the members.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from accel_bench.documents.files import read_bytes
 from accel_bench.errors import BundleError
 
 MAXIMUM_BYTES = 256 * 1024 * 1024
-"""Size of the largest file."""
+"""Maximum bytes of a file."""
 
 MAXIMUM_MEMBERS = 32
 
 DATE = (1980, 1, 1, 0, 0, 0)
-"""The date of all members: the earliest that a zip file can state."""
+"""Date of all members, the earliest of the zip format."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}(\.[a-z0-9]{1,8}){1,2}")
 _END = struct.Struct("<4s4H2LH")
-"""What ends a zip file without a comment."""
+"""End record of a zip file without a comment."""
 
 _LARGER_END = b"PK\x06\x07"
 _LARGEST_DIRECTORY = MAXIMUM_MEMBERS * 128
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """Return the file of these members. Raises ValueError for a name that is none of ours."""
+    """Return the archive of members. Raises ValueError for an unexpected name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
         for name in sorted(members):
@@ -47,9 +47,9 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(path: Path) -> dict[str, bytes]:
-    """Return the members of a file by name. Raises BundleError that names the file and the reason.
+    """Return the members of a file by name. Raises BundleError with the file and the reason.
 
-    Nothing is written anywhere.
+    Nothing is extracted to disk.
     """
     raw = read_bytes(path, MAXIMUM_BYTES, BundleError, ", more than a bundle may have")
     try:
@@ -62,11 +62,11 @@ _REFUSED = (
     *(zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError),
     *(EOFError, OverflowError, struct.error),
 )
-"""What a zip file that is none of ours makes zipfile raise."""
+"""Exceptions of zipfile for invalid archives."""
 
 
 def _members(raw: bytes) -> dict[str, bytes]:
-    """Return the members; whatever `pack` would not write so is refused."""
+    """Return the members; refuse anything that `pack` would not write."""
     _check_end(raw)
     with zipfile.ZipFile(io.BytesIO(raw)) as file:
         for one in file.infolist():
@@ -80,7 +80,7 @@ def _members(raw: bytes) -> dict[str, bytes]:
 
 
 def _check_end(raw: bytes) -> None:
-    """Refuse what would make zipfile read a directory of any size."""
+    """Refuse an end record with which zipfile would read an arbitrarily large directory."""
     if len(raw) < _END.size or not raw.startswith(b"PK\x03\x04"):
         raise ValueError("it is no bundle")
     signature, _, _, _, count, directory, _, _ = _END.unpack(raw[-_END.size :])

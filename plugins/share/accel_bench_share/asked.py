@@ -1,4 +1,4 @@
-"""What a bundle asks to be run here, and what of it needs leave: it came from somebody else."""
+"""Permissions of a bundle's scenario, which comes from somebody else: keys, paths and hosts."""
 
 from __future__ import annotations
 
@@ -33,43 +33,42 @@ TAKEN = frozenset(
     inference evaluate measure environment slow stacks baseline sweep zip environments exclude tag
     """.split()
 )
-"""Keys of a scenario that a bundle may have: any other is refused until it is listed here."""
+"""Keys of a scenario that a bundle may set; any other is refused."""
 
 OWN = ("launcher", "trackers")
-"""Keys that are left out: this machine and the command line have their own."""
+"""Keys that are ignored, since this machine and the command line set them."""
 
 NOT_RUN = ("name", "description", "exclude", "tag")
-"""Keys whose texts lead nowhere."""
+"""Keys whose texts are neither paths nor hosts."""
 
 PLACES = re.compile(r"(^|[._])(folder|directory|dir|path|file)s?$")
-"""Keys whose texts name folders or files; a relative one that is not there yet is one, too."""
+"""Keys whose texts are folders or files, even relative ones that do not exist yet."""
 
 WORDS = re.compile(
     r"[^.]+|(.+\.)?use|stacks\.[^.]+\.description"
     r"|(environment|evaluate|inference|measure|resources|train)\..+"
 )
-"""Keys whose texts are names of plugins and words of a scenario, as the names of folders here may
-be."""
+"""Keys whose texts are names of plugins or fixed words, even if a folder here has that name."""
 
 USES = re.compile(r"stacks\.[^.]+\.use")
-"""Key of the plugins of a stack."""
+"""Key of a stack's plugins."""
 
 ADDRESSES = re.compile(
     r"(^|[._])(addr|address|addresses|broker|endpoint|host|hostname|proxy|proxies|server|uri|url)s?$",
     re.IGNORECASE,
 )
-"""Keys whose texts name hosts, whatever else they look like."""
+"""Keys whose texts are hosts, in any form."""
 
 HOST_AND_PORT = re.compile(r"([^\s/@]*@)?[\w-]+((\.[\w-]+)+:\d{1,5}|\.?:\d{3,5})(/\S*)?", re.ASCII)
-"""An address whatever its key is; a host of one word needs a port that `cuda:0` has not."""
+"""Pattern of an address under any key; a host of one word needs a port unlike `cuda:0`."""
 
 
 def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
     """Return the bundle's scenario as a draft, without its launcher and trackers.
 
-    `overridden` are the dotted keys that the command line sets. Raises BundleError for a key that
-    no bundle may have, and for what the bundle names and the command line does not: a path of this
-    machine, which may be any file, or a folder to write to; and a host that is another machine.
+    `overridden` are the dotted keys set by the command line. Raises BundleError for a forbidden
+    key, and, unless overridden, for a path of this machine (to read or to write) and for another
+    host.
     """
     data = {key: copy.deepcopy(one) for key, one in bundle.scenario.items() if key not in OWN}
     for where, key in _keys(data):
@@ -96,7 +95,7 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
 
 
 def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key of the work that a scenario file sets, after the part of the file."""
+    """Yield each key of the work that a scenario file sets, with its part of the file."""
     yield from (("the scenario", key) for key in data)
     for name, stack in data.get("stacks", {}).items():
         yield from ((f"the stack {name!r}", key) for key in stack.get("set", {}))
@@ -105,7 +104,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
-    """Return the request for those stacks and sweep points of which the bundle has runs."""
+    """Return the plan request for those stacks and sweep points that the bundle ran."""
     experiments = [run.experiment for run in bundle.results]
     tags = {experiment.tag for experiment in experiments}
     stacks = {*(bundle.scenario.get("stacks") or {}), *request.plugins}
@@ -117,12 +116,12 @@ def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
 
 
 def repeats(bundle: Bundle) -> Provenance:
-    """Return what is stored with each run that repeats a bundle."""
+    """Return the note that is stored with each run that reproduces a bundle."""
     return Provenance(file=PurePath(bundle.file).name, sha256=bundle.identity)
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the dotted key and the text of each value that a run may read."""
+    """Yield dotted key and text of each value that a run may read."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
@@ -135,7 +134,7 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _key_of_use(use: Any, key: str) -> str:
-    """Return the key by which `--set` changes a plugin's option, of the use of a stack."""
+    """Return the key by which `--set` changes a plugin's option in a stack."""
     named = use.get("use") if isinstance(use, Mapping) else None
     if named is None or not USES.fullmatch(key):
         return key
@@ -143,7 +142,7 @@ def _key_of_use(use: Any, key: str) -> str:
 
 
 def _is_elsewhere(key: str, text: str) -> bool:
-    """Return whether a text holds an address that is not surely this machine's own."""
+    """Return whether a text contains an address that may be on another machine."""
     if text.startswith("file:"):
         return False  # It is a path, which is refused as one.
     named = bool(ADDRESSES.search(key))
@@ -151,7 +150,7 @@ def _is_elsewhere(key: str, text: str) -> bool:
 
 
 def _is_other_host(text: str, named: bool) -> bool:
-    """Return whether a text is an address of another machine, as its key says or it looks like."""
+    """Return whether a text is another machine's address, by its key or form."""
     is_url = "://" in text
     looks_so = is_url or is_ip_address(text) or HOST_AND_PORT.fullmatch(text) is not None
     if is_loopback(text) or not (named or looks_so):
@@ -164,7 +163,7 @@ def _is_other_host(text: str, named: bool) -> bool:
 
 
 def _is_path(key: str, text: str) -> bool:
-    """Return whether a text leads to a file here, or did before it was made anonymous."""
+    """Return whether a text is a path here, or was one before anonymization."""
     if text.startswith(("/", "~", "./", "file:", FOLDER)) or ".." in PurePath(text).parts:
         return True
     is_word = "/" not in text and WORDS.fullmatch(_written_key(key))
@@ -179,8 +178,8 @@ def _written_key(key: str) -> str:
 def evaluated(bundle: Bundle) -> Summary:
     """Return the summary of a bundle's runs.
 
-    Raises BundleError where nothing can be computed with them, since their author chose the
-    numbers, and for a scenario that is not theirs.
+    Raises BundleError if it cannot be computed from the author's numbers, and for a scenario that
+    does not match the runs.
     """
     with naming_the_bundle(bundle.file):
         if problem := problem_of_scenario(bundle.scenario, bundle.results):
@@ -191,9 +190,9 @@ def evaluated(bundle: Bundle) -> Summary:
 
 
 def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Return which experiment of the runs is not in a scenario, and why; empty without one.
+    """Return which experiment of the runs is missing in a scenario, and why; empty if none is.
 
-    Compared are its stack, its swept values, and the work as far as the file writes it down.
+    Compared are its stack, its swept values, and the written settings of the work.
     """
     data = {key: copy.deepcopy(one) for key, one in scenario.items() if key not in OWN}
     experiments = {run.experiment.id: run.experiment for run in results}
@@ -212,8 +211,7 @@ def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) 
 
 
 def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
-    """Return the points at the swept values of an experiment, by stack; none where the file does
-    not sweep them."""
+    """Return the points at an experiment's swept values, by stack; empty if they are not swept."""
     if not swept_by(file.scenario, experiment.sweep):
         return {}
     device = experiment.scenario.resources.device
@@ -221,7 +219,7 @@ def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
 
 
 def _difference(point: Point | None, experiment: Experiment) -> str:
-    """Return how an experiment differs from the point of the scenario; empty if it does not."""
+    """Return how an experiment differs from a point of the scenario; empty if it does not."""
     if point is None:
         return "is not in it"
     if point.stack.uses != experiment.stack.uses:
@@ -236,7 +234,7 @@ def _difference(point: Point | None, experiment: Experiment) -> str:
 
 
 def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iterator[str]:
-    """Yield the dotted keys whose written values are not those that were found."""
+    """Yield the dotted keys whose written values differ from the effective ones."""
     for name, value in written.items():
         there = found.get(name) if isinstance(found, Mapping) else None
         if isinstance(value, Mapping) and value:
@@ -247,8 +245,8 @@ def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iter
 
 @contextlib.contextmanager
 def naming_the_bundle(file: str) -> Iterator[None]:
-    """Turn whatever the block raises, which computes with the runs of a bundle, into an error of
-    ours: one such file must not end the reading of all others."""
+    """Turn any exception of the block into an error that names the bundle, so that one broken
+    bundle does not prevent reading the others."""
     try:
         yield
     except AccelBenchError:

@@ -1,4 +1,4 @@
-"""`accel-bench bundle`: stored sessions in files that others can verify and repeat."""
+"""`accel-bench bundle`: write, list, show and verify bundles of stored sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read bundles: sessions in one file that others can verify and repeat."""
+"""Reader of bundles: files with sessions that others can verify and reproduce."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ MACHINES, VERSIONS = "machines.json", "versions.json"
 
 NEEDED = frozenset({MANIFEST, SCENARIO, SESSIONS, RUNS})
 KNOWN = NEEDED | {CONCLUSION, REPORT, SUMMARY, MACHINES, VERSIONS}
-"""Names of members: those that every bundle has, and all."""
+"""Names of members: the required ones, and all."""
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 MAXIMUM_RUNS_BYTES = 128 * 1024 * 1024
-"""Size of all runs of a bundle as JSON."""
+"""Maximum bytes of all runs of a bundle as JSON."""
 
 _SESSIONS = TypeAdapter(tuple[SessionRecord, ...])
 
 
 class Member(Frozen):
-    """One member of a bundle."""
+    """Size and checksum of one member."""
 
     name: str
     bytes: int
@@ -52,35 +52,34 @@ class Member(Frozen):
 
 
 class Manifest(Frozen):
-    """What a bundle holds, with the checksums of all of it."""
+    """Manifest of a bundle: contents and checksums."""
 
     format: Literal["accel-bench bundle"] = "accel-bench bundle"
     version: Literal[1] = 1
 
     written_by: str
-    """Version of accel-bench."""
+    """Version of accel-bench that wrote it."""
 
     scenario: str
     """Name of the scenario."""
 
     baseline: str
-    """Stack that the others are compared with."""
+    """Name of the stack that others are compared with."""
 
     started_at: str
-    """When its first session started: UTC, ISO 8601."""
+    """Start of its first session: UTC, ISO 8601."""
 
     sessions: tuple[str, ...] = Field(min_length=1)
     """Ids of its sessions."""
 
     repeats: str = ""
-    """Identity of the bundle that these sessions repeat; empty where they repeat none."""
+    """Identity of the bundle that these sessions reproduce; empty if they reproduce none."""
 
     measured_by: str = ""
-    """Digits by which a machine and its user are known among the repetitions of one bundle, and
-    nowhere else; empty where they are not known."""
+    """Pseudonym of machine and user, equal only among reproductions of one bundle, or empty."""
 
     members: tuple[Member, ...]
-    """All other members, by name."""
+    """All members except the manifest, by name."""
 
     sha256: str
     """Checksum of the rest of this manifest as canonical JSON."""
@@ -88,28 +87,28 @@ class Manifest(Frozen):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that was read and verified."""
+    """A verified bundle."""
 
     file: str
-    """The file as it was named."""
+    """Name of the file as given."""
 
     manifest: Manifest
 
     scenario: dict[str, Any]
-    """The scenario file as it was resolved."""
+    """The resolved scenario file."""
 
     sessions: tuple[SessionRecord, ...]
     results: tuple[Result, ...]
 
     conclusion: str
-    """The answer as text, in its author's words."""
+    """The author's conclusion as text."""
 
     identity: str
-    """Checksum of its sessions and runs: a report with or without plots does not change it."""
+    """Checksum of its sessions and runs, independent of its report."""
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle and verify all of it. Raises BundleError with the file and the reason."""
+    """Return a verified bundle. Raises BundleError with the file and the reason."""
     members = unpack(path)
     try:
         manifest = Manifest.model_validate_json(members.get(MANIFEST, b""))
@@ -133,22 +132,22 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def member_of(name: str, content: bytes) -> Member:
-    """Return what a manifest states of a member."""
+    """Return the manifest's entry of a member."""
     return Member(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def identity_of(sessions: bytes, runs: bytes) -> str:
-    """Return the checksum of both members, the runs as the text that was compressed."""
+    """Return the checksum of sessions and uncompressed runs."""
     return hashlib.sha256(sessions + runs).hexdigest()
 
 
 def checksum_of(manifest: Manifest) -> str:
-    """Return the checksum of all but the checksum itself."""
+    """Return the checksum of a manifest without its own checksum."""
     return digest(manifest.model_dump(mode="json", exclude={"sha256"}), SHA256_DIGITS)
 
 
 def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
-    """Raise ValueError for what differs from the manifest."""
+    """Raise ValueError for any difference from the manifest."""
     if checksum_of(manifest) != manifest.sha256:
         raise ValueError("the manifest does not fit its checksum")
     stated = {one.name: one for one in manifest.members}
@@ -171,8 +170,7 @@ def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
 def _check_origin(
     manifest: Manifest, sessions: Sequence[SessionRecord], results: Sequence[Result]
 ) -> None:
-    """Raise ValueError for runs that do not belong to the sessions, or were not measured there,
-    and for times that are none."""
+    """Raise ValueError for runs of other sessions, for imported runs, and for invalid times."""
     ids = [one.id for one in sessions]
     if tuple(ids) != manifest.sessions or len({*ids}) < len(ids):
         raise ValueError("its sessions are not those of the manifest")
@@ -196,14 +194,14 @@ def _check_origin(
 
 
 def _check_time(text: str) -> None:
-    """Raise ValueError for what is no time of ISO 8601."""
+    """Raise ValueError for an invalid ISO 8601 time."""
     if not _TIME.fullmatch(text):
         raise ValueError(f"started_at is {text[:40]!r}, no time like 2026-01-05T08:00:00Z")
     datetime.fromisoformat(text)
 
 
 def _results(runs: bytes) -> Iterator[Result]:
-    """Yield the runs, each of them a line. Raises ValueError for one that cannot be read."""
+    """Yield the runs, one per line. Raises ValueError for an unreadable one."""
     for number, line in enumerate(runs.split(b"\n")[:-1], 1):
         try:
             yield parse_result(line.decode())
@@ -212,7 +210,7 @@ def _results(runs: bytes) -> Iterator[Result]:
 
 
 def _inflated(content: bytes) -> bytes:
-    """Return the lines of a gzip file, if they are within limits and end it."""
+    """Return the lines of a gzip member, within limits and without trailing data."""
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
     lines = inflating.decompress(content, MAXIMUM_RUNS_BYTES + 1)
     if len(lines) > MAXIMUM_RUNS_BYTES:
@@ -233,5 +231,5 @@ def _scenario(content: bytes, source: str) -> dict[str, Any]:
 
 
 def json_member(value: Any) -> bytes:
-    """Return JSON with one spelling, that people can read."""
+    """Return canonical, readable JSON."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()

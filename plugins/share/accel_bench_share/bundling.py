@@ -1,4 +1,4 @@
-"""Make a bundle of stored sessions: collect them, make them anonymous, add what people read."""
+"""Writer of bundles: collect stored sessions, anonymize them, and add readable members."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ from accel_bench_share.bundle_file import (
 from accel_bench_share.reproduction import facts, plugins_of
 
 PAGES = "accel_bench.pages"
-"""Group of the entry point that makes the page of a session."""
+"""Entry-point group of the session page."""
 
 MEASURER = "measurer"
-"""File in the folder of caches: random digits of this user, which leave it in no other form."""
+"""Name of the file in the cache folder with random digits that identify this user."""
 
 DIGITS = 16
-"""Hex digits of a pseudonym."""
+"""Number of hex digits of a pseudonym."""
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
-    """Write a bundle of all sessions to which ids lead. Raises BundleError, StoreError."""
+    """Write a bundle of all sessions found by ids. Raises BundleError, StoreError."""
     if path.exists():
         raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
     if not path.absolute().parent.is_dir():
@@ -86,9 +86,9 @@ def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Man
 
 
 def _report(session: SessionRecord, results: Sequence[Result], summary: Summary) -> str:
-    """Return the page that the first entry point of the group `accel_bench.pages` makes.
+    """Return the page made by the first entry point of the group `accel_bench.pages`.
 
-    Ours comes first; without any it is the plain page of the comparison. Raises PluginError.
+    accel-bench's own comes first; without any it is the plain comparison page. Raises PluginError.
     """
     entry = next(iter(find_entries(PAGES, "page").values()), None)
     if entry is None:
@@ -102,9 +102,9 @@ def _report(session: SessionRecord, results: Sequence[Result], summary: Summary)
 
 
 def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
-    """Return a scenario file with a session's experiments; the stacks of a ladder are spelt out.
+    """Return a scenario file of a session's experiments; ladders are expanded to stacks.
 
-    Its first stack is the baseline where the named one was left out.
+    Without the named baseline, the first stack is the baseline.
     """
     written: dict[str, Any] = dict(session.document)["written"]  # type: ignore[assignment]
     scenario = {key: written[key] for key in written if key != "ladder"}
@@ -114,7 +114,7 @@ def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
 
 
 def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionRecord], list[Result]]:
-    """Return the whole sessions of the runs that the ids mean, with all looks of `auto` rounds."""
+    """Return all sessions of the runs found by ids, including all looks of `auto` rounds."""
     ids = list(dict.fromkeys(run.session for one in identifiers for run in store.find(one)))
     known = {session.id: session for session in store.sessions()}
     if lost := [session for session in ids if session not in known]:
@@ -129,7 +129,7 @@ def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionReco
 
 
 def _runs(store: Store, session: str) -> list[Result]:
-    """Return all runs of a session; a bundle without a damaged one would show a choice of them."""
+    """Return all runs of a session; raises an error for a damaged one, to avoid a selection."""
     found = dict(store.each(schema.RUNS.c.session == session))
     if damaged := [run_id for run_id, result in found.items() if result is None]:
         raise BundleError(f"the run {damaged[0]!r} is damaged, so that its session has a gap")
@@ -137,7 +137,7 @@ def _runs(store: Store, session: str) -> list[Result]:
 
 
 def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
-    """Raise BundleError for sessions without a scenario, or with several."""
+    """Raise BundleError for sessions without a scenario, or of several."""
     for session in sessions:
         if not isinstance(session.document.get("written"), dict):
             raise BundleError(
@@ -153,13 +153,13 @@ def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
 
 
 def _first_look(session: SessionRecord) -> str:
-    """Return the session at whose open verdicts it looks again; itself where it is the first."""
+    """Return the session that a look extends; itself for the first look."""
     return str(session.document.get("look_of") or session.id)
 
 
 def _compared(session: SessionRecord) -> str:
-    """Return a text that is equal for sessions of one scenario, whatever their rounds; those that
-    repeat a bundle are not mixed with others."""
+    """Return a text that is equal for sessions of one scenario with any rounds; those that
+    reproduce a bundle are kept apart."""
     scenario: dict[str, Any] = dict(session.document)["scenario"]  # type: ignore[assignment]
     measure = {**scenario.get("measure", {}), "rounds": None}
     return canonical_json([scenario | {"measure": measure}, session.document.get("repeats")])
@@ -172,9 +172,9 @@ def write_bundle(
     baseline: str,
     texts: Mapping[str, str],
 ) -> Manifest:
-    """Write the file of a bundle, the same bytes for the same content; return its manifest.
+    """Write a reproducible bundle file; return its manifest.
 
-    Sessions and results are anonymous already; `texts` are the scenario and what only people read.
+    Sessions and results must be anonymized; `texts` are the scenario and the readable members.
     """
     lines = [one.model_dump_json() for one in results]
     members = {name: text.encode() for name, text in texts.items()}
@@ -212,9 +212,9 @@ def _manifest(
 
 
 def pseudonym(salt: str) -> str:
-    """Return digits that are the same for this user on this machine, and another salt's are others.
+    """Return digits that identify this user on this machine, different for each salt.
 
-    Nobody can compute them from names alone. Empty where no folder of caches can be kept.
+    They cannot be computed from names. Empty without a cache folder.
     """
     try:
         own = _own_digits()
@@ -225,7 +225,7 @@ def pseudonym(salt: str) -> str:
 
 
 def _own_digits() -> str:
-    """Return this user's random digits, which are drawn at the first call."""
+    """Return this user's random digits, drawn at the first call."""
     path = cache_folder() / MEASURER
     try:
         with path.open("x", encoding="utf8") as handle:

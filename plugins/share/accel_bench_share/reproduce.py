@@ -1,4 +1,4 @@
-"""`accel-bench reproduce`: run what a bundle holds again, and compare both."""
+"""`accel-bench reproduce`: run a bundle's scenario again, and compare the results."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def reproduce(options: ReproduceOptions) -> int:
 
 
 def _print_differences(bundle: Bundle, machine: Machine) -> None:
-    """Print what is repeated, and the versions and hardware that differ here."""
+    """Print the bundle, and the versions and hardware that differ on this machine."""
     made = bundle.manifest
     print_aside(plain(f"{bundle.file}: {made.scenario} of {made.started_at}"))
     print_aside(f"verified, sha256 {made.sha256}, identity {bundle.identity}")
@@ -96,7 +96,7 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
 
 
 def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocation) -> int:
-    """Run the plan, print both side by side, and return the exit code."""
+    """Run the plan, print both results side by side, and return the exit code."""
     with open_results(options.results, write=True) as store:
         known = store.sessions() if options.resume else []
         before = [one.id for one in known if one.document.get("repeats") == bundle.identity]

@@ -1,4 +1,4 @@
-"""A bundle's runs beside those of their repetition: the document, and what `reproduce` prints."""
+"""Comparison of a bundle's runs with their reproduction: document and tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from accel_bench.result import PluginVersion, Result, Status
 
 
 def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:
-    """Return versions and hardware by name, as far as they can change a figure."""
+    """Return versions and hardware that affect performance, by name."""
     gpus = [gpu.name for gpu in machine.gpus]
     named = {**machine.versions, **machine.libraries}
     named |= {plugin.distribution: plugin.version for plugin in plugins}
@@ -59,12 +59,12 @@ def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonV
 
 
 def plugins_of(results: Sequence[Result]) -> list[PluginVersion]:
-    """Return the plugins that were active in any of the runs, each once."""
+    """Return the distinct plugins that were active in any of the runs."""
     return list(dict.fromkeys(plugin for run in results for plugin in run.plugins))
 
 
 def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
-    """Return the facts of the machine and the plugins of runs; None where none has a machine."""
+    """Return the versions and hardware of runs; None without a stored machine."""
     machine = next((run.machine for run in results if run.machine), None)
     return facts(machine, plugins_of(results)) if machine else None
 
@@ -72,44 +72,44 @@ def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
 def differences(
     there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
 ) -> tuple[Difference, ...]:
-    """Return the facts that differ; null where one side lacks it. Without a side nothing does."""
+    """Return the differing facts; null for a missing one. Empty if a side is missing."""
     found = differing_keys(there, here) if there and here else ()
     return tuple(Difference(key=key, a=a, b=b) for key, a, b in found)
 
 
 class Reproduction(Document):
-    """The document of `accel-bench reproduce`."""
+    """The JSON document of `accel-bench reproduce`."""
 
     bundle: str
-    """The file."""
+    """Name of the bundle's file."""
 
     sha256: str
-    """Checksum that its manifest states."""
+    """Checksum in its manifest."""
 
     scenario: str
     """Name of the scenario."""
 
     verdict: ReproductionVerdict
-    """Not reproduced where one stack is not, else cannot tell where one stack cannot."""
+    """Not reproduced if one stack is not, else `cannot tell` if one stack is undecided."""
 
     same_device: bool
-    """True if both ran on the same device model: only then are absolute speeds compared."""
+    """True if both ran on the same device model, as comparing absolute speeds requires."""
 
     devices_there: tuple[str, ...]
-    """Device models of the bundle."""
+    """Device models of the bundle's runs."""
 
     devices_here: tuple[str, ...]
-    """Device models of the runs here."""
+    """Device models of the reproduction's runs."""
 
     differing: tuple[Difference, ...] = ()
-    """Versions and machines that differ: A is the bundle's, B the one here."""
+    """Differing versions and hardware: A is the bundle's, B this machine's."""
 
     stacks: tuple[StackReproduction, ...]
     """A row for each experiment of the bundle."""
 
     @property
     def exit_code(self) -> int:
-        """Return 0 reproduced, 1 a stack that failed here alone, 4 not reproduced, 5 open."""
+        """Exit code: 0 reproduced, 1 a stack failed here only, 4 not reproduced, 5 undecided."""
         if self.verdict == "not reproduced":
             return 4
         failed = any(
@@ -124,7 +124,7 @@ class Reproduction(Document):
 def judge_bundle(
     file: str, sha256: str, there: Sequence[Result], here: Summary, here_runs: Sequence[Result]
 ) -> Reproduction:
-    """Compare a bundle's runs (at least one) with the summary and the runs of their repetition."""
+    """Compare a bundle's runs (at least one) with the summary and runs of their reproduction."""
     devices = device_models(there), device_models(here_runs)
     stacks = reproduce_stacks(there, here, here_runs)
     return Reproduction(
@@ -147,7 +147,7 @@ def _overall(verdicts: Sequence[ReproductionVerdict]) -> ReproductionVerdict:
 
 
 def differences_section(differences: Sequence[Difference]) -> Section:
-    """Return what differs here from where a bundle comes from."""
+    """Return the section of differences between the bundle's machine and this one."""
     if not differences:
         return Section(answer="versions and hardware are the bundle's.")
     answer = f"{count(len(differences), 'fact')} of versions and hardware differ here."
@@ -156,7 +156,7 @@ def differences_section(differences: Sequence[Difference]) -> Section:
 
 
 def reproduction_report(found: Reproduction) -> Report:
-    """Return the verdicts, a row for each stack."""
+    """Return the verdict, and a row for each stack."""
     return Report(
         sections=[
             Section(
@@ -196,7 +196,7 @@ def _notes(found: Reproduction) -> list[str]:
 
 
 def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
-    """Return a function that reads a ratio; the baseline has none."""
+    """Return a function that reads a row's ratio, None for the baseline."""
     return lambda row: None if row.is_baseline else getattr(row, name)
 
 
@@ -209,7 +209,7 @@ COLUMNS = (
     Column("status", reader("status_here"), kind="word"),
     Column("verdict", lambda row: "baseline" if row.is_baseline else row.verdict, kind="word"),
 )
-"""Columns for people."""
+"""Columns of the printed table."""
 
 ABSOLUTE = (
     COLUMNS[0],
@@ -219,7 +219,7 @@ ABSOLUTE = (
     Column("loss there", reader("last_loss_there"), form=partial(significant, digits=4)),
     Column("loss here", reader("last_loss_here"), form=partial(significant, digits=4)),
 )
-"""The same of what depends on the machine."""
+"""Columns of absolute figures, which depend on the machine."""
 
 
 FLAT = (

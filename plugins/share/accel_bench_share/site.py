@@ -1,4 +1,4 @@
-"""Read a folder of bundles, count the repetitions of each, and write the page."""
+"""Web page of a folder of bundles, with the reproductions of each."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from accel_bench_share.bundle_file import Manifest, read_bundle
 from accel_bench_share.reproduction import plugins_of
 
 SUFFIX = ".zip"
-"""Ending of the files that are read."""
+"""Suffix of bundle files."""
 
 VERSIONS = ("accel-bench", "torch", "transformers")
 """Distributions whose versions are shown beside those of plugins."""
 
 
 SAME_PLACE = " by its author"
-"""What follows the verdict of a repetition by the user, and on the machine, of the bundle."""
+"""Suffix of verdicts on reproductions by the bundle's own user and machine."""
 
 
 class Verified(NamedTuple):
-    """A bundle that was read; its runs are read again where they are compared."""
+    """A verified bundle without its runs, which are read again for comparisons."""
 
     path: Path
     manifest: Manifest
@@ -53,9 +53,9 @@ class Verified(NamedTuple):
 
 
 def write_site(folder: Path, output: Path) -> tuple[int, list[tuple[str, str]]]:
-    """Write the page of all bundles below a folder; return their number, and what was refused.
+    """Write the page of all bundles below a folder; return their number, and refused files.
 
-    Raises BundleError where there is none.
+    Raises BundleError without any bundle.
     """
     found: dict[str, Verified] = {}
     refused: list[tuple[str, str]] = []
@@ -80,7 +80,7 @@ def write_site(folder: Path, output: Path) -> tuple[int, list[tuple[str, str]]]:
 
 
 def bundle_files(folder: Path) -> list[Path]:
-    """Return the files that may be bundles, in order; folders of links and hidden ones are left."""
+    """Return possible bundle files, in order, except in linked and hidden folders."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder")
     named = (path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}") if not path.is_dir())
@@ -88,7 +88,7 @@ def bundle_files(folder: Path) -> list[Path]:
 
 
 def _verified(path: Path, page: Path) -> Verified:
-    """Read a bundle. Raises BundleError."""
+    """Return a verified bundle. Raises BundleError."""
     if path.is_symlink() or not path.is_file():
         raise BundleError("it is a link or no plain file")
     bundle = read_bundle(path)
@@ -109,10 +109,10 @@ def _verified(path: Path, page: Path) -> Verified:
 def _with_repetitions(
     one: Verified, found: Mapping[str, Verified], refused: list[tuple[str, str]]
 ) -> ShownBundle:
-    """Return what is shown of a bundle, with the verdicts of those who have repeated it.
+    """Return the page's entry of a bundle, with the verdicts of its reproductions.
 
-    Who has done so several times on one machine counts once for a stack, by the newest. What cannot
-    be compared with it is added to `refused`.
+    A user and machine count once per stack, by the newest reproduction. Incomparable bundles are
+    added to `refused`.
     """
     repeated = found.get(one.manifest.repeats)
     repeats = repeated.shown.file if repeated else one.shown.repeats
@@ -134,7 +134,7 @@ def _with_repetitions(
 
 
 def _repetitions(one: Verified, bundles: Iterable[Verified]) -> Iterator[Verified]:
-    """Yield the bundles that repeat one, the oldest first, each session once."""
+    """Yield the bundles that reproduce one, the oldest first, each session once."""
     others = [other for other in bundles if other.manifest.repeats == one.shown.identity]
     seen = {*one.manifest.sessions}
     for other in sorted(others, key=lambda two: (two.manifest.started_at, two.shown.file)):
@@ -144,14 +144,14 @@ def _repetitions(one: Verified, bundles: Iterable[Verified]) -> Iterator[Verifie
 
 
 def _judged(one: Verified, other: Verified) -> tuple[StackReproduction, ...]:
-    """Compare a bundle with one that repeats it; both are read again. Raises BundleError."""
+    """Compare a bundle with its reproduction, both read again. Raises BundleError."""
     there, here = (read_bundle(path).results for path in (one.path, other.path))
     with naming_the_bundle(str(other.path)):
         return reproduce_stacks(there, other.shown.summary, here)
 
 
 def _model(run: Result) -> str:
-    """Return the model's id, with the plugin that loads it where that is not the usual one."""
+    """Return the model's id, with its loading plugin unless that is the default."""
     model = run.experiment.scenario.model
     return model.id if model.use == slot_defaults().slots["model"] else f"{model.id} ({model.use})"
 
@@ -176,35 +176,35 @@ TONES = {
     "different output": "bad",
     "inconclusive": "open",
 }
-"""Colours of verdicts; what did not complete is `bad`, what was skipped `quiet`."""
+"""Colour classes of verdicts; runs not completed are `bad`, skipped ones `quiet`."""
 
 Repetitions = Mapping[tuple[str, str], Counter[str]]
-"""Verdicts of repetitions by stack and sweep point."""
+"""Verdicts of reproductions by stack and sweep point."""
 
 
 @dataclass(frozen=True)
 class ShownBundle:
-    """A verified bundle, as the page shows it."""
+    """A verified bundle, as shown on the page."""
 
     file: str
-    """Its path from the page, with `/`."""
+    """Path of the file relative to the page, with `/`."""
 
     identity: str
     """Checksum of its sessions and runs."""
 
     date: str
-    """Day of its first session, ISO 8601."""
+    """Date of its first session, ISO 8601."""
 
     summary: Summary
     models: Mapping[str, str]
-    """Model by experiment id."""
+    """Models by experiment id."""
 
     devices: str
     versions: Sequence[str]
-    """Versions of plugins, by the plugin's name, and of what they run on."""
+    """Versions of plugins and of libraries, by name."""
 
     repeats: str = ""
-    """File of the bundle that it repeats; its identity where that is not in the folder."""
+    """File of the bundle that it reproduces; the identity if that is not in the folder."""
 
     repetitions: Repetitions = field(default_factory=dict)
 
@@ -212,7 +212,7 @@ class ShownBundle:
 def render_site(
     title: str, bundles: Sequence[ShownBundle], refused: Sequence[tuple[str, str]]
 ) -> str:
-    """Return the page; `refused` are names of files and the reasons."""
+    """Return the page; `refused` are file names with reasons."""
     environment = html_environment(FOLDER, plain)
     rows = [_row(bundle, row) for bundle in bundles for row in bundle.summary.experiments]
     return environment.get_template("site.html").render(
@@ -228,7 +228,7 @@ def render_site(
 
 
 def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
-    """Return how many stacks are faster and the fastest, then what the folder holds."""
+    """Return the number of faster stacks and the fastest, then the contents of the folder."""
     verdicts: Counter[str] = Counter()
     for bundle in bundles:
         for found in bundle.repetitions.values():
@@ -265,7 +265,7 @@ def _faster(bundles: Sequence[ShownBundle]) -> str:
 
 
 def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
-    """Return the cells of one experiment; one that did not complete has its status alone."""
+    """Return the cells of one experiment; only the status if it did not complete."""
     verdict, tone, reason = _verdict(bundle.summary, row)
     usable = row.status.completed and not row.disowned
     compared = row.stack != bundle.summary.baseline
@@ -299,7 +299,7 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
 
 
 def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
-    """Return the verdict of a row, its tone, and its reason."""
+    """Return the verdict of a row, its colour class, and its reason."""
     if not row.status.completed:
         tone = "quiet" if row.status is Status.SKIPPED else "bad"
         return row.status.value, tone, "; ".join(row.reasons)
@@ -320,7 +320,7 @@ def _repeated(verdicts: Counter[str]) -> str:
 
 
 def _words(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    """Return the values of a filter, sorted."""
+    """Return the sorted values of a filter."""
     if name == "version":
         return sorted({one for row in rows for one in row["versions"]})
     return sorted({str(row[name]) for row in rows})

@@ -1,1 +1,1 @@
-"""Tasks of text beside `causal-lm`, and data of prompts, answers, preferences and pairs."""
+"""Tasks of text beside `causal-lm`, with data of instructions, preferences and pairs."""

@@ -1,4 +1,4 @@
-"""The plugin `torchao`: base weights stored in few bits under LoRA, or products in float8."""
+"""The plugin `torchao`: quantized base weights under LoRA, or float8 matrix products."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ if TYPE_CHECKING:
     from accel_bench_torchao.impl import QuantizedBase
 
 FLOAT8_CAPABILITY = (8, 9)
-"""Compute capability from which a GPU multiplies float8."""
+"""Least CUDA compute capability with float8 products."""
 
 BITS = {"int8": 8, "float8": 8, "nf4": 4}
-"""Bits of a weight where they are not chosen."""
+"""Default bits per weight."""
 
 FOUR_BITS, SMALLEST_NEAR = 4, 7
-"""Fewest bits of which the distance of updates was measured, and fewest that stay near."""
+"""Smallest number of bits with measured update distances, and smallest whose updates stay near."""
 
 SMALLEST_INTX_GROUP = 32
-"""Weights that share a scale in `intx`, and in `nf4` twice as many, where none is given."""
+"""Default number of weights that share a scale in `intx`; `nf4` has twice as many."""
 
 
 class TorchAOOptions(Options):
-    """Storage of base weights, or the dtype of products; one of the two."""
+    """Options of `torchao`: storage of base weights, or dtype of products."""
 
     weights: Literal["int8", "intx", "float8", "nf4", "none"] | None = None
-    """How the weights of the decoder's linear layers are stored: `int8` and `float8` with a scale
-    for each output or group, `intx` as integers of `bits` bits with a scale for each group, `nf4`
-    packed, two to a byte. Null is `int8`, or `none` with `float8_training`."""
+    """Storage of the decoder's linear weights: `int8` and `float8` with a scale for each output or
+    group, `intx` as integers of `bits` bits with a scale for each group, `nf4` packed, two to a
+    byte. Null is `int8`, or `none` with `float8_training`."""
 
     bits: int | None = Field(None, ge=2, le=8)
-    """Bits of an `intx` weight, 4 where none is given. Each still takes a byte of memory. A single
-    bit is no choice: torchao rounds such weights to zero, and no gradient passes."""
+    """Bits per `intx` weight, by default 4; each is stored in a byte. A single bit is not offered:
+    torchao rounds such weights to zero, without a gradient."""
 
     group_size: int | None = Field(None, ge=8)
-    """Inputs that share a scale; it must divide each layer's inputs. Null: all inputs of an output
-    for `int8` and `float8`, 32 for `intx`, 64 weights for `nf4`."""
+    """Number of inputs that share a scale, a divisor of each layer's inputs. Null: all inputs of an
+    output for `int8` and `float8`, 32 for `intx`, 64 weights for `nf4`."""
 
     float8_training: Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"] = "none"
-    """torchao's recipe for products in float8, by its name; weights stay stored as they are."""
+    """Name of torchao's recipe for float8 products; stored weights are unchanged."""
 
     emulate: bool = False
-    """Compute what float8 training would give without a device that has float8: slower than
-    without it, but the losses are those of the recipe."""
+    """Emulate float8 training on a device without float8: slower than plain training, but with the
+    losses of the recipe."""
 
     @field_validator("weights", mode="before")
     @classmethod
     def _refuse_by_name(cls, value: Any) -> Any:
-        """Reject torchao's other configurations, with the reason and what is supported."""
+        """Reject torchao's other configurations, with the reason and the alternatives."""
         if isinstance(value, str) and (problem := _unusable(value)):
             raise ValueError(problem)
         return value
 
     @model_validator(mode="after")
     def _fit_together(self) -> TorchAOOptions:
-        """Reject options that have no effect together, or contradict one another."""
+        """Reject options without effect together, or contradictory ones."""
         trains = self.float8_training != "none"
         if trains and self.weights not in (None, "none"):
             raise ValueError(
@@ -89,25 +89,25 @@ class TorchAOOptions(Options):
 
     @property
     def base(self) -> str | None:
-        """How base weights are stored, defaults applied; None as without this plugin."""
+        """Storage of base weights, defaults applied; None to leave them unquantized."""
         if self.weights is None:
             return "int8" if self.float8_training == "none" else None
         return None if self.weights == "none" else self.weights
 
     @property
     def bits_of_base(self) -> int:
-        """Bits that a base weight can differ in."""
+        """Number of effective bits per base weight."""
         return BITS.get(self.base or "", self.bits or 4)
 
     @property
     def group_of_base(self) -> int | None:
-        """Weights that share a scale; None means all inputs of an output."""
+        """Number of weights that share a scale; None means all inputs of an output."""
         usual = {"intx": SMALLEST_INTX_GROUP, "nf4": 2 * SMALLEST_INTX_GROUP}
         return self.group_size or usual.get(self.base or "")
 
 
 class TorchAO(Plugin[TorchAOOptions]):
-    """Loads a base model with weights in few bits, or has its products computed in float8."""
+    """Quantizes base weights on loading, or computes matrix products in float8."""
 
     Options = TorchAOOptions
     devices = frozenset({"cpu", "cuda"})
@@ -132,7 +132,7 @@ class TorchAO(Plugin[TorchAOOptions]):
             vars(self)["needs_adapter"] = False
 
     def allowed_update_difference(self) -> float | None:
-        """Return by how much few bits may move weights otherwise.
+        """Return the relative difference of trained weights that low precision may cause.
 
         In a small llama under LoRA it was 0.16 (nf4, intx of 4 bits), 0.05 (float8) and 0.09
         (float8 training) on pretrained weights, 0.48, 0.23 and 0.20 on random ones. Of int8 it was
@@ -146,7 +146,7 @@ class TorchAO(Plugin[TorchAOOptions]):
         return 0.7 if self.options.bits_of_base >= FOUR_BITS else 1.5
 
     def allowed_output_difference(self) -> float | None:
-        """Return the share of other tokens that few bits may bring; as bitsandbytes has it.
+        """Return the fraction of generated tokens that quantization may change, as in bitsandbytes.
 
         In a small llama with random weights it was 0.03 for int8.
         """
@@ -155,16 +155,16 @@ class TorchAO(Plugin[TorchAOOptions]):
         return 0.12 if self.options.bits_of_base >= SMALLEST_NEAR else 0.4
 
     def claims(self) -> frozenset[str]:
-        """Return the hook for loading where the base weights are quantized."""
+        """Return the one-answer hook `load_model`, if base weights are quantized."""
         return frozenset({"load_model"} if self.options.base else ())
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes of a quantized weight."""
+        """Return the stored bytes of a quantized weight."""
         return {"weights": 0.5 if self.options.base == "nf4" else 1.0} if self.options.base else {}
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield what float8 training lacks here, and what is quantized already."""
+        """Yield missing requirements of float8 training, and weights that are quantized already."""
         scenario = experiment.scenario
         yield from unquantizable(scenario.model, self.name)
         if self.options.base is None and scenario.mode == "inference":
@@ -183,12 +183,12 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torchao, so that core can read the memory level in between."""
+        """Import torchao, so that its memory counts as imports."""
         from accel_bench_torchao import impl  # noqa: F401
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return the scenario's model, each linear layer quantized as soon as it is loaded."""
+        """Return the scenario's model, each linear layer quantized on loading."""
         from accel_bench_torchao.impl import QuantizedBase
 
         self._base = base = QuantizedBase(self.options)
@@ -210,14 +210,14 @@ class TorchAO(Plugin[TorchAOOptions]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> list[Metric]:
-        """Return the seconds of quantizing while the model was loaded, outside of every step."""
+        """Return the seconds of quantizing during loading, which are part of no step."""
         if self._base is None:
             return []
         return [quantize_seconds(self._base.seconds)]
 
 
 def _unusable(name: str) -> str | None:
-    """Return why a configuration of torchao's cannot train adapters; None if it can."""
+    """Return why a torchao configuration cannot train adapters; None if it can."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if "activation" in plain or "dyn" in plain or "static" in plain:
         return (
@@ -239,7 +239,7 @@ def _unusable(name: str) -> str | None:
 
 
 def _lacks_float8(device: str, machine: Machine, count: int) -> Iterator[str]:
-    """Yield the reasons why products in float8 cannot be computed on the device."""
+    """Yield reasons why the device cannot compute float8 products."""
     needed = ".".join(map(str, FLOAT8_CAPABILITY))
     way_out = "set `emulate: true` to see its losses without its speed"
     if device == "cpu":

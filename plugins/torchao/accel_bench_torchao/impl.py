@@ -1,4 +1,4 @@
-"""Quantize linear layers while a model is loaded, or swap them for ones that multiply in float8."""
+"""Quantization of linear layers on loading, and conversion to float8 training."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from accel_bench_torchao import TorchAOOptions
 
 LARGEST_SCALER_BLOCK = 256
-"""Scales of nf4 that share a scale of their own, as many as there are in torchao by default."""
+"""Number of nf4 scales that share a second-level scale, torchao's default."""
 
 FLOAT8_MULTIPLE = 16
-"""Both sizes of a matrix must be a multiple of this for a product in float8."""
+"""Divisor of both dimensions of a matrix that float8 products require."""
 
 PATCHED = ("minimum", "maximum")
-"""Functions of inductor's code generation that torchao replaces when it converts a model."""
+"""Functions of inductor's code generation that torchao patches in a conversion."""
 
 
 class QuantizedBase:
-    """Model whose decoder's linear layers are quantized while it is loaded."""
+    """A base model whose decoder's linear layers are quantized on loading."""
 
     def __init__(self, options: TorchAOOptions) -> None:
         self.options = options
         self.seconds = 0.0
-        """Wall-clock seconds that quantizing took, the device's work included."""
+        """Wall-clock seconds of quantizing, device work included."""
 
         self.evidence: dict[str, Any] = {}
-        """JSON of what the loaded model consists of."""
+        """JSON evidence of the loaded model."""
 
         self._config = configuration(options)
         self._quantized: dict[str, nn.Module] = {}
@@ -49,8 +49,9 @@ class QuantizedBase:
     def load(self, run: Run) -> Any:
         """Return the model, on its device.
 
-        Raises ScenarioError where nothing can be quantized, PluginError where not all of a layer
-        can."""
+        Raises ScenarioError if nothing can be quantized, PluginError if a layer can only be
+        quantized in part.
+        """
         model = load_base_model(run, self._replace)
         if not self._quantized:
             raise ScenarioError(
@@ -68,7 +69,7 @@ class QuantizedBase:
         return model
 
     def spare_replicas(self, model: nn.Module) -> None:
-        """Exclude quantized weights from DDP: they cannot be sent, and are equal anyway."""
+        """Exclude quantized weights from DDP: they cannot be broadcast, and are equal anyway."""
         names = [
             name
             for name, parameter in model.named_parameters()
@@ -79,7 +80,7 @@ class QuantizedBase:
         )
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return a linear layer quantized; anything else stays as it is."""
+        """Return a linear layer quantized; other modules unchanged."""
         if type(module).__name__ == "Conv1D":
             module = straightened(module)
         if not isinstance(module, nn.Linear):
@@ -109,7 +110,7 @@ class QuantizedBase:
             )
 
     def _kernel(self) -> str:
-        """Return the name of the kernel: torchao has none of its own for these weights."""
+        """Return the name of the kernel; torchao has no specialized one for these weights."""
         if self._config is None:
             return "dequantize, mm; once more in backward"
         whole = self.options.base == "int8" and self.options.group_of_base is None
@@ -117,20 +118,20 @@ class QuantizedBase:
 
 
 class Float8Training:
-    """Linear layers of one model, swapped for torchao's float8 ones until that is undone."""
+    """Linear layers of one model, converted to torchao's float8 layers until `undo`."""
 
     def __init__(self, options: TorchAOOptions) -> None:
         self.options = options
         self.evidence: dict[str, Any] = {}
-        """JSON of what was converted."""
+        """JSON evidence of the converted layers."""
 
         self._swapped: list[tuple[nn.Module, str, nn.Module]] = []
         self._codegen: dict[str, Any] = {}
 
     def convert(self, model: nn.Module) -> None:
-        """Convert the linear layers of the model itself, not its output layer and no adapters.
+        """Convert the model's linear layers, except the output layer and adapters.
 
-        Raises PluginError when there is none with sizes that float8 can multiply.
+        Raises PluginError if no layer has dimensions that float8 supports.
         """
         linears, fitting = own_linears(model), {}
         for name, module in linears.items():
@@ -164,7 +165,7 @@ class Float8Training:
         }
 
     def undo(self) -> None:
-        """Restore the layers, and inductor's own code generation."""
+        """Restore the layers, and inductor's code generation."""
         for parent, name, module in self._swapped:
             setattr(parent, name, module)
         self._swapped.clear()
@@ -177,7 +178,7 @@ class Float8Training:
             self._codegen = {}
 
     def _remember(self, model: nn.Module, modules: dict[str, nn.Linear]) -> None:
-        """Record what conversion changes in the model and in the process."""
+        """Record the objects that a conversion changes in the model and the process."""
         for name, module in modules.items():
             parent, _, own = name.rpartition(".")
             self._swapped.append((model.get_submodule(parent), own, module))
@@ -190,7 +191,7 @@ class Float8Training:
 def configuration(options: TorchAOOptions) -> Any:
     """Return torchao's configuration for the options; None for nf4, which has none.
 
-    Its recommended settings of inductor are not made: they hold for the whole process, and a
+    Its recommended inductor settings are not applied, since they affect the whole process, and a
     comparison changes one thing.
     """
     group = options.group_of_base
@@ -211,7 +212,7 @@ def configuration(options: TorchAOOptions) -> Any:
 
 
 def straightened(module: Any) -> nn.Linear:
-    """Return the linear layer equal to a `Conv1D` of transformers, whose weight is (in, out)."""
+    """Return the linear layer equivalent to transformers' `Conv1D`, whose weight is (in, out)."""
     inputs, outputs = module.weight.shape
     linear = nn.Linear(inputs, outputs, bias=module.bias is not None, device="meta")
     linear.weight = nn.Parameter(module.weight.detach().T.contiguous(), requires_grad=False)
@@ -222,8 +223,8 @@ def straightened(module: Any) -> nn.Linear:
 def quantize_nf4(name: str, module: nn.Linear, group: int) -> None:
     """Pack a layer's weight of shape (out, in), two to a byte, in blocks of `group`.
 
-    The blocks' scales are quantized too, in blocks as large as fit. Raises PluginError where they
-    are too few to have a spread.
+    The blocks' scales are quantized too, in the largest possible blocks. Raises PluginError if
+    there are too few scales.
     """
     blocks = module.weight.numel() // group
     shared = math.gcd(blocks, LARGEST_SCALER_BLOCK)

@@ -1,1 +1,1 @@
-"""Trackers: they log stored runs elsewhere, in the parent, between runs."""
+"""Trackers that log stored runs to other programs, from the parent, between runs."""

@@ -1,4 +1,4 @@
-"""`mlflow`: runs of MLflow, in a database of the results folder or on a server."""
+"""The tracker `mlflow`: runs of MLflow, in a database of the results folder or on a server."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""What MLflow takes in one call."""
+"""MLflow's limits of metrics and parameters in one call."""
 
 MOST_LETTERS = 5000
-"""Letters of a value that every store of MLflow takes."""
+"""Maximum characters of a value that every MLflow store accepts."""
 
 PREFIX = "accel_bench."
-"""Begins the tags that say which run it is."""
+"""Prefix of the tags that identify a run."""
 
 
 class MLflowOptions(Options):
     """Options of `mlflow`."""
 
     tracking_uri: str | None = None
-    """Address at which MLflow keeps runs; null is what MLFLOW_TRACKING_URI says, else a SQLite file
+    """Address of MLflow's store; null is MLFLOW_TRACKING_URI if set, else a SQLite file
     `trackers/mlflow.db` in the results folder."""
 
     experiment: str | None = None
-    """Name of the experiment; null is that of the scenario."""
+    """Name of the experiment; null is the name of the scenario."""
 
 
 class MLflow(Tracker[MLflowOptions]):
     """Logs runs to MLflow: figures, steps, settings, and the verdict as a run of its own.
 
-    Its client is used, which has no state of the process.
+    It uses MLflow's client, which has no process-wide state.
     """
 
     Options = MLflowOptions
@@ -76,7 +76,7 @@ class MLflow(Tracker[MLflowOptions]):
         client.set_terminated(found, "FINISHED")
 
     def _experiment(self, folder: Path, scenario: str) -> tuple[MlflowClient, str]:
-        """Return a client, and the id of the experiment, which is made where it is not there."""
+        """Return a client and the experiment's id, created if it does not exist."""
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -95,7 +95,7 @@ class MLflow(Tracker[MLflowOptions]):
 def _log_figures(
     client: MlflowClient, run_id: str, figures: Sequence[tuple[tuple[str, float], int]]
 ) -> None:
-    """Log figures, a name with its value each, at the number of their step."""
+    """Log figures by name, at the number of their step."""
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)

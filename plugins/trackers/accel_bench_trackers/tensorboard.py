@@ -1,4 +1,4 @@
-"""`tensorboard`: event files that TensorBoard shows."""
+"""The tracker `tensorboard`: event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TensorBoard(Tracker[TensorBoardOptions]):
     requires = ("tensorboard>=2.19",)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Write a folder of events for a run, in that of its session."""
+        """Write an event folder for a run, inside that of its session."""
         from accel_bench_trackers import tensorboard_impl as impl
 
         own = self._folder(results_folder) / run.identity["session"] / run_name(run)
@@ -31,7 +31,7 @@ class TensorBoard(Tracker[TensorBoardOptions]):
             impl.write_series(own / "series", run)
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
-        """Write a folder of events for the verdict."""
+        """Write an event folder for the verdict."""
         from accel_bench_trackers import tensorboard_impl as impl
 
         impl.write_verdict(self._folder(results_folder) / session / "verdict", summary)

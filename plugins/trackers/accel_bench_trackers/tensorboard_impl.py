@@ -1,4 +1,4 @@
-"""Write event files by TensorBoard's own writer; tensorflow and torch are not needed."""
+"""Writer of event files by TensorBoard's own writer, without tensorflow or torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from accel_bench_trackers.tracker import (
 
 
 def write_run(folder: Path, run: RunDescription) -> None:
-    """Write a run: figures at step 0, its steps, and its settings as text and as parameters."""
+    """Write a run: figures at step 0, its steps, and its settings as text and hyperparameters."""
     with _writer(folder) as writer:
         plain = {
             name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
@@ -51,7 +51,7 @@ def write_run(folder: Path, run: RunDescription) -> None:
 
 
 def write_series(folder: Path, run: RunDescription) -> None:
-    """Write what was read over time: as step the milliseconds since the first reading."""
+    """Write a time series, with milliseconds since the first reading as step."""
     began = datetime.fromisoformat(run.identity["started_at"]).timestamp()
     first = min(series.times[0] for series in run.series.values())
     with _writer(folder) as writer:
@@ -63,7 +63,7 @@ def write_series(folder: Path, run: RunDescription) -> None:
 
 
 def write_verdict(folder: Path, summary: Summary) -> None:
-    """Write the comparison of a session: its sentence, and a figure for each row."""
+    """Write the comparison of a session: its conclusion, and a figure for each row."""
     with _writer(folder) as writer:
         _write(writer, 0, _text("verdict", _table(verdict_texts(summary))))
         for name, value in verdict_figures(summary):
@@ -88,7 +88,7 @@ def _scalars(values: Mapping[str, float]) -> list[Values.Value]:
 
 
 def _text(name: str, text: str) -> Values.Value:
-    """Return Markdown as the text dashboard shows it."""
+    """Return Markdown in the form of the text dashboard."""
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
     return Values.Value(tag=name, metadata=metadata, tensor=tensor)

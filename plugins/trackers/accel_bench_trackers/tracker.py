@@ -1,4 +1,4 @@
-"""The base of the trackers in the box, and what they log: names, figures of a step, the verdict."""
+"""Base class of the included trackers, and the figures that they log."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from accel_bench import (
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 FOLDER = "trackers"
-"""Folder of the results folder that trackers write to."""
+"""Folder in the results folder that trackers write to."""
 
 
 class Tracker(Plugin[OptionsT]):
     """Logs each stored run, and at the end the verdict of its session."""
 
     _session = "no-session"
-    """Session of the newest run; a summary does not name its own."""
+    """Session of the newest run, since a summary has no session id."""
 
     @hookimpl
     def record_result(
         self, result: Result | None, summary: Summary | None, results_folder: Path
     ) -> None:
-        """Log a run; at the end the verdict of its session."""
+        """Log a run, or at the end of a session its verdict."""
         if result is not None:
             run = describe_run(result)
             self._session = run.identity["session"]
@@ -44,7 +44,7 @@ class Tracker(Plugin[OptionsT]):
             self.log_verdict(summary, self._session, results_folder)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Log a run that is stored."""
+        """Log a stored run."""
         raise NotImplementedError
 
     def log_verdict(self, summary: Summary, session: str, results_folder: Path) -> None:
@@ -53,14 +53,14 @@ class Tracker(Plugin[OptionsT]):
 
 
 def run_name(run: RunDescription) -> str:
-    """Return a name of a run that sorts by stack, sweep point and round."""
+    """Return a run's name, sortable by stack, sweep point and round."""
     identity = run.identity
     point = f"-{identity['tag']}" if identity.get("tag") else ""
     return f"{identity['stack']}{point}-round{identity['round'] + 1}-{identity['run_id']}"
 
 
 def step_figures(step: Step) -> dict[str, float]:
-    """Return what is logged of a step; the time of a warm-up step is none of the window's."""
+    """Return the figures of a step; warm-up steps have no time."""
     found: dict[str, float] = {"step.real_tokens": step.real_tokens}
     found["step.seconds" if step.measured else "step.warmup_seconds"] = step.seconds
     if step.loss is not None:
@@ -69,11 +69,11 @@ def step_figures(step: Step) -> dict[str, float]:
 
 
 WINDOW_TAGS = ("Wall Time", "Elapsed Time", "Elements per Second")
-"""Tags of a measured step: its seconds, those since the window began, and tokens in a second."""
+"""Tags of a measured step: seconds, seconds since the window began, and tokens/s."""
 
 
 def window_scalars(steps: Iterable[Step]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the number and the scalars of each measured step, by the tags that profilers use."""
+    """Yield number and scalars of each measured step, with profilers' tags."""
     elapsed = 0.0
     for step in steps:
         if step.measured:
@@ -84,7 +84,7 @@ def window_scalars(steps: Iterable[Step]) -> Iterator[tuple[int, dict[str, float
 
 
 def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
-    """Yield the figures of the comparison by name; those of a stack begin with its name."""
+    """Yield the figures of a comparison, with the stack as prefix of their names."""
     for row in summary.experiments:
         name = row_name(row)
         speed, ratio = row.tokens_per_second, row.ratio
@@ -98,7 +98,7 @@ def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
 
 
 def row_name(row: ExperimentSummary) -> str:
-    """Return the stack, and its sweep point where there are several."""
+    """Return the stack, with its sweep point if there are several."""
     return f"{row.stack}.{row.tag}" if row.tag else row.stack
 
 

@@ -1,4 +1,4 @@
-"""`wandb`: runs of Weights & Biases, offline unless an option says otherwise."""
+"""The tracker `wandb`: runs of Weights & Biases, by default offline."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class WandBOptions(Options):
     """Options of `wandb`."""
 
     mode: Literal["offline", "online"] = "offline"
-    """`offline` writes files, which `wandb sync` sends; `online` sends at once."""
+    """Mode of logging: `offline` writes files for `wandb sync`; `online` uploads at once."""
 
     project: str | None = None
-    """Name of the project; null is that of the scenario."""
+    """Name of the project; null is the name of the scenario."""
 
     entity: str | None = None
-    """Team or user; null is the default of the account."""
+    """Team or user; null is the account's default."""
 
     folder: str | None = None
     """Folder to write to; null is `trackers` in the results folder."""
@@ -39,7 +39,7 @@ class WandBOptions(Options):
 class WandB(Tracker[WandBOptions]):
     """Logs runs to Weights & Biases, offline: figures, steps, settings, and the verdict.
 
-    Nothing of the machine is sampled, and nothing is reported home.
+    System metrics and telemetry are off.
     """
 
     Options = WandBOptions
@@ -64,7 +64,7 @@ class WandB(Tracker[WandBOptions]):
     def _run(
         self, results_folder: Path, scenario: str, session: str, name: str, config: dict[str, Any]
     ) -> Iterator[Any]:
-        """Open a run and end it with the block, and wandb's own process where none was before."""
+        """Open a run for the block, and end wandb's process unless it ran before."""
         # Read when it is imported; it would start threads that send reports.
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         import wandb
@@ -99,9 +99,9 @@ class WandB(Tracker[WandBOptions]):
 
 
 def _is_up() -> bool:
-    """Return whether wandb serves this process already: it is the caller's, and stays up.
+    """Return whether wandb already runs in this process, and must be left running.
 
-    Where a version does not tell, it stays up too, and ends with the process.
+    If a version does not tell, it is left running until the process ends.
     """
     try:
         setup = sys.modules["wandb.sdk.wandb_setup"]._singleton

@@ -1,4 +1,4 @@
-"""`vllm`: answers requests by vLLM's engine, in the process of the rank."""
+"""The engine `vllm`: answer requests by vLLM, in the process of the rank."""
 
 from __future__ import annotations
 
@@ -41,44 +41,44 @@ SET_BY_THE_SCENARIO = frozenset(
         "trust_remote_code",
     }
 )
-"""Arguments of vLLM, beside the options, that the scenario or this plugin decides."""
+"""Arguments of vLLM that the scenario or this plugin sets."""
 
 WORD = re.compile(r"[A-Za-z0-9_-]+")
-"""What the text of an argument may be: no dotted name of code, no path, no address."""
+"""Pattern of an argument's text: no dotted name of code, no path, no address."""
 
 
 class VLLMOptions(Options):
-    """What vLLM is told beside the scenario; the names are those of its own arguments."""
+    """Options of `vllm`, by the names of vLLM's own arguments."""
 
     enforce_eager: bool = False
-    """True if nothing is compiled, and no CUDA graph is captured."""
+    """True to disable compilation and CUDA graphs."""
 
     block_size: int | None = Field(None, ge=1, le=256)
-    """Tokens of a block of the paged cache; null is what vLLM chooses for the device."""
+    """Number of tokens per block of the paged cache; null is vLLM's default for the device."""
 
     kv_cache_dtype: str = Field("auto", pattern=r"^[a-z0-9_]+$")
-    """What keys and values are stored in, such as `fp8`; `auto` is the model's dtype."""
+    """Dtype of stored keys and values, such as `fp8`; `auto` is the model's dtype."""
 
     kv_cache_memory_bytes: int | None = Field(None, ge=1)
-    """Size of the paged cache; null makes room for `inference.batch_size` requests. It is allocated
-    at once, and counts as memory of the run."""
+    """Bytes of the paged cache, allocated at once as memory of the run; null provides for
+    `inference.batch_size` requests."""
 
     enable_prefix_caching: bool = False
-    """True if requests share blocks of equal beginnings: prompts come again when the data ends, and
-    would not be computed again."""
+    """True to share blocks of equal prefixes between requests; prompts that repeat when the data
+    ends would then not be computed again."""
 
     max_num_batched_tokens: int | None = Field(None, ge=1)
-    """Tokens that one step computes; longer prompts are divided. Null is vLLM's choice."""
+    """Maximum number of tokens per step; longer prompts are split. Null is vLLM's default."""
 
     extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Further arguments of vLLM's `EngineArgs`, such as `{attention_backend: FLASHINFER}`: numbers,
-    or words that name no code, no file and no host."""
+    or words that are no code, file or host."""
 
     @field_validator("extra")
     @classmethod
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Refuse arguments that something else decides, and texts that lead elsewhere: vLLM imports
-        what `worker_cls` names, and a scenario may be somebody else's."""
+        """Refuse arguments set elsewhere, and texts with code, files or hosts: vLLM imports the
+        class named by `worker_cls`, and a scenario may come from others."""
         if own := sorted(extra.keys() & {*SET_BY_THE_SCENARIO, *cls.model_fields}):
             raise ValueError(
                 f"{', '.join(own)}: the scenario or an option of the engine decides that; leave it "
@@ -96,7 +96,7 @@ class VLLMOptions(Options):
 class VLLM(Plugin[VLLMOptions]):
     """Answers requests with vLLM's engine: paged cache, continuous batching, its own kernels.
 
-    The weights are those of every other stack: random ones are written to a folder once.
+    Weights equal those of other stacks: random ones are written to a folder once.
     """
 
     Options = VLLMOptions
@@ -107,12 +107,12 @@ class VLLM(Plugin[VLLMOptions]):
     devices = frozenset({"cpu", "cuda", "rocm"})
 
     def claims(self) -> frozenset[str]:
-        """Stand in for the model, which vLLM builds itself."""
+        """Return the one-answer hooks, model loading included, since vLLM builds the model."""
         return frozenset({"load_model"})
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterable[str]:
-        """Yield what is not installed, and what vLLM is not asked for."""
+        """Yield missing requirements, and settings that vLLM does not support."""
         if importlib.util.find_spec("vllm") is None:
             yield (
                 "vLLM is not installed: pip install 'accel-bench-vllm[cuda]', or [cpu], into an "
@@ -131,15 +131,15 @@ class VLLM(Plugin[VLLMOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Write the weights that vLLM loads, once for all rounds."""
+        """Write the weights for vLLM, once for all rounds."""
         from .impl import checkpoint_of
 
         checkpoint_of(run)
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Keep vLLM in this process, where memory and threads are those of the run; let it report
-        nothing to its makers, and write to accel-bench's cache."""
+        """Keep vLLM in this process, whose memory and threads are measured; disable its telemetry,
+        and use accel-bench's cache folder."""
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ["VLLM_NO_USAGE_STATS"] = "1"
         os.environ.setdefault("VLLM_CACHE_ROOT", str(run.cache_folder / "vllm"))
@@ -147,14 +147,14 @@ class VLLM(Plugin[VLLMOptions]):
 
     @hookimpl
     def load_model(self, run: Run) -> Any:
-        """Return where the weights are."""
+        """Return the location of the weights."""
         from .impl import checkpoint_of
 
         return checkpoint_of(run)
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine with the loaded model and its cache."""
+        """Return the engine, with the loaded model and its cache."""
         from .impl import VLLMEngine
 
         engine = VLLMEngine(run, self.options)

@@ -1,4 +1,4 @@
-"""Answer requests with vLLM: weights and requests into its engine, tokens out of it."""
+"""Inference by vLLM: weights, requests, generated tokens, and its cache."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from accel_bench.modeling.prompts import Prompts
 from . import VLLMOptions
 
 LARGEST_BLOCK = 256
-"""Tokens of the largest block of the cache, by which its room is rounded up."""
+"""Tokens of the largest cache block, to which the cache size is rounded up."""
 
 FINGERPRINT = "weights_fingerprint"
-"""File beside random weights that says what they are."""
+"""File beside random weights with their fingerprint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What vLLM loads: a folder, or a model of the hub."""
+    """Weights for vLLM: a folder, or a model of the hub."""
 
     path: str
     revision: str | None = None
 
 
 def checkpoint_of(run: Run) -> Checkpoint:
-    """Return where the scenario's weights are; those that are in no file are written to one.
+    """Return the location of the scenario's weights; generated ones are written to a folder.
 
-    Sets `run.weights_fingerprint` for these.
+    Sets `run.weights_fingerprint` for the latter.
     """
     use = run.scenario.model
     if use.weights != "random" and not use.overrides:
@@ -72,7 +72,7 @@ def _write_weights(run: Run, folder: Path) -> None:
 
 @dataclasses.dataclass
 class Answer:
-    """One request, while it is answered and afterwards."""
+    """One request, open or completed."""
 
     served: Served
     ids: list[int] = dataclasses.field(default_factory=list)
@@ -80,9 +80,9 @@ class Answer:
 
 
 class VLLMEngine:
-    """Gives vLLM `batch_size` requests at once; at a rate, each when it arrives and has room.
+    """Engine that gives vLLM `batch_size` requests at once, or, at a rate, each arrival in turn.
 
-    A lap ends when the next `batch_size` requests, in their order, have been answered.
+    A lap ends when the next `batch_size` requests, in order, are completed.
     """
 
     def __init__(self, run: Run, options: VLLMOptions) -> None:
@@ -98,13 +98,13 @@ class VLLMEngine:
         self._arrivals = None if rate is None else Arrivals(rate, seed + run.rank)
         self._began = now()
         self._left_out = 0.0
-        """Seconds between laps, in which no request arrives and none is answered."""
+        """Seconds between laps, which the arrival clock excludes."""
 
         self._window: list[Served] = []
         self._cache = _cache_of(self._server)
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Lap until the window is full."""
+        """Complete one batch of requests for each lap of the stopwatch."""
         size, done = self._asked.batch_size, 0
         self._began = now()
         while stopwatch.running:
@@ -119,7 +119,7 @@ class VLLMEngine:
         self._run.answers.extend(one.ids for one in self._answers[:done])
 
     def close(self) -> None:
-        """End vLLM, leave its process group, and take back what it did to torch."""
+        """End vLLM, leave its process group, and undo its changes to torch."""
         from vllm.distributed import cleanup_dist_env_and_memory
 
         torch.set_num_threads = self._set_threads
@@ -127,7 +127,7 @@ class VLLMEngine:
         cleanup_dist_env_and_memory()
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the figures of the requests that were measured."""
+        """Yield the metrics of the measured requests."""
         size, first = self._asked.batch_size, window.samples[0].step
         measured = self._answers[first * size : (first + len(window.samples)) * size]
         self._window = [one.served for one in measured]
@@ -142,7 +142,7 @@ class VLLMEngine:
         )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of the cache and the load."""
+        """Return JSON evidence of the cache and the offered load."""
         import vllm
 
         load = self._load() if self._window else None
@@ -161,11 +161,11 @@ class VLLMEngine:
         return not all(one.finished for one in self._answers[first:until])
 
     def _instant(self) -> float:
-        """Return this instant on the clock that stands still between laps."""
+        """Return the time of the arrival clock, which pauses between laps."""
         return now() - self._left_out
 
     def _admit(self, until: int) -> None:
-        """Give vLLM the requests that have arrived, as many as it answers together."""
+        """Give vLLM the arrived requests, up to the number that it batches."""
         room = self._asked.batch_size - self._unfinished
         if self._arrivals is None:
             arrived: list[float | None] = [None] * min(room, until - len(self._answers))
@@ -185,7 +185,7 @@ class VLLMEngine:
         )
 
     def _step(self) -> None:
-        """Let vLLM compute a step and take its tokens; without any request, wait for the next."""
+        """Run one step of vLLM and collect its tokens; without requests, wait for the next."""
         if not self._unfinished:
             assert self._arrivals is not None
             time.sleep(self._arrivals.until_next(self._instant() - self._began))
@@ -201,7 +201,7 @@ class VLLMEngine:
                 self._finish(answer)
 
     def _finish(self, answer: Answer) -> None:
-        """End a request. Raises InvalidRunError where tokens are missing."""
+        """Complete a request. Raises InvalidRunError for missing tokens."""
         self._unfinished -= 1
         answer.finished = True
         if len(answer.ids) != self._asked.new_tokens:
@@ -210,13 +210,13 @@ class VLLMEngine:
             )
 
     def _load(self) -> Load | None:
-        """Return how requests at a rate were met."""
+        """Return how requests at a rate were served."""
         if self._asked.rate is None:
             return None
         return load_of_streams(self._window, self._asked.rate)
 
     def _expected_bytes(self) -> int | None:
-        """Return what arithmetic says of the cache; None where it says nothing."""
+        """Return the cache size in bytes computed from the model; None if unknown."""
         numbers = expected_numbers(text_config(self._config), 1, static=True)
         if numbers is None or self._options.kv_cache_dtype != "auto":
             return None
@@ -233,7 +233,7 @@ class VLLMEngine:
 def _start_server(run: Run, options: VLLMOptions, config: Any) -> Any:
     """Return vLLM's engine with the model on the run's device.
 
-    Raises ScenarioError where it computes on another one, PluginError for an unknown argument.
+    Raises ScenarioError if vLLM uses another device, PluginError for an unknown argument.
     """
     from vllm import EngineArgs, LLMEngine
     from vllm.platforms import current_platform
@@ -269,9 +269,9 @@ def _start_server(run: Run, options: VLLMOptions, config: Any) -> Any:
 
 
 def _settings(run: Run, options: VLLMOptions, config: Any) -> dict[str, Any]:
-    """Return the options that are arguments of vLLM, with room for the requests in its cache.
+    """Return vLLM's arguments from the options, with a cache for all requests.
 
-    Raises ScenarioError where that room is not known: vLLM would take nearly all memory.
+    Raises ScenarioError if the cache size is unknown: vLLM would take nearly all memory.
     """
     settings = options.model_dump(exclude={"extra"}, exclude_none=True)
     numbers = expected_numbers(text_config(config), 1, static=True)
@@ -295,7 +295,7 @@ def _itemsize(run: Run) -> int:
 
 
 def _sampling(asked: Any, number: int) -> Any:
-    """Return how the tokens of a request are chosen: exactly `new_tokens`, without any text."""
+    """Return the sampling parameters: exactly `new_tokens` tokens, without detokenization."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -311,7 +311,7 @@ def _sampling(asked: Any, number: int) -> Any:
 
 
 def _cache_of(server: Any) -> dict[str, int]:
-    """Return bytes and blocks of vLLM's cache."""
+    """Return the number of bytes and blocks of vLLM's cache."""
     (held,) = server.collective_rpc(_cache_bytes)
     settings = server.vllm_config.cache_config
     return {
@@ -328,6 +328,6 @@ def _cache_bytes(worker: Any) -> int:
 
 
 def _counted(answer: Answer) -> Batch:
-    """Return the counts of one request: vLLM pads nothing."""
+    """Return the token counts of one request; vLLM pads nothing."""
     new = len(answer.ids)
     return Batch({}, 1, TokenCounts(answer.served.prompt_tokens + new, new, 0), 0)

@@ -1,1 +1,1 @@
-"""Compute the metrics of a run from its samples: speed, utilization, memory, cost."""
+"""Metrics of a run computed from its samples: speed, utilization, memory, cost."""

@@ -1,4 +1,4 @@
-"""Parts of a run's time: before the window once, within a step every time, and for the update."""
+"""Parts of a run's time: start-up, phases of a step, and reading the update."""
 
 from __future__ import annotations
 
@@ -18,61 +18,62 @@ STAGES = {
     "build": "build_seconds",
     "warm-up": "warmup_seconds",
 }
-"""Stages of a worker, in the order in which they end, and the figure that each becomes."""
+"""Stages of a worker in order, with the figure of each."""
 
 
 BYTES_OF_A_SUM = 8
-"""A sketch is summed in float64."""
+"""Bytes of a sketch's sum, a float64."""
 
 
 class StartUp(Frozen):
-    """What a run pays once, in seconds of its slowest rank; null where a stage was not reached."""
+    """Start-up of a run, in seconds of its slowest rank; null for stages not reached."""
 
     imports_seconds: float | None = None
-    """From the start of the process until hooks have imported what they need and ranks have met."""
+    """Seconds from the process's start until imports are done and ranks are connected."""
 
     load_data_seconds: float | None = None
-    """Loading the data, from a cache where `prepare_experiment` filled one."""
+    """Seconds of loading the data, possibly from a cache filled by `prepare_experiment`."""
 
     load_model_seconds: float | None = None
-    """Making or loading the model."""
+    """Seconds of building or loading the model."""
 
     accelerate_seconds: float | None = None
-    """Adding the adapter and accelerating the model."""
+    """Seconds of adding the adapter and accelerating the model."""
 
     build_seconds: float | None = None
-    """Compiling lazily, wrapping, and building optimizer and batches."""
+    """Seconds of lazy compilation, wrapping, and building optimizer and batches."""
 
     warmup_seconds: float | None = None
-    """Building the engine, and all steps before the window."""
+    """Seconds of building the engine, and of all steps before the window."""
 
     first_step_seconds: float | None = None
-    """The first step alone, with what it compiles and allocates."""
+    """Seconds of the first step, with its compilation and allocations."""
 
     compile_seconds: float | None = None
-    """Time in the compiler, by its own count; null where nothing was compiled."""
+    """Seconds in the compiler, as it reports them; null if nothing was compiled."""
 
 
 class Phases(Frozen):
-    """Seconds of a step by phase: medians over runs of the slowest rank's."""
+    """Seconds of a step by phase, of the slowest rank: medians over runs."""
 
     step_seconds: float
-    """The whole step that was split, one after the window."""
+    """Seconds of the whole split step, taken after the window."""
 
     to_window: float | None = None
-    """Its time over the window's median step: the split is flagged where it is 5 % away from 1."""
+    """Ratio of the split step to the window's median step; the split is flagged if it is 5 % away
+    from 1."""
 
     data: float | None = None
-    """Getting batches, and copying them to the device."""
+    """Seconds of loading batches and copying them to the device."""
 
     forward: float | None = None
-    """Forward passes."""
+    """Seconds of forward passes."""
 
     backward: float | None = None
-    """Backward passes, with what joins gradients over ranks."""
+    """Seconds of backward passes, including gradient reduction over ranks."""
 
     optimizer: float | None = None
-    """Clipping, the update, and letting gradients go."""
+    """Seconds of clipping, updating, and clearing gradients."""
 
 
 class TimeChange(Frozen):
@@ -107,25 +108,25 @@ class TimeChange(Frozen):
 
 
 class UpdateCost(Frozen):
-    """The cost of reading the update, outside of all windows: rank 0 of the last completed run."""
+    """Cost of reading the update outside of all windows, on rank 0 of the last completed run."""
 
     trained_tensors: int
-    """Tensors that were read twice: before the first step, and after the window."""
+    """Number of tensors that were read twice: before the first step, and after the window."""
 
     trained_elements: int
-    """Their numbers."""
+    """Number of elements of these tensors."""
 
     seconds: float
-    """Seconds of both readings, with those of the file."""
+    """Seconds of both readings, including the file."""
 
     sketch_bytes: int
-    """Bytes of the sketches as float64, which the process holds until the window has ended."""
+    """Bytes of the float64 sketches, which the process holds until the end of the window."""
 
     kept_bytes: int
-    """Bytes of the file with the exact change; 0 where none was kept."""
+    """Bytes of the file with the exact update; 0 if none was kept."""
 
     kept_reason: str
-    """Why none was kept that was asked for."""
+    """Reason why a requested exact update was not kept."""
 
 
 def start_up(runs: Iterable[Result]) -> StartUp | None:
@@ -139,7 +140,7 @@ def start_up(runs: Iterable[Result]) -> StartUp | None:
 
 
 def phases(runs: Sequence[Result]) -> Phases | None:
-    """Return each phase's median over runs; None where no engine marked any."""
+    """Return each phase's median over runs; None if no engine marked any."""
     ranks = [rank for run in runs if (rank := _slowest(run)) is not None]
     splits = [rank.phases for rank in ranks if rank.phases is not None]
     if not splits:
@@ -153,7 +154,7 @@ def phases(runs: Sequence[Result]) -> Phases | None:
 
 
 def _start_up(run: Result) -> dict[str, float]:
-    """Return one run's figures, each of the rank that took longest."""
+    """Return the figures of one run, each from the slowest rank."""
     longest: dict[str, float] = {}
     for rank in run.ranks:
         for name, seconds in _of_rank(rank).items():
@@ -162,7 +163,7 @@ def _start_up(run: Result) -> dict[str, float]:
 
 
 def _of_rank(rank: RankResult) -> dict[str, float]:
-    """Return seconds between the ends of consecutive stages, and of the first step."""
+    """Return the seconds between the ends of consecutive stages, and of the first step."""
     starts = [0.0, *(stage.seconds for stage in rank.stages)]
     figures = {
         STAGES[stage.name]: stage.seconds - start
@@ -178,7 +179,7 @@ def _of_rank(rank: RankResult) -> dict[str, float]:
 
 
 def _slowest(run: Result) -> RankResult | None:
-    """Return the rank whose split step took longest; None when any rank has none."""
+    """Return the rank with the slowest split step; None if any rank has none."""
     splits = [(rank.phases.step_seconds, rank) for rank in run.ranks if rank.phases is not None]
     if not splits or len(splits) < len(run.ranks):
         return None
@@ -193,7 +194,7 @@ def _to_window(rank: RankResult) -> float | None:
 
 
 def update_cost(update: WeightUpdate) -> UpdateCost:
-    """Return the cost of one rank's update."""
+    """Return the cost of reading one rank's update."""
     sums = sum(len(one.sketch) for one in update.tensors.values())
     same = update.model_dump(include=UpdateCost.model_fields.keys() - {"sketch_bytes"})
     return UpdateCost(**same, sketch_bytes=BYTES_OF_A_SUM * sums)

@@ -1,8 +1,8 @@
-"""What training costs: measured throughput times the price of the machines. Pure arithmetic.
+"""Cost of training: measured throughput times the price of the machines.
 
 Cost per million tokens = dollars per hour x instances / (tokens per second x 3600 / 1e6), for the
-measured window alone: starting up, compiling, loading and writing checkpoints come on top. Tokens
-are real ones, without padding, of all devices.
+measured window alone; start-up, compilation, loading and writing checkpoints are not included.
+Tokens are real ones, without padding, of all devices.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ EXCLUDED = (
     "the measured window alone; start-up, model loading, compilation and checkpointing are not in "
     "the cost"
 )
-"""What every cost here leaves out."""
+"""Expenses that costs do not include."""
 
 
 class HourlyRate(Frozen):
-    """The price that costs are worked out with."""
+    """Price of an instance per hour."""
 
     usd_per_hour: float
-    """US dollars for an hour of one instance."""
+    """US dollars per hour of one instance."""
 
     kind: Literal["given", "on demand", "spot"]
-    """Kind of the price: given on the command line, or one of a table's."""
+    """Kind of the price: given on the command line, or by a kind of the price table."""
 
     instance: str | None = None
-    """Kind of machine; null for a price that was given."""
+    """Instance type; null for a price given by the user."""
 
     provider: str | None = None
-    """Who rents it out."""
+    """Name of the provider."""
 
     region: str | None = None
-    """Region in which the price holds."""
+    """Region of the price."""
 
     device: str | None = None
-    """Its accelerator."""
+    """Name of the instance's accelerator."""
 
     devices: int | None = None
-    """Accelerators in one instance; null for a price that was given."""
+    """Number of accelerators per instance; null for a price given by the user."""
 
     source: str = "given on the command line"
     """Source of the price."""
 
     date: str | None = None
-    """Day on which it was the price; null for a price that was given."""
+    """Day on which the price was valid; null for a price given by the user."""
 
     age_days: int | None = None
-    """Days since then."""
+    """Age of the price in days."""
 
     stale: bool = False
-    """True if it is more than 90 days old."""
+    """True if the price is more than 90 days old."""
 
     @property
     def note(self) -> str:
-        """The price in words, with where it comes from and its age."""
+        """Description of the price, with source and age."""
         what = " ".join(filter(None, (self.provider, self.instance, self.region)))
         dated = f", {self.date}" if self.date else ""
         stale = f" STALE: {count(self.age_days or 0, 'day')} old" if self.stale else ""
@@ -74,25 +74,25 @@ class HourlyRate(Frozen):
 
 
 class Terms(Frozen):
-    """Price and size of a job, from which its hours and money follow."""
+    """Price and size of a job, which give its hours and dollars."""
 
     rate: HourlyRate | None = None
-    """Price of a machine; without one there is no money."""
+    """Price of a machine; None without dollars."""
 
     tokens: float | None = None
-    """Real tokens of the job; without them there are no hours."""
+    """Real tokens of the job; None without hours."""
 
     instances: int | None = None
-    """Machines, where that is known better than from the devices."""
+    """Number of machines; None to derive it from the devices."""
 
 
 def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_second: float) -> float:
-    """Return dollars for a million tokens of all devices; all arguments are positive."""
+    """Return dollars per million tokens of all devices; all arguments are positive."""
     return usd_per_hour * instances / (tokens_per_second * 3600 / 1e6)
 
 
 def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
-    """Return a row of the price table as a rate; None for a spot price that it does not have."""
+    """Return a row of the price table as a rate; None for a missing spot price."""
     usd = price.spot_usd_per_hour if spot else price.usd_per_hour
     if usd is None:
         return None
@@ -107,9 +107,9 @@ def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | 
 
 
 def instances_needed(devices: int, nodes: int, devices_per_instance: int | None) -> int:
-    """Return the whole machines that hold so many devices: idle devices are paid for too.
+    """Return the number of machines that hold so many devices, idle ones included.
 
-    Without devices per machine it is one for each node.
+    Without a number of devices per machine, it is one machine per node.
     """
     if devices_per_instance is None:
         return nodes
@@ -117,10 +117,9 @@ def instances_needed(devices: int, nodes: int, devices_per_instance: int | None)
 
 
 def same_device(device_name: str, priced: str) -> bool | None:
-    """Return whether a device as it names itself is the one of a price; None when unknown.
+    """Return whether a device, by its own name, is that of a price; None if unknown.
 
-    Prices name a device by the table's short name or, in other catalogs, by a name that several
-    devices share.
+    Prices name a device by the table's short name or, in other catalogs, by an ambiguous name.
     """
     row = find_hardware(device_name)
     known = {name: {name, *one.also_called} for name, one in list_hardware().items()}
@@ -130,12 +129,12 @@ def same_device(device_name: str, priced: str) -> bool | None:
 
 
 def hourly_usd(measured: ExperimentRuns, tariff: HourlyRate, instances: int | None) -> float:
-    """Return the dollars for an hour of all machines of an experiment."""
+    """Return the dollars per hour of all machines of an experiment."""
     return tariff.usd_per_hour * machines_paid(measured, tariff, instances)
 
 
 def machines_paid(measured: ExperimentRuns, tariff: HourlyRate, instances: int | None) -> int:
-    """Return the machines that are paid for: `instances`, else as many as hold the devices."""
+    """Return the number of paid machines: `instances`, by default derived from the devices."""
     nodes = measured.planned.experiment.scenario.resources.nodes
     return instances or instances_needed(_devices(measured), nodes, tariff.devices)
 
@@ -147,7 +146,7 @@ def _devices(measured: ExperimentRuns) -> int:
 def cost_notes(
     measured: ExperimentRuns, tariff: HourlyRate, instances: int | None
 ) -> Iterator[str]:
-    """Yield what makes a cost less certain than it seems."""
+    """Yield the uncertainties of a cost."""
     last, devices = measured.last, _devices(measured)
     device = last.ranks[0].device if last and last.ranks else None
     if measured.imported:
@@ -175,7 +174,7 @@ def cost_notes(
 
 
 def _doubt(device: Device, priced: str) -> str:
-    """Return why a price may not be for this device; empty where it is."""
+    """Return why a price may be for another device; empty if it is not."""
     if device.type == "cpu":
         return "which it did not use"
     same = same_device(device.name, priced)

@@ -1,4 +1,4 @@
-"""Memory of a row: which rank needed most, and at which stage of its life."""
+"""Memory of an experiment: its peak over ranks, and the changes by stage."""
 
 from __future__ import annotations
 
@@ -13,80 +13,81 @@ from accel_bench.machine.process_memory import Stage
 from accel_bench.result import Figure, RankResult, Result
 
 STAGE_ENDS = (("before", "imports"), ("load", "load_model"), ("prepare", "build"))
-"""Stages before training as they are shown, and the mark that ends each."""
+"""Stages before training, with the mark that ends each."""
 
 BESIDE_TRAINING = {"evaluate": "evaluate", "predict": "predict", "learning": "learn"}
-"""Marks that end stages of their own, between those of `train`, and names of these."""
+"""Marks that end stages other than `train`, with the stages' names."""
 
 
 class StageMemory(Frozen):
-    """What one stage of a rank's life did to its memory."""
+    """Change of a rank's memory in one stage."""
 
     name: str
-    """`before`, `load`, `prepare`, `train`, `evaluate`, `learn` or `predict`; the first delta is
-    what there was before."""
+    """Name of the stage: `before`, `load`, `prepare`, `train`, `evaluate`, `learn` or `predict`;
+    the first delta is the initial memory."""
 
     kind: str
-    """`allocated` by tensors on a GPU, or `rss`: resident memory of a process on a CPU."""
+    """Kind of memory: `allocated` by tensors on a GPU, or `rss`, the resident memory of a process
+    on a CPU."""
 
     delta_bytes: int
-    """Bytes at its end less those at its beginning."""
+    """Bytes at the end of the stage minus those at its beginning."""
 
     peaked_delta_bytes: int | None
-    """Bytes that it used and freed again, above what it left; null where no peak is known."""
+    """Bytes that were used temporarily, above those at the end; null without a known peak."""
 
 
 class MemoryFigure(Frozen):
-    """Bytes of the rank that needed most: medians over runs."""
+    """Peak bytes of the rank that needed most: medians over runs."""
 
     bytes: int | None
-    """Peak of the window; null where one rank's is not known, since it may be the largest."""
+    """Peak bytes of the window; null if any rank's is unknown."""
 
     rank: int | None
-    """The rank that had it, in most runs."""
+    """Rank with this peak in most runs."""
 
     kind: str
-    """How it was measured, in the words of the metric."""
+    """Kind of measurement, by the name of the metric."""
 
     run_bytes: int | None = None
-    """Peak of the whole run, before and after the window included."""
+    """Peak bytes of the whole run, before and after the window included."""
 
     run_rank: int | None = None
-    """The rank that had that."""
+    """Rank with the peak of the whole run in most runs."""
 
 
 class MemoryFigures(Frozen):
-    """Memory of an experiment; null for what was not measured."""
+    """Memory of an experiment; null for unmeasured figures."""
 
     allocated: MemoryFigure | None = None
-    """Held by tensors on a GPU."""
+    """Memory of tensors on a GPU."""
 
     reserved: MemoryFigure | None = None
-    """Held by torch's allocator there; at least what tensors hold."""
+    """Memory reserved by torch's GPU allocator; at least that of tensors."""
 
     nvml: MemoryFigure | None = None
-    """Held by the process as the driver sees it; at least what the allocator holds."""
+    """GPU memory of the process as the driver reports it; at least the allocator's."""
 
     rss: MemoryFigure | None = None
     """Resident memory on the host."""
 
     fragmentation: MemoryFigure | None = None
-    """Reserved less allocated, both at their peaks."""
+    """Peak of reserved minus peak of allocated memory, in bytes."""
 
     saved_for_backward: MemoryFigure | None = None
-    """What autograd keeps of one micro-batch's forward pass."""
+    """Memory saved by autograd in one micro-batch's forward pass."""
 
     stages: tuple[StageMemory, ...] = ()
-    """Stages of the rank that peaked highest, in the last run."""
+    """Stages of the rank with the highest peak, in the last run."""
 
 
 class Source(NamedTuple):
-    """Figures of metrics from which memory is read, of the window and of the whole run."""
+    """Metrics of memory, for the window and for the whole run."""
 
     window: Figure
     run: Figure | None
     kinds: tuple[str, ...]
-    """Ways of measuring it, the best first."""
+    """Kinds of measurement, the preferred first."""
 
 
 SOURCES = {
@@ -97,14 +98,14 @@ SOURCES = {
     "fragmentation": Source("fragmentation", None, ("peak_reserved_minus_peak_allocated",)),
     "saved_for_backward": Source("saved_for_backward", None, ("one_forward_of_a_micro_batch",)),
 }
-"""Figures of metrics by the name that they have here."""
+"""Metrics of memory by the name of their figure."""
 
 
 def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
-    """Return bytes allocated, and their peak, of stages as (delta, peaked delta) in their order.
+    """Return allocated bytes, and their peak, of stages as (delta, peaked delta) in order.
 
-    The sums run over the stages. Allocated is the largest of them, the peak the largest of what a
-    stage used for a while above its sum; null where a stage does not know that. At least one stage.
+    Allocated is the largest running sum of deltas; the peak is the largest sum plus peaked delta,
+    null if a stage's is unknown. There must be at least one stage.
     """
     known = list(stages)
     sums = list(accumulate(delta for delta, _ in known))
@@ -115,9 +116,9 @@ def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | No
 
 
 def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
-    """Group the marks of a rank's life into stages; none where a reading is missing.
+    """Group the marks of a rank into stages; empty if a reading is missing.
 
-    Marks in between, of whatever name, belong to the stage whose end comes next.
+    Other marks in between belong to the stage that ends next.
     """
     on_gpu = any(stage.device_allocated_bytes is not None for stage in rank.stages)
     stages: list[StageMemory] = []
@@ -142,9 +143,9 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
 
 
 def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int] | None:
-    """Return the largest value of a figure over the ranks, and the rank that had it.
+    """Return the largest value of a figure over the ranks, with its rank.
 
-    None without a figure or any value, and as soon as one is not known: it may be the largest.
+    None without the figure, or if any rank's value is unknown.
     """
     if figure is None:
         return None
@@ -162,7 +163,7 @@ def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int]
 
 
 def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
-    """Return the bytes of the rank that needed most, a median over runs, and their kind."""
+    """Return the peak bytes of the rank that needed most, a median over runs, with its kind."""
     metrics = (metric for run in runs for rank in run.ranks for metric in rank.metrics)
     kind = next((metric.kind for metric in metrics if metric.figure == "peak_memory"), None)
     if kind is None:
@@ -171,7 +172,7 @@ def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
 
 
 def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
-    """Return all figures over the completed runs of an experiment; None without any run."""
+    """Return all figures over the completed runs of an experiment; None without a run."""
     if not runs:
         return None
     figures = {name: _figure(runs, source) for name, source in SOURCES.items()}
@@ -179,7 +180,7 @@ def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
 
 
 def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
-    """Return one figure, by the best way of measuring that gives any."""
+    """Return one figure, by the preferred kind of measurement that has values."""
     for kind in source.kinds:
         bytes_used, rank = _median(runs, source.window, kind)
         run_bytes, run_rank = _median(runs, source.run, kind)
@@ -193,7 +194,7 @@ def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
 def _median(
     runs: Sequence[Result], figure: Figure | None, kind: str
 ) -> tuple[int | None, int | None]:
-    """Return the median over runs of the largest, and the rank that had it most often."""
+    """Return the median over runs of the largest value, with its most frequent rank."""
     peaks = [peak for run in runs if (peak := largest(run, figure, kind)) is not None]
     if not peaks:
         return None, None
@@ -202,7 +203,7 @@ def _median(
 
 
 def _highest_stages(run: Result) -> tuple[StageMemory, ...]:
-    """Return the stages of the rank with the highest peak, or most allocated where it has none."""
+    """Return the stages of the rank with the highest peak, or without peaks most allocated."""
 
     def peak_of(stages: Sequence[StageMemory]) -> int:
         allocated, peak = stage_peaks((s.delta_bytes, s.peaked_delta_bytes) for s in stages)
@@ -212,7 +213,7 @@ def _highest_stages(run: Result) -> tuple[StageMemory, ...]:
 
 
 def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
-    """Yield the marks of each stage that was reached."""
+    """Yield the marks of each reached stage."""
     left = list(marks)
     for name, last in STAGE_ENDS:
         end = next((i for i, mark in enumerate(left, start=1) if mark.name == last), len(left))
@@ -224,7 +225,7 @@ def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
 
 
 def _reading(mark: Stage, on_gpu: bool) -> tuple[int | None, int | None]:
-    """Return bytes at a mark, and the peak before it; a GPU that torch has not used holds none."""
+    """Return bytes at a mark, and the peak before it; both are 0 for an unused GPU."""
     if not on_gpu:
         return mark.host_bytes, mark.host_peak_bytes
     return mark.device_allocated_bytes or 0, mark.device_peak_allocated_bytes or 0

@@ -1,4 +1,4 @@
-"""Metrics of plugins that a scenario names: one figure of each, over ranks and runs."""
+"""Metrics of plugins named in a scenario, reduced over ranks and runs."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ from accel_bench.result import Metric, Result
 from accel_bench.scenario.uses import slot_defaults
 
 MINIMUM_ROUNDS = 2
-"""Paired rounds without which no value is called better or worse."""
+"""Minimum number of paired rounds to call a value better or worse."""
 
 MetricKey = tuple[str, str, str]
-"""Plugin, name and unit: figures that share them are of one metric."""
+"""Identity of a metric: plugin, name and unit."""
 
 
 class MetricFigure(Frozen):
-    """What a plugin of `metrics` measured of an experiment."""
+    """A metric of a plugin, over the runs of an experiment."""
 
     name: str
-    """Name, and how it was measured where there is more than one way."""
+    """Name, with the kind of measurement if there are several."""
 
     plugin: str
-    """Plugin that measured it."""
+    """Name of the plugin that measured it."""
 
     unit: str
-    """`bytes`, `seconds`, `1` ..."""
+    """Unit of the metric: `bytes`, `seconds`, `1` ..."""
 
     better: Literal["lower", "higher", "neither"]
-    """Which of two values is the better one."""
+    """Better direction, higher or lower."""
 
     value: float | None
-    """Median over runs of the worst rank's value, of the ranks' mean where neither is better; null
-    when no run has a number."""
+    """Median over runs of the worst rank's value, or of the ranks' mean if no direction is better;
+    null if no run has a number."""
 
     reason: str = ""
-    """Why there is no number, or what is wrong with it."""
+    """Reason for a missing number, or a problem with it."""
 
     by_round: dict[tuple[str, int], float] = Field(default_factory=dict, exclude=True)
-    """Value of each run that has one, by session and round."""
+    """Value of each run with a number, by session and round."""
 
     @property
     def key(self) -> MetricKey:
-        """Which metric this is, in any experiment."""
+        """Identity of the metric in any experiment."""
         return self.plugin, self.name, self.unit
 
     @property
     def label(self) -> str:
-        """Name and unit, and which value is better."""
+        """Name and unit, and the better direction."""
         unit = "" if self.unit == "1" or self.unit in self.name else f" [{self.unit}]"
         return f"{self.name}{unit}" + (
             "" if self.better == "neither" else f", {self.better} is better"
         )
 
     def against(self, base: MetricFigure | None) -> str:
-        """Return `0.85 times, better`; empty where there is nothing to compare with.
+        """Return `0.85 times, better`; empty without a value to compare with.
 
-        The ratio is that of positive values alone.
+        A ratio needs positive values.
         """
         if base is None or self.value is None or base.value is None:
             return ""
@@ -72,7 +72,7 @@ class MetricFigure(Frozen):
         return ", ".join(filter(None, (times, self._direction(base))))
 
     def _direction(self, base: MetricFigure) -> str:
-        """Return `better` or `worse` where all paired rounds agree, and there are at least two."""
+        """Return `better` or `worse` if all paired rounds agree, and there are at least two."""
         paired = self.by_round.keys() & base.by_round.keys()
         if self.better == "neither" or len(paired) < MINIMUM_ROUNDS:
             return ""
@@ -84,9 +84,9 @@ class MetricFigure(Frozen):
 
 
 def named_metrics(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
-    """Return a figure of each metric of the engine and of the metrics beside the usual ones.
+    """Return the metrics of the engine and of metrics plugins.
 
-    Those that analysis knows by their `figure` have places of their own.
+    Metrics with a known `figure` are excluded, since they are shown elsewhere.
     """
     found: dict[tuple[str, ...], dict[tuple[str, int], list[Metric]]] = {}
     for run in runs:
@@ -97,7 +97,7 @@ def named_metrics(runs: Sequence[Result]) -> tuple[MetricFigure, ...]:
 
 
 def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
-    """Return the label of each metric, with its plugin where that of another plugin is equal."""
+    """Return the label of each metric, with its plugin if labels are equal."""
     by_key = {one.key: one.label for one in metrics}
     count = Counter(by_key.values())
     return {
@@ -106,7 +106,7 @@ def labels(metrics: Iterable[MetricFigure]) -> dict[MetricKey, str]:
 
 
 def _metrics(run: Result) -> Iterator[Metric]:
-    """Yield the metrics of a run's ranks and observers that belong here."""
+    """Yield the named metrics of a run's ranks and observers."""
     usual = {*slot_defaults().metrics, *slot_defaults().gpu_metrics}
     named = {use.use for use in run.experiment.scenario.metrics} - usual | {engine_of(run)}
     for metric in (*(one for rank in run.ranks for one in rank.metrics), *run.metrics):
@@ -116,7 +116,7 @@ def _metrics(run: Result) -> Iterator[Metric]:
 
 
 def _figure(rounds: Mapping[tuple[str, int], Sequence[Metric]]) -> MetricFigure:
-    """Return one metric over ranks, then over runs."""
+    """Return one metric, reduced over ranks and then over runs."""
     metrics = [one for run in rounds.values() for one in run]
     first = metrics[0]
     known = {key: [m.value for m in run if m.value is not None] for key, run in rounds.items()}
@@ -133,7 +133,7 @@ def _figure(rounds: Mapping[tuple[str, int], Sequence[Metric]]) -> MetricFigure:
 
 
 def _over_ranks(values: Sequence[float], better: str) -> float:
-    """Return the worst rank's value; the mean where no value is better than another."""
+    """Return the worst rank's value; the mean if no direction is better."""
     if better == "neither":
         return fmean(values)
     return max(values) if better == "lower" else min(values)

@@ -1,9 +1,8 @@
-"""Requests that arrive at a rate: what is compared of them, and whether a server kept up and two
-may be compared.
+"""Offered load: requests that arrive at a rate, their latency, saturation and comparability.
 
 At a rate a slower server finds more requests waiting and answers larger batches, so that tokens per
-busy second tell nothing about it. Compared is how long the median request took, from its arrival to
-its last token; where requests pile up, that says how long was measured, and nothing is compared.
+busy second do not describe it. The compared figure is the median latency, from a request's arrival
+to its last token; if requests pile up, latency grows with the duration, and nothing is compared.
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ from accel_bench.result import Result
 from accel_bench.scenario.models import Scenario
 
 MEDIAN_LATENCY, TAIL_LATENCY = "request_latency_p50", "request_latency_p99"
-"""Metrics of an engine that answers requests, in milliseconds: what is compared at a rate, and the
-latency of the slowest requests."""
+"""Metrics of an inference engine in milliseconds: the median latency, which is compared at a rate,
+and the tail latency."""
 
 
 NO_LATENCY = "latencies of requests were not measured"
-"""Why nothing is compared at a rate."""
+"""Reason why nothing is compared at a rate."""
 
 OTHER_LOAD = "one of the two answers requests at a rate, the other one as many as it can"
-"""Why a latency and a speed are not compared."""
+"""Reason why a latency and a speed are not compared."""
 
 
 class OfferedLoad(NamedTuple):
-    """What decides whether latencies of the runs of a stack may be compared."""
+    """Offered load of a stack's runs, which decides their comparability."""
 
     name: str
-    """What the runs are called."""
+    """Name of the runs in messages."""
 
     rate: float | None
-    """Requests that arrive per second; None where they arrive at no rate."""
+    """Requests that arrive per second; None without a rate."""
 
     saturated: bool
     """True if requests piled up in a run."""
 
     has_latency: bool
-    """True if the latency of the median request was measured."""
+    """True if the median latency was measured."""
 
 
 def offered_load(name: str, runs: Iterable[Result]) -> OfferedLoad:
-    """Return the load of completed runs of one scenario; `name` is what they are called."""
+    """Return the load of completed runs of one scenario; `name` is for messages."""
     known = [run for run in runs if run.status.completed]
     return OfferedLoad(
         name=name,
@@ -57,21 +56,21 @@ def offered_load(name: str, runs: Iterable[Result]) -> OfferedLoad:
 
 
 def offered_rate(scenario: Scenario) -> float | None:
-    """Return the requests that arrive per second; None where the next are asked for when the last
-    are answered, and where the model is trained."""
+    """Return the requests that arrive per second; None if each batch follows the previous one, and
+    for training."""
     return scenario.inference.rate if scenario.generates else None
 
 
 def is_saturated(run: Result) -> bool:
-    """Return whether requests piled up on a rank, as its engine says by `load` in its evidence."""
+    """Return whether requests piled up on a rank, by `load` in its engine's evidence."""
     shown = (one for rank in run.ranks for one in rank.evidence.values())
     loads = (one.get("load") for one in shown if isinstance(one, Mapping))
     return any(isinstance(load, Mapping) and load.get("saturated") is True for load in loads)
 
 
 def engine_of(run: Result) -> str:
-    """Return the plugin that drove the steps: where the scenario's engine reports no latencies of
-    requests and one other plugin does, a stack has brought it in the engine's place."""
+    """Return the plugin that drove the steps: the scenario's engine, unless only another plugin,
+    brought by a stack, reports request latencies."""
     measured = (one for rank in run.ranks for one in rank.metrics)
     reporting = {one.plugin for one in measured if one.name == MEDIAN_LATENCY}
     named = run.experiment.scenario.engine.use
@@ -79,7 +78,7 @@ def engine_of(run: Result) -> str:
 
 
 def largest_metric(run: Result, name: str) -> float | None:
-    """Return the largest value over ranks of a metric of the engine; None where a rank lacks it."""
+    """Return the largest value over ranks of an engine metric; None if a rank lacks it."""
     engine = engine_of(run)
     found = [
         one.value
@@ -91,8 +90,8 @@ def largest_metric(run: Result, name: str) -> float | None:
 
 
 def compared_seconds(run: Result, speed: RunThroughput) -> float | None:
-    """Return the seconds per real token of a run or, where requests arrive at a rate, the latency
-    of the median request; None where that was not measured."""
+    """Return the seconds per real token of a run or, for requests that arrive at a rate, the median
+    latency; None if unmeasured."""
     if offered_rate(run.experiment.scenario) is None:
         return speed.seconds_per_token
     latency = largest_metric(run, MEDIAN_LATENCY)
@@ -100,9 +99,9 @@ def compared_seconds(run: Result, speed: RunThroughput) -> float | None:
 
 
 def rate_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -> str:
-    """Return that requests do not arrive at one rate; empty where they do.
+    """Return why requests do not arrive at one rate; empty if they do.
 
-    `any_rate` takes two rates as one, but not a rate and none.
+    `any_rate` accepts different rates, but not a rate and none.
     """
     if (base.rate is None) is not (row.rate is None):
         return OTHER_LOAD
@@ -112,7 +111,7 @@ def rate_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
 
 
 def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -> str:
-    """Return why two are not compared in how soon they answer; empty where they may be.
+    """Return why two loads cannot be compared by latency; empty if they can.
 
     `any_rate` is for sweep points, which may differ in the rate.
     """
@@ -126,19 +125,19 @@ def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
 
 
 def newly_saturated(base: OfferedLoad, row: OfferedLoad) -> bool:
-    """Return whether requests pile up in `row` alone, though they arrive at the same rate."""
+    """Return whether requests pile up in `row` only, at the same rate."""
     same = row.rate is not None and row.rate == base.rate
     return same and row.saturated and not base.saturated
 
 
 def saturation(*loads: OfferedLoad) -> str:
-    """Return that requests pile up, and what of that follows."""
+    """Return in a sentence that requests pile up, with the consequence."""
     names = join_names([f"{one.name} at {one.rate:g} requests/s" for one in loads])
     return f"saturated: {names}; requests pile up, so that latencies say how long was measured"
 
 
 def of_offered_load(speed: Comparison, base: OfferedLoad, row: OfferedLoad) -> Comparison:
-    """Return the comparison, without ratio and verdict where the load allows none."""
+    """Return the comparison, without ratio and verdict if the load forbids them."""
     reason = load_obstacle(base, row)
     if not reason:
         return speed

@@ -1,4 +1,4 @@
-"""Ranks of a row: what each took and held, what they said to one another, and who was late."""
+"""Ranks of an experiment: step times, memory, communication, and stragglers."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from accel_bench.documents.base import Frozen
 from accel_bench.result import Collective, Communication, Figure, RankResult, Result
 
 LATE = 0.1
-"""Share of a step that the others wait for a rank before it is called a straggler."""
+"""Fraction of a step that others wait for a rank from which it is a straggler."""
 
 
 class RankFigures(Frozen):
-    """One rank: medians over runs."""
+    """Figures of one rank: medians over runs."""
 
     rank: int
     """Global rank."""
 
     device: str
-    """What it computed on; with the UUID of a GPU."""
+    """Device of the rank, with the UUID of a GPU."""
 
     step_seconds: float | None
-    """Median step of the window."""
+    """Median seconds of a step in the window."""
 
     last_loss: float | None
-    """Its part of the loss of the last step of the window."""
+    """Rank's part of the loss in the last step of the window."""
 
     peak_memory_bytes: int | None
-    """Peak of the window."""
+    """Peak bytes of the window."""
 
     communication_seconds: float | None
-    """Of a step, in collectives; null where they were not observed."""
+    """Seconds per step in collectives; null if they were not observed."""
 
     waiting_seconds: float | None
-    """Of a step, until slower ranks were there."""
+    """Seconds per step of waiting for slower ranks."""
 
 
 class RanksSummary(Frozen):
-    """All ranks of an experiment."""
+    """Figures over all ranks of an experiment."""
 
     ranks: tuple[RankFigures, ...]
 
     step_spread: float | None
-    """Longest less shortest step of the ranks, over their median."""
+    """Range of the ranks' step times, divided by their median."""
 
     memory_spread: float | None
-    """The same of their peaks of memory."""
+    """Range of the ranks' peak memory, divided by its median."""
 
     communication_share: float | None
-    """Share of an observed step in collectives, where nothing overlaps: mean over ranks."""
+    """Fraction of an observed step in collectives without overlap: mean over ranks."""
 
     waiting_share: float | None
-    """Share of it in which a rank waits for slower ones: mean over ranks."""
+    """Fraction of an observed step in which a rank waits for slower ones: mean over ranks."""
 
     collectives: dict[str, Collective]
-    """Of a step: means over ranks, medians over runs."""
+    """Collectives of a step: means over ranks, medians over runs."""
 
     stragglers: tuple[int, ...]
-    """Ranks for which the others wait a tenth of a step or more, in most runs."""
+    """Ranks for which others wait a tenth of a step or more, in most runs."""
 
     reason: str = ""
-    """Who is late and by how much; empty for no straggler."""
+    """Stragglers and their delay in a sentence; empty without one."""
 
 
 def ranks_summary(runs: Sequence[Result]) -> RanksSummary | None:
-    """Return what the ranks of completed runs did; None for one rank."""
+    """Return the figures of all ranks of completed runs; None for one rank."""
     several = [run for run in runs if len(run.ranks) > 1]
     if not several:
         return None
@@ -114,7 +114,7 @@ def _median_bytes(found: Sequence[RankResult]) -> int | None:
 
 
 def _late(runs: Sequence[Result]) -> dict[int, float]:
-    """Return the ranks that the others wait for in most runs, each with its median share."""
+    """Return the ranks that are late in most runs, each with its median fraction."""
     shares: dict[int, list[float]] = {}
     for run in runs:
         for rank, share in late_ranks(_observed(run)).items():
@@ -125,9 +125,9 @@ def _late(runs: Sequence[Result]) -> dict[int, float]:
 
 
 def late_ranks(observed: Mapping[int, Communication]) -> dict[int, float]:
-    """Return for each rank that is late the share of a step that the others wait for it.
+    """Return the fraction of a step that others wait for each late rank.
 
-    Who waits least is who comes last: what the others wait more than it does is time that it took.
+    The last rank waits least; its delay is what others wait beyond that.
     """
     longest = max((one.step_seconds for one in observed.values()), default=0.0)
     if len(observed) < 2 or not longest:
@@ -146,7 +146,7 @@ def _observed(run: Result) -> dict[int, Communication]:
 
 
 def _share(runs: Sequence[Result], part: Callable[[Communication], float]) -> float | None:
-    """Return a part of the observed step over the step: mean over ranks, median over runs."""
+    """Return a part of the observed step as a fraction: mean over ranks, median over runs."""
     by_run = [[one for one in _observed(run).values() if one.step_seconds] for run in runs]
     return median_of_known(
         fmean(part(one) / one.step_seconds for one in observed) for observed in by_run if observed
@@ -173,7 +173,7 @@ def _mean_collective(name: str, observed: Sequence[Sequence[Communication]]) -> 
 
 
 def _spread(values: Iterable[float | None]) -> float | None:
-    """Return the range over the median; None where a value is not known."""
+    """Return the range divided by the median; None if a value is unknown."""
     listed = list(values)
     known = [value for value in listed if value is not None]
     middle = median(known) if known and len(known) == len(listed) else 0

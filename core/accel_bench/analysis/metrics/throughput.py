@@ -1,4 +1,4 @@
-"""What one run measured over all its ranks: speed, step times, losses and counts of tokens."""
+"""Throughput of one run over all its ranks: speed, step times, losses and token counts."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from accel_bench.result import Result, Sample, Window
 T = TypeVar("T", int, float)
 
 SAME_STEP = 0.005
-"""Relative difference of real tokens in a step up to which two steps are the same work."""
+"""Relative difference of real tokens per step up to which steps count as equal work."""
 
 UNIT_TOKENS = 1000
-"""Tokens of the unit where steps are not."""
+"""Tokens of the unit of comparison if steps differ in work."""
 
 
 class LossStatistics(Frozen):
-    """The losses of one run, from step 0, warm-up and discarded windows included."""
+    """Statistics of one run's losses, from step 0, warm-up and discarded windows included."""
 
     mean: float
     minimum: float
     maximum: float
 
     standard_deviation: float | None
-    """Of a sample; null with one step."""
+    """Sample standard deviation; null with one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunThroughput:
-    """One run's numbers, global (summed over ranks) unless the name says otherwise."""
+    """Figures of one run, global (summed over ranks) unless the name says otherwise."""
 
     tokens_per_second: float
     """Real tokens of all ranks per wall-clock second of the window."""
 
     tokens_per_second_per_device: float
-    """The same divided by the number of ranks."""
+    """Real tokens per second of the window, divided by the number of ranks."""
 
     seconds_per_token: float
-    """Wall-clock seconds of the window per real token of all ranks: what is compared."""
+    """Wall-clock seconds of the window per real token of all ranks, the compared figure."""
 
     step_seconds: tuple[float, ...]
-    """Seconds of each step of the window: the slowest rank's."""
+    """Seconds of each step of the window on the slowest rank."""
 
     losses: tuple[float | None, ...]
-    """Loss by step number from step 0, warm-up and discarded windows included, summed over ranks
-    with batches of their own.
+    """Loss by step number from step 0, warm-up and discarded windows included, summed over
+    data-parallel ranks.
 
-    Null where any rank's part is not finite or was not kept.
+    Null if any rank's part is not finite or was not kept.
     """
 
     step_tokens: tuple[int | None, ...]
-    """Supervised tokens of all ranks by step number; null where a rank has no sample."""
+    """Supervised tokens of all ranks by step number; null if a rank has no sample."""
 
     real_tokens: int
     """Tokens without padding in the window, of all ranks."""
@@ -68,7 +68,7 @@ class RunThroughput:
 
     @property
     def tokens_per_hour(self) -> float:
-        """Real tokens of all ranks in an hour."""
+        """Real tokens of all ranks per hour."""
         return 3600 * self.tokens_per_second
 
     @property
@@ -83,7 +83,7 @@ class RunThroughput:
 
     @property
     def loss_statistics(self) -> LossStatistics | None:
-        """Statistics of the losses of all steps; None where one of them is not known."""
+        """Statistics of the losses of all steps; None if one is unknown."""
         known = [loss for loss in self.losses if loss is not None]
         if not known or len(known) < len(self.losses):
             return None
@@ -96,10 +96,10 @@ class RunThroughput:
 
 
 def run_throughput(result: Result) -> RunThroughput | None:
-    """Return a run's numbers, or None when any rank lacks a window that agrees with the others'.
+    """Return a run's figures; None if any rank lacks a window equal to the others'.
 
-    The window lasts as long as that of the slowest rank. Clocks of ranks are not compared with one
-    another, since they may run on different machines.
+    The window's duration is that of the slowest rank. Clocks of ranks are not compared, since they
+    may be on different machines.
     """
     windows = [rank.window for rank in result.ranks if rank.window is not None]
     if len(windows) < max(len(result.ranks), result.experiment.scenario.world_size):
@@ -125,9 +125,9 @@ def run_throughput(result: Result) -> RunThroughput | None:
 
 
 def epochs(result: Result) -> float | None:
-    """Return how often all steps of a run saw the data; None where it does not say how much it is.
+    """Return the number of epochs in all steps of a run; None if the data's size is unknown.
 
-    Steps of warm-up and of discarded windows are steps of the training too.
+    Steps of warm-up and of discarded windows are included.
     """
     speed, scenario = run_throughput(result), result.experiment.scenario
     facts = result.ranks[0].evidence.get(scenario.data.use) if result.ranks else None
@@ -138,14 +138,14 @@ def epochs(result: Result) -> float | None:
 
 
 def _data_windows(result: Result) -> list[Window]:
-    """Return the windows of ranks with batches of their own, so that no token counts twice."""
+    """Return the windows of data-parallel ranks, so that no token counts twice."""
     return [rank.window for rank in result.data_ranks if rank.window is not None]
 
 
 def _summed(
     by_rank: Sequence[Mapping[int, Sample]], read: Callable[[Sample], T | None]
 ) -> tuple[T | None, ...]:
-    """Sum a number over ranks, by step number from 0; null where a rank lacks it."""
+    """Return sums of a number over ranks, by step number from 0; null if a rank lacks it."""
     last: int = max(max(one) for one in by_rank)
     if len(by_rank) == 1 and [*by_rank[0]] == [*range(last + 1)]:
         return tuple(map(read, by_rank[0].values()))
@@ -158,36 +158,36 @@ def _summed(
 
 
 class TokenKinds(Frozen):
-    """Tokens counted in three ways; a mean over steps need not be a whole number."""
+    """Number of tokens by kind; a mean over steps need not be an integer."""
 
     processed: float
-    """With padding: what the device computes."""
+    """Tokens with padding, which the device computes."""
 
     real: float
-    """Without padding: the user's own, which every speed here counts."""
+    """Tokens without padding, which all speeds count."""
 
     supervised: float
-    """With a loss: label != -100 after the shift of a causal model."""
+    """Tokens with a loss: label != -100 after the shift of a causal model."""
 
 
 class TokenSummary(Frozen):
-    """Tokens of one run's measured window."""
+    """Token counts of one run's measured window."""
 
     per_step_global: TokenKinds
-    """Mean over the steps, of all devices together."""
+    """Mean tokens per step of all devices together."""
 
     per_step_per_device: TokenKinds
-    """Mean over the steps and devices."""
+    """Mean tokens per step and device."""
 
     total_global: TokenKinds
-    """Sum over the window, of all devices together."""
+    """Tokens of the window on all devices together."""
 
     total_per_device: TokenKinds
-    """Sum over the window, mean over the devices."""
+    """Mean tokens of the window per device."""
 
 
 def token_summary(result: Result) -> TokenSummary | None:
-    """Count a run's tokens; None where a rank has no window."""
+    """Return a run's token counts; None if a rank has no window."""
     windows = [rank.window for rank in result.ranks if rank.window is not None]
     if not windows or len(windows) < len(result.ranks) or not windows[0].samples:
         return None
@@ -210,9 +210,9 @@ def _kinds(samples: list[Sample], factor: float) -> TokenKinds:
 
 
 def unit_of(steps: Sequence[float]) -> tuple[float, str]:
-    """Return the tokens and the name of the unit in which steps of so many real tokens compare.
+    """Return the number of tokens and the name of the unit in which two stacks' steps compare.
 
-    It is a step where both hold the same work, else 1,000 tokens.
+    It is a step if both have equal work, else 1,000 tokens.
     """
     if abs(steps[0] - steps[1]) <= SAME_STEP * max(steps):
         return steps[0], f"a step of {steps[0]:,.0f} tokens"

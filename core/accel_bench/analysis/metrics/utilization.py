@@ -1,4 +1,4 @@
-"""How much of a device a run used: model FLOP/s, MFU, HFU, fraction of the matmul roofline."""
+"""Utilization of a device by a run: model FLOP/s, MFU, HFU, fraction of the matmul roofline."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from accel_bench.result import Result, Sample, Window
 
 
 class Utilization(Frozen):
-    """One run's use of its devices; all rates are per device.
+    """Utilization of one run's devices; all rates are per device.
 
-    Seconds are those of the slowest rank's window. Attention's length is, for each step, the mean
-    over its tokens of the length of their sequence, pairs / tokens: without padding for model
-    FLOPs, with it for hardware FLOPs. Where the batches did not count pairs it is processed tokens
-    / samples, which is the same where all sequences have one length.
+    Seconds are those of the slowest rank's window. The length for attention FLOPs is, for each
+    step, the mean over tokens of their sequence's length, pairs / tokens: without padding for model
+    FLOPs, with it for hardware FLOPs. If batches do not count pairs it is processed tokens /
+    samples, which is equal for sequences of one length.
     """
 
     sequence_length: float
-    """Mean length by which attention was counted, over the window."""
+    """Mean length for attention FLOPs, over the window."""
 
     flops_per_token: ByConvention
-    """Model FLOPs for a real token, mean over the window."""
+    """Model FLOPs per real token, averaged over the window."""
 
     model_flops_per_second: ByConvention
-    """Model FLOPs of real tokens per second: padding, although computed, is no use to the model."""
+    """Model FLOPs of real tokens per second, padding excluded."""
 
     hardware_flops_per_second: ByConvention | None
-    """Model FLOPs and recomputation of all processed tokens, padding too, per second; null where it
-    is not known what is computed again."""
+    """FLOPs per second of all processed tokens, padding and recomputation included; null if
+    recomputation is unknown."""
 
     mfu: ByConvention | None
-    """`model_flops_per_second` / peak; null where the peak is not known. `causal` is the primary
-    figure, `non_causal` is for comparison with older tables."""
+    """`model_flops_per_second` / peak; null if the peak is unknown. `causal` is the primary figure,
+    `non_causal` is for comparison with older tables."""
 
     hfu: ByConvention | None
-    """`hardware_flops_per_second` / peak; null where either is not known."""
+    """`hardware_flops_per_second` / peak; null if either is unknown."""
 
     fraction_of_matmul_roofline: float | None
-    """Seconds of the step's matmuls back to back / seconds of a step; null where not measured.
+    """Seconds of the step's matmuls back to back / seconds of a step; null if not measured.
 
-    The matmuls of the model only, without attention and without recomputation.
+    Only the model's matmuls count, without attention and recomputation.
     """
 
 
 def utilization(result: Result, peak_flops_per_second: float | None) -> Utilization | None:
-    """Return how a run used its devices, or None where it has no numbers or no workload is known.
+    """Return the utilization of a run; None without throughput or a known workload.
 
     `peak_flops_per_second` is one device's dense peak in the dtype of the model's products; None
     gives null and never a guess.
@@ -85,7 +85,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
 
 
 def _is_multiple(sample: Sample, load: Workload) -> bool:
-    """Return whether a step can be made of batches with the shapes of the observed one alone."""
+    """Return whether a step can consist of batches with only the observed one's shapes."""
     elements = load.observed_elements
     if elements is None:
         return True
@@ -99,10 +99,10 @@ def _is_multiple(sample: Sample, load: Workload) -> bool:
 
 
 def mfu_6n(result: Result, peak_flops_per_second: float | None) -> float | None:
-    """Return MFU as older tables have it: 6 FLOPs for each matmul weight that a token meets.
+    """Return MFU as in older tables: 6 FLOPs for each matmul weight and token.
 
-    Attention is left out, and weights that do not train count as if they did. Source: Kaplan et al.
-    (2020), "Scaling Laws for Neural Language Models".
+    Attention is excluded, and frozen weights count as trained. Source: Kaplan et al. (2020),
+    "Scaling Laws for Neural Language Models".
     """
     speed = run_throughput(result)
     load = result.ranks[0].workload if result.ranks else None
@@ -113,7 +113,7 @@ def mfu_6n(result: Result, peak_flops_per_second: float | None) -> float | None:
 
 
 def _mean_length(samples: list[Sample]) -> float:
-    """Return attention's length over the whole window: pairs / tokens where pairs were counted."""
+    """Return the mean attention length over the window: pairs / tokens if pairs were counted."""
     pairs = [sample.real_pairs for sample in samples if sample.real_pairs is not None]
     if len(pairs) == len(samples):
         return sum(pairs) / sum(sample.real_tokens for sample in samples)
@@ -125,7 +125,7 @@ def _work(
     flops: Callable[[Workload, float], ByConvention | None],
     padding: bool,
 ) -> ByConvention | None:
-    """Sum FLOPs of the tokens of all ranks, with or without padding; None where not known."""
+    """Return the FLOPs of all ranks' tokens, with or without padding; None if unknown."""
     total = ByConvention(causal=0, non_causal=0)
     for sample, workload in steps:
         tokens, pairs = sample.real_tokens, sample.real_pairs
@@ -139,7 +139,7 @@ def _work(
 
 
 def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
-    """Return the length by which a token's attention is counted, mean over the step's tokens.
+    """Return the length for a token's attention FLOPs, averaged over the step's tokens.
 
     With a sliding window shorter than sequences of unequal lengths it is an upper bound.
     """
@@ -149,7 +149,7 @@ def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
 
 
 def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window) -> float | None:
-    """Return the slowest rank's matmuls of a step over a mean step of the window."""
+    """Return the slowest rank's matmul seconds per step, divided by the mean step of the window."""
     values = [
         next((m.value for m in rank.metrics if m.figure == "matmul_seconds"), None)
         for rank in result.ranks
@@ -161,7 +161,7 @@ def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window)
 
 
 def devices_used(run: Result | None) -> int | None:
-    """Return the number of distinct devices; ranks on a CPU each count, since they share it."""
+    """Return the number of distinct devices; each rank on a CPU counts as one."""
     if run is None:
         return None
     used: set[tuple[str | int, ...]] = set()
@@ -175,10 +175,10 @@ def devices_used(run: Result | None) -> int | None:
 
 
 def peak_flops_of(result: Result) -> float | None:
-    """Return the dense peak of one device in FLOP/s, in the dtype that the run really computed in.
+    """Return the dense peak of one device in FLOP/s, in the effective dtype of the run.
 
-    None where device or dtype are not known, never a guess. All ranks must have used the same
-    device and computed in the same dtype.
+    None if device or dtype are unknown, never a guess. All ranks must have the same device and
+    dtype.
     """
     kinds = set()
     for rank in result.ranks:

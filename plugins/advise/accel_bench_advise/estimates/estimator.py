@@ -1,4 +1,4 @@
-"""Estimate the experiments of a scenario for a device: does it fit, how fast, for how much."""
+"""Estimate memory, speed and cost of a scenario's experiments on a device."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ from accel_bench_advise.estimates.speed import SpeedEstimator
 from accel_bench_advise.estimates.target import Target, estimate_cost, machine_with, target_of
 
 PLANNING = Lock()
-"""Held while a scenario is planned: several devices or models may be estimated at once."""
+"""Lock of planning: several devices or models may be estimated concurrently."""
 
 MOST_DEVICES = 1024
-"""Devices that a machine of the table is taken to have: as many as a scenario wants."""
+"""Number of devices that an estimated machine has: no scenario lacks devices."""
 
 NO_STEP = (
     "a step of training is estimated, and mode inference has none: estimate a scenario of the same "
     "model that trains"
 )
-"""Why nothing is estimated where requests are answered."""
+"""Reason why scenarios of inference have no estimate."""
 
 
 class DeviceEstimate(NamedTuple):
-    """An estimate of a scenario's baseline on a device."""
+    """The estimate of a scenario's baseline on a device."""
 
     estimate: Estimate
     plan: Plan
     estimator: Estimator
     settings: dict[str, JsonValue]
-    """Changes with which it fits; empty where it fits as it is."""
+    """Changed settings with which the baseline fits; empty if it fits unchanged."""
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """Estimates a scenario on one device; those for several devices share the simulations."""
+    """Estimator of a scenario on one device; simulations are shared between devices."""
 
     simulator: Simulator
     draft: Draft
@@ -66,28 +66,28 @@ class Estimator:
     prices: Sequence[PriceEntry]
 
     training: float | LengthSummary | None
-    """What is trained on: tokens with padding, or samples of a file of lengths."""
+    """Amount to train on: tokens with padding, or a summary of sample lengths."""
 
     chosen: NamedHardware | None = None
-    """Device of the table; None for this machine's."""
+    """Chosen device of the table; None for this machine's."""
 
     limits: bool = False
-    """True if the largest batch and the longest context are looked for: some more simulations."""
+    """True to search the largest batch and the longest context too, by more simulations."""
 
     @property
     def target(self) -> Target:
-        """The device."""
+        """The device that the estimate is for."""
         return target_of(self.machine, self.chosen)
 
     @property
     def machine_there(self) -> Machine:
-        """This machine, as if it had the device."""
+        """This machine with the estimated device in place of its own."""
         return (
             machine_with(self.machine, self.chosen, MOST_DEVICES) if self.chosen else self.machine
         )
 
     def plan(self, changed: Mapping[str, Any] = {}) -> Plan:
-        """Return the plan for a machine with such devices, with settings changed."""
+        """Return the plan of the scenario on the estimated machine, with settings changed."""
         request = replace(
             self.request,
             overrides=(*self.request.overrides, *changed.items()),
@@ -100,10 +100,10 @@ class Estimator:
             return make_plan(self.draft, self.machine_there, request)
 
     def baseline(self) -> DeviceEstimate:
-        """Return the estimate of the baseline, or else of the first stack.
+        """Return the estimate of the baseline, or of the first stack without one.
 
-        Where it does not fit, it is that of the nearest change that does. Raises AccelBenchError
-        for a scenario that cannot be planned for the device.
+        If the baseline does not fit, the estimate is of the nearest change that fits. Raises
+        AccelBenchError for a scenario that cannot be planned for the device.
         """
         plan, changed = self.plan(), {}
         found = self.estimate(_baseline(plan))
@@ -113,7 +113,7 @@ class Estimator:
         return DeviceEstimate(found, plan, self, changed)
 
     def estimate(self, planned: Planned) -> Estimate:
-        """Return the estimate of an experiment; one that cannot be simulated says why."""
+        """Return the estimate of an experiment, with a `problem` if it cannot be simulated."""
         experiment = planned.experiment
         scenario = experiment.scenario
         blank = Estimate(
@@ -141,7 +141,7 @@ class Estimator:
         return blank.model_copy(update=figures)
 
     def _figures(self, planned: Planned) -> dict[str, Any]:
-        """Return the fields of an estimate that has no problem."""
+        """Return the fields of an estimate for a simulated experiment."""
         experiment, target = planned.experiment, self.target
         memories = MemoryEstimator(self.simulator, target)
         memory = memories.memory(planned)
@@ -169,7 +169,7 @@ class Estimator:
         return {**figures, "answer": answer_of(what, target.name, memory, nearest)}
 
     def _replan(self, planned: Planned, changed: dict[str, Any]) -> Planned:
-        """Plan an experiment again with other settings. Raises AccelBenchError."""
+        """Return an experiment planned with other settings. Raises AccelBenchError."""
         experiment = planned.experiment
         kept = {key: value for key, value in experiment.sweep.items() if key not in changed}
         for other in self.plan(changed).planned:
@@ -179,7 +179,7 @@ class Estimator:
         raise AccelBenchError("no such experiment with these settings")
 
     def _tokens(self, planned: Planned) -> float | None:
-        """Return the tokens that are processed: samples that are not packed are padded."""
+        """Return the number of processed tokens; samples that are not packed are padded."""
         if not isinstance(self.training, LengthSummary):
             return self.training
         data = planned.active.answers("load_data")
@@ -194,7 +194,7 @@ def _baseline(plan: Plan) -> Planned:
 
 
 def notes_of(planned: Planned, published: int | None) -> Iterator[str]:
-    """Yield what the simulation leaves out of this experiment, a sentence each."""
+    """Yield the limitations of the simulation for this experiment, a sentence each."""
     scenario = planned.experiment.scenario
     if compiler := planned.active.answers("compile_model"):
         yield f"estimated as if not compiled: {compiler.name} changes memory and speed"
@@ -216,7 +216,7 @@ def notes_of(planned: Planned, published: int | None) -> Iterator[str]:
 
 
 def named_batch(name: str, planned: Planned) -> str:
-    """Return a stack's name with the micro-batch that it is estimated for."""
+    """Return a stack's name with its estimated micro-batch size."""
     scenario = planned.experiment.scenario
     samples, length = scenario.train.micro_batch_size, scenario.data.sequence_length
     if scenario.counts != TOKENS:
@@ -225,7 +225,7 @@ def named_batch(name: str, planned: Planned) -> str:
 
 
 def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternative | None) -> str:
-    """Return whether `what` fits, in a sentence."""
+    """Return in a sentence whether `what` fits."""
     needed = memory.needed_bytes.text(size)
     if memory.fit is None or memory.device_bytes is None:
         return f"{what} needs {needed}; the device's memory is not known"

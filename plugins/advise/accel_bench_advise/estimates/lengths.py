@@ -1,4 +1,4 @@
-"""Read a file of sample lengths, and choose a context length by it."""
+"""Sample lengths of a file or a data plugin, and the context length chosen by them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from accel_bench.worker.measurement import Rank
 
 MAXIMUM_BYTES = 64 * 2**20
-"""Size of a file of lengths: some ten million samples."""
+"""Maximum bytes of a file of lengths: some ten million samples."""
 
 LENGTHS = TypeAdapter(list[PositiveInt])
-"""Lengths of samples, as a JSON list or as words."""
+"""Validator of sample lengths: a JSON list or words."""
 
 QUANTILE = 0.95
-"""Share of the samples that the chosen context length holds whole."""
+"""Fraction of samples that the chosen context length does not truncate."""
 
 MULTIPLE = 8
-"""The chosen length is rounded up to a multiple of this, as kernels like it."""
+"""Multiple to which the chosen length is rounded up, for efficient kernels."""
 
 
 def sample_lengths(rank: Rank) -> list[int]:
-    """Return the tokens of every sample of the data: a purpose of a worker.
+    """Return the token count of every sample of the data; run by a worker as a purpose.
 
-    Raises ScenarioError for data of which the plugin does not say it.
+    Raises ScenarioError for a data plugin without sample lengths.
     """
     found = rank.ask("sample_lengths")
     if found is None:
@@ -46,7 +46,7 @@ def sample_lengths(rank: Rank) -> list[int]:
 def read_lengths(path: Path) -> list[int]:
     """Return the lengths in a file: a JSON list, or numbers between spaces, commas or lines.
 
-    Raises ScenarioError for a file that cannot be read, and for what is no length in tokens.
+    Raises ScenarioError for an unreadable file or a value that is no length in tokens.
     """
     text = read_text(path, MAXIMUM_BYTES, ScenarioError, "; take a sample of the lengths")
     try:
@@ -68,7 +68,7 @@ def read_lengths(path: Path) -> list[int]:
 def lengths_instead_of(
     path: Path, draft: Draft, overrides: Sequence[tuple[str, Any]]
 ) -> LengthSummary:
-    """Summarize a file of lengths. Raises ScenarioError where a length is swept or set too."""
+    """Summarize a file of lengths. Raises ScenarioError if a length is also swept or set."""
     for where, keys in (
         ("the scenario's sweep", draft.data.get("sweep") or {}),
         ("--set", dict(overrides)),
@@ -81,7 +81,7 @@ def lengths_instead_of(
 
 
 def summarize_lengths(lengths: Sequence[int]) -> LengthSummary:
-    """Return what lengths say, and the context length that their 95th percentile asks for."""
+    """Return a summary of sample lengths, with the context length of their 95th percentile."""
     ordered = sorted(lengths)
     most = ordered[max(0, -int(-QUANTILE * len(ordered) // 1) - 1)]
     chosen = -(-most // MULTIPLE) * MULTIPLE

@@ -1,4 +1,4 @@
-"""Memory that a device needs for an experiment, and which shapes and changes of it fit."""
+"""Device memory that an experiment needs, and the shapes and changes that fit."""
 
 from __future__ import annotations
 
@@ -33,53 +33,53 @@ BESIDE_TENSORS: Mapping[str, tuple[float, float]] = {
     "cuda": (0.4 * GIBI, 1.0 * GIBI),
     "cpu": (0.3 * GIBI, 0.9 * GIBI),
 }
-"""Bytes that a process takes beside tensors: a GPU's context and the workspaces of its kernels, a
-CPU's libraries. The least and the most that was seen."""
+"""Bytes of a process beside tensors: a GPU's context and kernels' workspaces, a CPU's libraries;
+the smallest and largest that were observed."""
 
 GAPS: Mapping[str, float] = {"cuda": 0.06, "cpu": 0.03}
-"""Share of the tensors' bytes that an allocator's gaps add at most, where it need not split."""
+"""Fraction of the tensors' bytes that allocator fragmentation adds at most."""
 
 SEARCH_STEPS = 40
-"""Simulations after which a search ends; it takes three where memory is a straight line."""
+"""Maximum number of simulations of a search; linear memory needs three."""
 
 BISECTS_AFTER = 6
-"""Simulations after which a search halves what is left: memory is then no straight line."""
+"""Number of simulations after which a search bisects, since memory is not linear."""
 
 MODEL_PARTS = ("weights", "quantized weights", "gradients", "optimizer state")
-"""Parts that strategies of parallelism may divide; each device has all others of its own."""
+"""Parts of memory that strategies of parallelism may divide; others are replicated."""
 
 LENGTH_STEP = 64
-"""Tokens between the lengths among which the longest is looked for."""
+"""Step in tokens of the search for the longest sequence length."""
 
 LONGEST_BATCH, LONGEST_LENGTH = 65_536, 1_048_576
-"""Batch and length at which the searches end."""
+"""Upper ends of the searches, in samples and tokens."""
 
 
 Replan = Callable[[Planned, dict[str, Any]], Planned]
-"""Plans an experiment again with other settings; raises AccelBenchError where that cannot be."""
+"""Function that plans an experiment with other settings; raises AccelBenchError if it cannot."""
 
 CHANGE_WHAT_LASTS = ("model.dtype", "adapter.use")
-"""Settings that change how much weights and optimizer state take."""
+"""Settings that change the memory of weights and optimizer state."""
 
 SIMULATED_ACCUMULATION = 2
-"""Micro-batches of a step that are simulated: each after the second adds its token ids alone."""
+"""Number of simulated micro-batches: each after the second adds its token ids alone."""
 
 
 class MemoryEstimator(NamedTuple):
-    """Estimates the memory of experiments on one device."""
+    """Estimator of the memory of experiments on one device."""
 
     simulator: Simulator
     target: Target
 
     def footprint(self, planned: Planned, **other: int) -> Footprint:
-        """Return what a step takes, of its own shape or of one that differs from it.
+        """Return the footprint of a step of an experiment, with its own or another batch shape.
 
-        Raises AccelBenchError where it is not known.
+        Raises AccelBenchError if it cannot be simulated.
         """
         return self.simulator.footprint(planned.experiment, self.target.kind, **other)
 
     def memory(self, planned: Planned, **other: int) -> MemoryEstimate:
-        """Return what one device holds; on a CPU, which ranks share, what all of them do."""
+        """Return the memory estimate of one device; ranks on a CPU share one memory."""
         scenario, target = planned.experiment.scenario, self.target
         footprint = self.footprint(planned, **other)
         copies = device_copies(scenario, planned.active.answers("parallelize_model"))
@@ -87,17 +87,17 @@ class MemoryEstimator(NamedTuple):
         return memory_estimate(footprint, copies, target.kind, target.memory_bytes, ranks)
 
     def need(self, planned: Planned, **other: int) -> float:
-        """Return the bytes that a device surely holds a step in."""
+        """Return the upper estimate of the bytes that a step needs."""
         return self.memory(planned, **other).needed_bytes.high
 
     def largest_batch(self, planned: Planned, limit: int = LONGEST_BATCH) -> Limit:
-        """Return the largest micro-batch that surely fits, at the experiment's length."""
+        """Return the largest micro-batch that surely fits, at the experiment's sequence length."""
         return self._largest(planned, "micro_batch_size", 1, limit)
 
     def longest(self, planned: Planned) -> Limit | None:
-        """Return the longest sequences that surely fit, in the experiment's micro-batch.
+        """Return the longest sequence length that surely fits, at the experiment's micro-batch.
 
-        None where the samples do not go by `data.sequence_length`, as images do not.
+        None for data without `data.sequence_length`, such as images.
         """
         half = planned.experiment.scenario.data.sequence_length // 2 or 2
         other = self.footprint(planned, sequence_length=half)
@@ -120,16 +120,16 @@ class MemoryEstimator(NamedTuple):
 
 
 class NearestSearch(NamedTuple):
-    """Looks for the nearest change that fits."""
+    """Search for the nearest change of an experiment that fits."""
 
     estimator: MemoryEstimator
     replan: Replan
 
     def nearest(self, planned: Planned) -> Alternative | None:
-        """Return the first change that fits, in the order in which to try them.
+        """Return the first change that fits, in order of preference.
 
-        Where weights and optimizer state alone exceed the device, neither checkpointing nor a
-        smaller batch is simulated.
+        If weights and optimizer state alone exceed the device, neither checkpointing nor a smaller
+        batch is simulated.
         """
         too_large: list[tuple[Any, ...]] = []
         for changed in _changes_of(planned.experiment.scenario):
@@ -146,8 +146,7 @@ class NearestSearch(NamedTuple):
         return self._larger_device(planned)
 
     def _memory(self, planned: Planned, changed: dict[str, Any]) -> MemoryEstimate | None:
-        """Return the memory of a change, planned and simulated as it will be given; None where it
-        cannot be."""
+        """Return the memory of a changed experiment; None if it cannot be planned or simulated."""
         with suppress(AccelBenchError):
             other = self.replan(planned, changed) if changed else planned
             if not other.skipped:
@@ -155,7 +154,7 @@ class NearestSearch(NamedTuple):
         return None
 
     def _trial(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
-        """Return the change where it fits."""
+        """Return the change if it fits, else None."""
         memory = self._memory(planned, changed)
         if memory is None or memory.fit != "fits":
             return None
@@ -163,7 +162,7 @@ class NearestSearch(NamedTuple):
         return Alternative(settings=changed, gpu=name, needed_bytes=memory.needed_bytes)
 
     def _smaller(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
-        """Return the change with the largest micro-batch that fits, of as many samples a step."""
+        """Return the largest micro-batch that fits, at the same number of samples per step."""
         train = planned.experiment.scenario.train
         samples = train.micro_batch_size * train.gradient_accumulation
         smaller = [
@@ -179,7 +178,7 @@ class NearestSearch(NamedTuple):
         return self._trial(planned, smaller[fitting - 1]) if fitting else None
 
     def _larger_device(self, planned: Planned) -> Alternative | None:
-        """Return the smallest device of the table that holds the experiment as it is."""
+        """Return the smallest device of the table that fits the unchanged experiment."""
         need = self.estimator.memory(planned).needed_bytes
         larger = [
             (row.memory_bytes, name)
@@ -198,9 +197,9 @@ def memory_estimate(
     device_bytes: int | None,
     ranks: int = 1,
 ) -> MemoryEstimate:
-    """Return what a device of that many bytes has to hold for its ranks, and whether it can.
+    """Return the memory estimate of a device shared by its ranks.
 
-    `copies(part)` says how many times a part of the model is on one device.
+    `copies(part)` is the number of replicas of a part of the model on one device.
     """
     parts: dict[Part, float] = {
         part: size * (copies(part.removeprefix("quantized ")) if part in MODEL_PARTS else ranks)
@@ -224,9 +223,8 @@ def largest_that_fits(
 ) -> Limit:
     """Return the largest multiple of `step` whose need is within the capacity.
 
-    `need` grows at least as fast as a straight line, as memory does with batch and length: beyond
-    where the line through two values that fit reaches the capacity, nothing does. `first` is where
-    the search begins.
+    `need` must grow at least linearly, as memory does with batch and length: the line through two
+    fitting values bounds the search. `first` is the value to start from.
     """
     known: dict[int, float] = {0: -math.inf}
     limit -= limit % step
@@ -249,7 +247,7 @@ def largest_that_fits(
 
 
 def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: int) -> int | None:
-    """Return beyond which value nothing fits, by the line through two that do; None without it."""
+    """Return the upper bound by the line through two fitting values; None without two."""
     lower, upper = (fits * 2)[:2]
     rise = known[upper] - known[lower]
     if not 0 < rise < math.inf:  # one value only, or the optimizer's step is the peak of both
@@ -259,7 +257,7 @@ def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: in
 
 
 def _changes_of(scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """Yield what to try, the least change to the training first; each includes those before it."""
+    """Yield changes to try, the least change of the training first; each extends the former."""
     changed: dict[str, Any] = {}
     yield changed
     if not scenario.train.gradient_checkpointing:
@@ -273,13 +271,13 @@ def _changes_of(scenario: Scenario) -> Iterator[dict[str, Any]]:
 
 
 def _lasting_bytes(memory: MemoryEstimate) -> float:
-    """Return the bytes that a device holds from step to step, whatever the batch."""
+    """Return the bytes of weights and optimizer state, which do not depend on the batch."""
     kinds: tuple[Part, ...] = ("weights", "quantized weights", "optimizer state")
     return sum(memory.parts.get(kind, 0.0) for kind in kinds)
 
 
 def _with_few_micro_batches(planned: Planned) -> Planned:
-    """Return an experiment of the same memory whose step is simulated sooner."""
+    """Return an experiment of equal memory with fewer micro-batches, which simulates faster."""
     scenario = planned.experiment.scenario
     train = scenario.train
     if train.gradient_accumulation <= SIMULATED_ACCUMULATION:

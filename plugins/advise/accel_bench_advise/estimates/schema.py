@@ -1,4 +1,4 @@
-"""What a simulation of a training step is asked, and what it counts."""
+"""Requests and results of the simulation of a training step, and estimates made from them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Part: TypeAlias = Literal[
     "logits and loss",
     "temporaries",
 ]
-"""What memory is used for. Activations are what the forward pass made, temporaries what the
-backward pass and the optimizer made for themselves, recomputed activations included."""
+"""Uses of memory. Activations are tensors of the forward pass; temporaries are those of the
+backward pass and the optimizer, recomputed activations included."""
 
 
 class BatchShape(Frozen):
-    """One micro-batch: samples x tokens of each."""
+    """Shape of one micro-batch: samples x tokens per sample."""
 
     micro_batch_size: PositiveInt
     sequence_length: PositiveInt
 
     @classmethod
     def of(cls, scenario: Scenario) -> BatchShape:
-        """Return the micro-batch of a scenario."""
+        """Return the micro-batch shape of a scenario."""
         return cls(
             micro_batch_size=scenario.train.micro_batch_size,
             sequence_length=scenario.data.sequence_length,
@@ -40,81 +40,81 @@ class BatchShape(Frozen):
 
 
 class SimulationRequest(Frozen):
-    """One line to the simulating process."""
+    """A request to the simulating process, one line of JSON."""
 
     experiment: Experiment
-    """What to simulate, as one rank of it runs."""
+    """Experiment to simulate, as one rank runs it."""
 
     shape: BatchShape
-    """Micro-batch to simulate in place of the experiment's own."""
+    """Micro-batch shape to simulate in place of the experiment's."""
 
     device: Literal["cpu", "cuda"]
-    """Device whose defaults the libraries take, such as the optimizer's implementation."""
+    """Device type that libraries choose defaults for, such as the optimizer's implementation."""
 
     trust_remote_code: bool = False
-    """True if the model may bring code of its own."""
+    """True if the model may execute code from its repository."""
 
 
 class Operations(Frozen):
-    """Equal operations of a step: the same work on the same number of bytes."""
+    """Equal operations of a step: the same kind on the same number of bytes."""
 
     dtype: str
-    """Dtype of the operands of a matrix product; empty for what is no product."""
+    """Dtype of a matrix product's operands; empty for other operations."""
 
     flops: int
-    """Floating-point operations of each, in matrix products alone."""
+    """Floating-point operations of each operation; only matrix products have any."""
 
     moved_bytes: int
-    """Bytes that each reads and writes."""
+    """Bytes that each operation reads and writes."""
 
     count: int
-    """How many there are in an optimizer step."""
+    """Number of these operations in an optimizer step."""
 
 
 class Footprint(Frozen):
-    """What one optimizer step of a micro-batch shape takes on one device."""
+    """Memory and work of one optimizer step of a micro-batch shape on one device."""
 
     parts: dict[Part, int]
-    """Most bytes of tensors that are alive at once, in steps after the first, by their use."""
+    """Bytes of tensors at the peak, by use, in steps after the first."""
 
     phase: str
-    """Part of the step in which that moment is: forward, backward or optimizer."""
+    """Phase of the step with the peak: forward, backward or optimizer."""
 
     operations: tuple[Operations, ...]
-    """Work of an optimizer step, by kind."""
+    """Operations of an optimizer step, by kind."""
 
     processed: int
-    """Tokens, or what else the task counts, of the micro-batch, padding included."""
+    """Tokens, or another unit that the task counts, of the micro-batch, padding included."""
 
 
 class Simulation(Frozen):
-    """One line from the simulating process."""
+    """A response of the simulating process, one line of JSON."""
 
     footprint: Footprint | None = None
-    """What the step takes; null where it cannot be simulated."""
+    """Footprint of the step; null if it cannot be simulated."""
 
     parameters: int = 0
-    """Parameters of the model with its adapter."""
+    """Number of parameters of the model with its adapter."""
 
     trained_parameters: int = 0
-    """Parameters that receive a gradient."""
+    """Number of parameters that receive a gradient."""
 
     longest_learned: int | None = None
-    """Longest sequence that learned positions allow; null where they are rotary."""
+    """Longest sequence of learned position embeddings; null for rotary positions."""
 
     longest_published: int | None = None
-    """Longest sequence that the model was made for; null where its configuration has none."""
+    """Longest sequence that the model was published for; null if its configuration has none."""
 
     problem: str = ""
-    """Why it cannot be simulated; empty where it was."""
+    """Reason why the step cannot be simulated; empty if it was."""
 
 
 Fit: TypeAlias = Literal["fits", "may fit", "does not fit"]
-"""Answer to whether a device holds it; `may fit` where the device's size lies within the span."""
+"""Verdict on fitting a device; `may fit` if the device's memory lies within the span."""
 
 
 class Span(Frozen):
-    """An estimate between two ends."""
+    """An estimate with a lower and an upper end."""
 
     low: float
     high: float
@@ -124,11 +124,11 @@ class Span(Frozen):
         return Span(low=self.low * factor, high=self.high * factor)
 
     def inverted(self, numerator: float = 1.0) -> Span:
-        """Return `numerator` divided by both ends, in order."""
+        """Return `numerator` divided by both ends, the lower quotient first."""
         return Span(low=numerator / self.high, high=numerator / self.low)
 
     def fit(self, device_bytes: int | None) -> Fit | None:
-        """Return whether a device holds so many bytes; None where its size is unknown."""
+        """Return the verdict for a device of so many bytes; None if its size is unknown."""
         if device_bytes is None:
             return None
         if self.high <= device_bytes:
@@ -136,114 +136,114 @@ class Span(Frozen):
         return "may fit" if self.low <= device_bytes else "does not fit"
 
     def text(self, form: Callable[[float], str]) -> str:
-        """Return `1.2 to 3.4` in a form, and a span of one value as that value."""
+        """Return the span as text, such as `1.2 to 3.4`, or one value if both ends are equal."""
         low, high = form(self.low), form(self.high)
         return low if low == high else f"{low} to {high}"
 
 
 class MemoryEstimate(Frozen):
-    """What one device has to hold."""
+    """Estimated memory of one device."""
 
     parts: dict[Part, float]
-    """Bytes of tensors at the peak of a step, by what they are for."""
+    """Bytes of tensors at the peak of a step, by use."""
 
     tensor_bytes: float
-    """Their sum: what torch calls allocated."""
+    """Sum of `parts`: the allocated memory of torch."""
 
     phase: str
-    """Part of the step in which the peak is."""
+    """Phase of the step with the peak."""
 
     needed_bytes: Span
-    """With what a simulation does not see: the device's context, kernels' workspaces, gaps."""
+    """Bytes needed, including the device's context, kernels' workspaces and fragmentation."""
 
     device_bytes: int | None
-    """Memory of the device; null where it is not known."""
+    """Memory of the device; null if unknown."""
 
     fit: Fit | None
-    """Answer to whether that suffices; null where it is not known."""
+    """Verdict on fitting the device; null if its memory is unknown."""
 
 
 class Limit(Frozen):
-    """The largest value of a setting that surely fits, all else as it is."""
+    """Largest value of a setting that surely fits, with all other settings unchanged."""
 
     value: int
-    """The largest value; 0 where none fits."""
+    """Largest value; 0 if none fits."""
 
     bounded_by: Literal["memory", "model", "search"]
-    """What ends there: memory, the model's learned positions, or the search."""
+    """Bound of the value: memory, the model's learned positions, or the end of the search."""
 
 
 class SpeedEstimate(Frozen):
-    """How fast steps are, as a span."""
+    """Estimated speed of training, as a span."""
 
     tokens_per_second: Span
-    """Processed tokens, or what else the task counts, of all devices, padding included; links
-    between devices cost nothing."""
+    """Processed tokens per second, or another unit that the task counts, of all devices, padding
+    included; communication between devices costs nothing."""
 
     step_seconds: Span
 
     basis: str
-    """What the span comes from."""
+    """Method of the estimate."""
 
     calibrated_by: tuple[str, ...] = ()
-    """Stored experiments that the span was measured with; empty for the roofline alone."""
+    """Stored experiments that calibrate the span; empty for the roofline alone."""
 
 
 class CostEstimate(Frozen):
-    """What training costs at a price of the table."""
+    """Estimated cost of training at a price of the table."""
 
     usd_per_hour: float
-    """Dollars for an hour of all machines."""
+    """Dollars per hour of all machines."""
 
     price: str
-    """Whose price it is, and of when."""
+    """Provider, instance and date of the price."""
 
     usd_per_million_tokens: Span
     usd: Span | None
-    """Dollars for the tokens that were given; null where none were."""
+    """Dollars for the given tokens; null if none were given."""
 
 
 class Alternative(Frozen):
-    """A change with which it fits."""
+    """A change with which an experiment fits."""
 
     settings: dict[str, JsonValue]
-    """Dotted keys and values; empty for another device."""
+    """Changed settings by dotted key; empty for another device."""
 
     gpu: str
-    """Device that it fits on."""
+    """Device on which the changed experiment fits."""
 
     needed_bytes: Span
 
 
 class LengthSummary(Frozen):
-    """What a file of sample lengths says."""
+    """Summary of a file of sample lengths."""
 
     samples: int
 
     tokens: int
-    """Of all samples, without padding and before any is cut."""
+    """Tokens of all samples, before truncation and padding."""
 
     median: int
     longest: int
 
     percentile_95: int
-    """Context length that 95 % of the samples do not exceed."""
+    """95th percentile of the lengths."""
 
     sequence_length: int
-    """What was taken for `data.sequence_length`."""
+    """Sequence length chosen for `data.sequence_length`."""
 
     truncated_fraction: float
-    """Samples that are longer."""
+    """Fraction of samples that are truncated."""
 
     padding_fraction: float
-    """Of tokens, where every sample is padded to that length."""
+    """Fraction of padding tokens if every sample is padded to that length."""
 
 
 class Estimate(Frozen):
-    """One experiment, estimated: nothing in it was measured."""
+    """Estimate of one experiment, without any measurement."""
 
     kind: Literal["estimated"] = "estimated"
-    """Rows of this kind never stand among measured ones."""
+    """Marker that separates estimated rows from measured ones."""
 
     scenario: str
     experiment_id: str
@@ -251,18 +251,18 @@ class Estimate(Frozen):
     sweep: dict[str, JsonValue]
 
     tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
+    """Name of the sweep point; empty without a sweep."""
 
     gpu: str
-    """Device that it is estimated for."""
+    """Device that the estimate is for."""
 
     devices: int
 
     shape: BatchShape
-    """Micro-batch of one device."""
+    """Micro-batch shape of one device."""
 
     counts: str = TOKENS
-    """What the speed is of, and what is paid for: what the task counts."""
+    """Unit of speed and cost: the unit that the task counts."""
 
     parameters: int = 0
     trained_parameters: int = 0
@@ -272,17 +272,17 @@ class Estimate(Frozen):
     speed: SpeedEstimate | None = None
 
     for_tokens: float | None = None
-    """Tokens to train on, padding included: those that were given, or those of the lengths."""
+    """Number of tokens to train on, padding included, as given or from the lengths."""
 
     hours: Span | None = None
-    """Hours for those tokens."""
+    """Hours for `for_tokens` tokens."""
 
     cost: CostEstimate | None = None
     nearest: Alternative | None = None
-    """The nearest thing that fits, where this does not."""
+    """Nearest change that fits; null if the experiment fits."""
 
     answer: str = ""
-    """Answer in a sentence."""
+    """The estimate in a sentence."""
 
     notes: tuple[str, ...] = ()
 

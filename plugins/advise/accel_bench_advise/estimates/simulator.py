@@ -1,4 +1,4 @@
-"""The process that simulates steps: it has torch, this one has not."""
+"""Client of the simulating process, which imports torch in place of this one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from accel_bench_advise.estimates.schema import (
 )
 
 TIMEOUT_SECONDS = 1800.0
-"""How long a simulation may take; a step of 70e9 parameters takes a minute or two."""
+"""Timeout of a simulation in seconds; a step of 70e9 parameters takes a minute or two."""
 
 
 class Simulator:
-    """Starts the process with the first question, and keeps all answers."""
+    """Client that starts the simulating process on the first request and caches all responses."""
 
     def __init__(
         self, trust_remote_code: bool = False, timeout_seconds: float = TIMEOUT_SECONDS
@@ -42,15 +42,15 @@ class Simulator:
         self._models: dict[str, Simulation] = {}
 
     def model(self, experiment: Experiment) -> Simulation:
-        """Return what is known of the model of an experiment that was simulated."""
+        """Return the model's figures from an experiment's earlier simulation."""
         return self._models[_key(experiment)]
 
     def footprint(
         self, experiment: Experiment, device: Literal["cpu", "cuda"], **other: int
     ) -> Footprint:
-        """Return what a step takes, of the experiment's shape or of one that differs from it.
+        """Return the footprint of a step, with the experiment's batch shape or another one.
 
-        Raises AccelBenchError where it is not known.
+        Raises AccelBenchError if it cannot be simulated.
         """
         shape = BatchShape.of(experiment.scenario).model_copy(update=other)
         key = _key(experiment), device, shape
@@ -75,7 +75,7 @@ class Simulator:
         self._log.close()
 
     def _end(self) -> None:
-        """End the process; the next question starts another one."""
+        """End the process; the next request starts another one."""
         if self._process is not None:
             self._process.kill()
             with suppress(OSError):  # a question that it has not read
@@ -124,7 +124,7 @@ class Simulator:
 
 
 def _exchange(process: subprocess.Popen[str], question: str) -> str:
-    """Return the line that answers a question. Raises OSError where the process has ended."""
+    """Return the response line to a request. Raises OSError if the process has ended."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(question + "\n")
     process.stdin.flush()

@@ -1,6 +1,6 @@
-"""How fast an experiment is on a device: by the roofline, calibrated by what was measured there.
+"""Estimated speed of an experiment by a roofline, calibrated by stored runs on the device.
 
-Each operation of a step is as slow as its scarcer resource.
+The time of each operation is that of its scarcer resource, FLOP/s or bandwidth.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from accel_bench_advise.estimates.simulator import Simulator
 from accel_bench_advise.estimates.target import DevicePeaks, Efficiency, Target
 
 RECENT_SESSIONS = 3
-"""Newest sessions of a results folder whose runs calibrate a span: the machine as it is now."""
+"""Number of newest sessions whose runs calibrate a speed."""
 
 CALIBRATION_MARGIN = 0.1
-"""How much further than what was measured a calibrated span reaches on both sides."""
+"""Fraction by which a calibrated span exceeds the measured slowdowns on both sides."""
 
 MOST_CALIBRATIONS = 2
-"""Stored experiments that a speed is calibrated by; each has to be simulated too."""
+"""Maximum number of stored experiments that calibrate a speed."""
 
 MOST_SIMULATED = 6
-"""Stored experiments that are simulated for that: of some the steps are not full."""
+"""Maximum number of stored experiments that are simulated as possible calibrations."""
 
 
 class Calibration(NamedTuple):
-    """How far a stored experiment on a device stayed behind its own roofline."""
+    """Slowdown of a stored experiment relative to its roofline."""
 
     slowdown: float
-    """Measured seconds of a step over the roofline's best."""
+    """Measured seconds of a step divided by the roofline's lowest."""
 
     experiment_id: str
 
     name: str
-    """Its stack and model, in words."""
+    """Stack and model of the stored experiment."""
 
 
 class SpeedEstimator(NamedTuple):
-    """Estimates the speed of experiments on devices of one kind."""
+    """Estimator of the speed of experiments on devices of one kind."""
 
     simulator: Simulator
     target: Target
     stored: Sequence[Result]
 
     def speed(self, experiment: Experiment, footprint: Footprint) -> SpeedEstimate | None:
-        """Return the speed of all devices; None where a device's peaks are not known, and where
-        devices share a step, of which each would be taken to do all."""
+        """Return the speed of all devices; None if a device's peaks are unknown, or if devices
+        share the work of a step."""
         scenario = experiment.scenario
         peaks = self.target.peaks(scenario)
         seconds = roofline(footprint, peaks) if peaks else None
@@ -67,7 +67,7 @@ class SpeedEstimator(NamedTuple):
         return speed_estimate(seconds, tokens, peaks.source, list(self._calibrations(experiment)))
 
     def _calibrations(self, experiment: Experiment) -> Iterator[Calibration]:
-        """Yield those of the newest runs that compare; of the same stack's plugins where it ran."""
+        """Yield calibrations by the newest comparable runs, preferably of the same stack."""
         alike: dict[str, Result] = {}
         for result in reversed(self.stored):
             if self._compares(result, experiment.scenario):
@@ -83,9 +83,9 @@ class SpeedEstimator(NamedTuple):
                 return
 
     def _calibration(self, result: Result) -> Calibration:
-        """Return the seconds of a run's steps over the roofline's of the same steps.
+        """Return the calibration by a stored run.
 
-        Raises AccelBenchError for a run of other steps than are simulated.
+        Raises AccelBenchError if its steps cannot be simulated.
         """
         experiment, measured = result.experiment, run_throughput(result)
         peaks = self.target.peaks(experiment.scenario)
@@ -101,7 +101,7 @@ class SpeedEstimator(NamedTuple):
         return Calibration(median(measured.step_seconds) / seconds.low, experiment.id, name)
 
     def _compares(self, result: Result, scenario: Scenario) -> bool:
-        """Return whether a valid run took full steps on one such device, in the same dtype."""
+        """Return whether a valid run took full steps on such a device, in the same dtype."""
         other = result.experiment.scenario
         device = result.ranks[0].device if result.ranks else None
         if device is None or device.type != self.target.kind or other.world_size > 1:
@@ -116,7 +116,7 @@ class SpeedEstimator(NamedTuple):
 
 
 def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) -> float | None:
-    """Return the seconds of an optimizer step; None where a dtype's peak is not known."""
+    """Return the seconds of an optimizer step; None if the peak of a dtype is unknown."""
     seconds = 0.0
     for one in footprint.operations:
         peak = peaks.flops(one.dtype) if one.flops else 1.0
@@ -129,7 +129,7 @@ def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) 
 
 
 def roofline(footprint: Footprint, peaks: DevicePeaks) -> Span | None:
-    """Return the span of a step's seconds, from the best to the worst that is reached."""
+    """Return the span of a step's seconds, by the best and worst efficiency."""
     worst, best = (step_seconds(footprint, peaks, reached) for reached in peaks.span)
     return Span(low=best, high=worst) if best is not None and worst is not None else None
 
@@ -140,9 +140,9 @@ def speed_estimate(
     source: str,
     calibrations: Sequence[Calibration] = (),
 ) -> SpeedEstimate:
-    """Return the speed of steps of so many tokens; `source` says where the roofline comes from.
+    """Return the speed of steps of so many tokens; `source` names the source of the peaks.
 
-    `calibrations` by stored experiments take the place of the roofline's worst and best.
+    Calibrations replace the efficiency of the roofline.
     """
     basis = f"roofline from {source}"
     if calibrations:
@@ -164,12 +164,12 @@ def speed_estimate(
 
 
 def _processed(footprint: Footprint, scenario: Scenario) -> int:
-    """Return what one device processes in a step: tokens, or what else the task counts."""
+    """Return the tokens, or other counted units, that a device processes in a step."""
     return footprint.processed * scenario.train.gradient_accumulation
 
 
 def recent_results(store: Store | None) -> list[Result]:
-    """Return the results that were measured in the newest sessions; none without a store."""
+    """Return the results of the newest sessions; empty without a store."""
     if store is None:
         return []
     with suppress(StoreError):

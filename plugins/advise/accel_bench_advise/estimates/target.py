@@ -1,4 +1,4 @@
-"""The device that an estimate is for, of the table or this machine's: its peaks and its price."""
+"""The device that an estimate is for, from the table or this machine: its peaks and price."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from accel_bench.scenario.models import Scenario
 from accel_bench_advise.estimates.schema import CostEstimate, SpeedEstimate
 
 CAPABILITIES = (("fp8", (9, 0)), ("bf16", (8, 0)), ("fp16", (7, 0)))
-"""Compute capability that a device of the table has at least, by the dtypes that it computes in."""
+"""Least compute capability of a device with a peak for a dtype, by dtype."""
 
 CORE_FLOPS = 10e9
-"""FLOP/s of a CPU core that count as its peak; cores of servers reach up to four times it."""
+"""Assumed peak FLOP/s of a CPU core; server cores reach up to four times as much."""
 
 CORE_BYTES = 4e9
-"""Bytes per second of a CPU core that count as its bandwidth."""
+"""Assumed memory bandwidth of a CPU core, in bytes per second."""
 
 
 class Efficiency(NamedTuple):
-    """What steps reach of a device's peaks."""
+    """Efficiency of training steps, relative to a device's peaks."""
 
     flops: float
     """Fraction of the peak FLOP/s."""
@@ -35,17 +35,17 @@ class Efficiency(NamedTuple):
     """Fraction of the peak bandwidth."""
 
     operation_seconds: float
-    """Time that an operation takes at least: until it is launched."""
+    """Least seconds of an operation, given by its launch."""
 
 
 GPU_SPAN = Efficiency(0.4, 0.6, 8e-6), Efficiency(0.85, 1.0, 1e-6)
-"""From what eager steps of published runs reached at worst to what fused ones reached at best."""
+"""Efficiency on GPUs: the worst of published eager runs and the best of fused ones."""
 
 CPU_SPAN = Efficiency(0.7, 0.5, 5e-6), Efficiency(4.0, 4.0, 0.0)
-"""The same of the cautious peaks of a CPU's cores."""
+"""Efficiency on CPUs, relative to the assumed peaks of their cores."""
 
 GUESS = "a guess of what a CPU's cores do"
-"""Source of the peaks of a CPU."""
+"""Source of the assumed peaks of a CPU."""
 
 
 class DevicePeaks(NamedTuple):
@@ -57,7 +57,7 @@ class DevicePeaks(NamedTuple):
     bytes_per_second: float
 
     span: tuple[Efficiency, Efficiency]
-    """What is reached of them at worst and at best."""
+    """Worst and best efficiency."""
 
     source: str
     """Source of the peaks."""
@@ -74,23 +74,23 @@ def gpu_peaks(hardware: Hardware, matmul_precision: str) -> DevicePeaks:
 
 
 def cpu_peaks(cores: int) -> DevicePeaks:
-    """Return what counts as the peaks of that many cores."""
+    """Return the assumed peaks of so many cores."""
     return DevicePeaks(lambda dtype: CORE_FLOPS * cores, CORE_BYTES * cores, CPU_SPAN, GUESS)
 
 
 class Target(NamedTuple):
-    """The device that is estimated for."""
+    """The device that an estimate is for."""
 
     name: str
     kind: Literal["cpu", "cuda"]
-    """Whose operations are simulated: those of the host, or, for all other devices, of CUDA."""
+    """Device type whose operations are simulated: `cpu`, or `cuda` for all others."""
 
     memory_bytes: int | None
     hardware: NamedHardware | None
     machine: Machine
 
     def peaks(self, scenario: Scenario) -> DevicePeaks | None:
-        """Return the peaks of one device; None for a GPU that is not in the table."""
+        """Return the peaks of one device; None for a GPU that is missing in the table."""
         if self.kind == "cuda":
             precision = scenario.train.matmul_precision
             return gpu_peaks(self.hardware.hardware, precision) if self.hardware else None
@@ -99,7 +99,7 @@ class Target(NamedTuple):
 
 
 def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
-    """Return the device of the table, or that of this machine where none was chosen."""
+    """Return the chosen device of the table; this machine's by default."""
     if chosen is not None:
         return Target(chosen.name, "cuda", chosen.hardware.memory_bytes, chosen, machine)
     device = device_type(machine.device)
@@ -115,7 +115,7 @@ def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
 
 
 def machine_with(machine: Machine, chosen: NamedHardware, devices: int) -> Machine:
-    """Return this machine as if it had that many of a device, for plans that look at devices."""
+    """Return this machine with so many devices of the target in place of its own."""
     peaks = chosen.hardware.peak_flops
     capability = next((c for dtype, c in CAPABILITIES if getattr(peaks, dtype)), (6, 0))
     gpus = tuple(
@@ -141,9 +141,9 @@ def estimate_cost(
     prices: Sequence[PriceEntry],
     for_tokens: float | None,
 ) -> CostEstimate | None:
-    """Return the cost on the cheapest machines; None where no price or no speed is known.
+    """Return the cost on the cheapest machines; None if a price or the speed is unknown.
 
-    `for_tokens` are counted as the speed's are: with padding.
+    `for_tokens` includes padding, as the speed does.
     """
     found = hourly_cost(scenario, hardware, prices)
     if speed is None or found is None:
@@ -161,9 +161,9 @@ def estimate_cost(
 def hourly_cost(
     scenario: Scenario, hardware: NamedHardware | None, prices: Sequence[PriceEntry]
 ) -> tuple[float, str] | None:
-    """Return the dollars for an hour of the cheapest machines, and whose price that is.
+    """Return the dollars per hour of the cheapest machines, and the source of the price.
 
-    Whose is as in `2 x aws p4d.24xlarge, on demand, 2026-11-01`. None where no price is known.
+    The source reads like `2 x aws p4d.24xlarge, on demand, 2026-11-01`. None without a price.
     """
     found, today = [], date.today()
     for price, _ in prices:
@@ -178,5 +178,5 @@ def hourly_cost(
 
 
 def is_price_of(price: Price, hardware: NamedHardware) -> bool:
-    """Return whether a price is that of machines with this device."""
+    """Return whether a price is for machines with this device."""
     return price.device == hardware.name or hardware.hardware.is_called(price.device)

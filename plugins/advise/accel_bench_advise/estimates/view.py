@@ -1,4 +1,4 @@
-"""Estimates of memory, speed and money: what `estimate` prints."""
+"""Tables of `estimate`: memory, speed and cost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ METHOD = (
 
 
 def estimate_report(document: EstimateDocument) -> Report:
-    """Return a table of memory by part, one of speed and money, the answers, and what to beware."""
+    """Return tables of memory by use and of speed and cost, the conclusions, and the caveats."""
     rows = document.estimates
     known = [row for row in rows if not row.problem]
     tables = [Table(_memory_columns(known), known, title="memory of one device at its peak")]
@@ -59,7 +59,7 @@ def estimate_report(document: EstimateDocument) -> Report:
 
 
 def span_text(form: Callable[[float], str]) -> Callable[[Span], str]:
-    """Return what writes spans in a form."""
+    """Return a function that formats spans."""
     return lambda span: span.text(form)
 
 
@@ -77,7 +77,7 @@ def _part(part: str) -> Callable[[Any], Any]:
 
 
 def _memory_columns(rows: list[Estimate]) -> list[Column]:
-    """Return a column for each part that some experiment has, their sum and the need."""
+    """Return columns of the memory uses that occur, their sum and the needed bytes."""
     used = [part for part in get_args(Part) if any(_part(part)(row) for row in rows)]
     return [
         NAME,
@@ -128,7 +128,7 @@ NAME = Column("stack", label, kind="name")
 
 
 def _speed_columns(rows: list[Estimate]) -> list[Column]:
-    """Return the columns for people; what tasks count is what speed and money are of."""
+    """Return the columns of speed and cost, in the unit that the task counts."""
     counted = " or ".join(dict.fromkeys(row.counts for row in rows))
     return [
         NAME,

@@ -1,4 +1,4 @@
-"""Advice on memory, convergence and idle devices, from what rows show."""
+"""Advice on memory, convergence and idle devices, derived from candidates' rows."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from accel_bench_advise.recommendation.candidates import Candidate
 from accel_bench_advise.recommendation.ranking import Ranked
 
 LITTLE_HEADROOM = 0.1
-"""Fraction of a device below which a longer sample or fragmentation may end a job."""
+"""Free fraction of a device below which a longer sample or fragmentation may end a job."""
 
 MUCH_HEADROOM = 0.5
-"""Fraction of a GPU from which a larger micro-batch is worth a trial."""
+"""Free fraction of a GPU from which a larger micro-batch is worth a trial."""
 
 WAITING_FOR_DATA = 0.1
-"""Fraction of a step from which getting its batch counts as waiting."""
+"""Fraction of a step spent waiting for data from which advice is given."""
 
 LOW_MFU = 0.2
 """MFU below which a GPU counts as idle."""
 
 PADDING_APART = 0.05
-"""Difference of padding between stored runs and the job that is worth a warning."""
+"""Difference of the padding fraction between stored runs and the job that gives a warning."""
 
 FIT_FIRST = (
     "fit first, then fast: train.gradient_checkpointing=true; a smaller train.micro_batch_size "
     "with the same train.global_batch_size; model.dtype=bfloat16; adapter.use=lora (the last two "
     "change the training)"
 )
-"""What to try where memory does not suffice, the least change to the training first."""
+"""Changes to try if memory is insufficient, the least change of the training first."""
 
 
 def advice(ranked: Ranked, lengths: LengthSummary | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Put a ranking into rows and words."""
+"""Rows and sentences of a recommendation, from ranked candidates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KEPT_SERVING = (
     "inference.batch_size",
     "inference.cache",
 )
-"""The same of a model that answers requests."""
+"""Settings of inference that a recommendation repeats as unchanged."""
 
 KEPT = (
     "model.dtype",
@@ -52,7 +52,7 @@ KEPT = (
     "train.global_batch_size",
     "train.micro_batch_size",
 )
-"""Settings that are named as they stay."""
+"""Settings of training that a recommendation repeats as unchanged."""
 
 SECONDS = 3600.0
 
@@ -92,14 +92,14 @@ def considered(candidate: Candidate, tokens: float | None) -> Considered:
 
 
 def others_of(ranked: Ranked, tokens: float | None) -> tuple[Other, ...]:
-    """Return every candidate but the best with the reason, the runner-up first."""
+    """Return every candidate but the best, with the reason, the runner-up first."""
     rest = [one for one in ranked.candidates if one is not ranked.best]
     rest.sort(key=lambda one: one is not ranked.runner_up)
     return tuple(_other(one, ranked, tokens) for one in rest)
 
 
 def memory_of(candidate: Candidate) -> MemoryUse | None:
-    """Return what a device held at the peak, by the way of measuring that shows most."""
+    """Return the peak memory of a device, by the most inclusive measurement."""
     kinds: tuple[MemoryKind, ...] = ("nvml", "reserved", "allocated")
     if candidate.device.kind == HOST:
         kinds = ("rss",)
@@ -119,7 +119,7 @@ def memory_of(candidate: Candidate) -> MemoryUse | None:
 
 
 def kept_settings(candidate: Candidate) -> dict[str, JsonValue]:
-    """Return settings of the training that the recommendation leaves alone."""
+    """Return the settings of the work that the recommendation leaves unchanged."""
     scenario = candidate.experiment.scenario.model_dump(mode="json")
     changed = {*candidate.experiment.stack.settings, *candidate.experiment.sweep}
     keys = KEPT_SERVING if candidate.experiment.scenario.generates else KEPT
@@ -128,7 +128,7 @@ def kept_settings(candidate: Candidate) -> dict[str, JsonValue]:
 
 
 def answer_of(ranked: Ranked, tokens: float | None) -> str:
-    """Return the recommendation on measured rows in a sentence or two."""
+    """Return the recommendation from measured runs, in a sentence or two."""
     best = ranked.best
     assert best is not None
     parts = [f"Use {best.name} on {best.device.label}: {_speed(best)}, {_trained(best)}"]
@@ -223,7 +223,7 @@ def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> Other:
 def _behind(
     one: Candidate, best: Candidate, ratio: Interval | None, tokens: float | None
 ) -> tuple[Fate, str]:
-    """Return why an eligible candidate is not the best."""
+    """Return the reason why an eligible candidate is not the best."""
     by_step = as_fast(one, best, None)
     if tokens and by_step and by_step.low is not None and by_step.low > 1:
         why = "its steps are faster; its start costs more than they save in this job"
@@ -251,7 +251,7 @@ def _evidence(candidate: Candidate) -> Evidence:
 
 
 def _device_bytes(run: Result, candidate: Candidate) -> int | None:
-    """Return the memory of one device; that of the host for ranks on a CPU."""
+    """Return the memory of one device; for ranks on a CPU, that of the host."""
     machine = run.machine
     if candidate.device.kind == HOST:
         return machine.memory_bytes if machine else None

@@ -1,4 +1,4 @@
-"""After how many steps does a stack that takes longer to start pay?"""
+"""Break-even of a stack: the step from which its longer start has paid off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_bench_advise.recommendation.schema import Answer, BreakEven
 def fieller_ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None, ...]:
     """Return both ends of the 95 % interval of mean(extra) / mean(saved) of pairs.
 
-    None for an end that is not known; there is a high one only where a step surely saves. Source:
+    Unknown ends are None; the upper one is known only if steps surely become shorter. Source:
     Fieller (1954), "Some problems in interval estimation".
     """
     size = len(extra)
@@ -45,10 +45,10 @@ def break_even(
     saved: Sequence[float],
     job_steps: float | None,
 ) -> BreakEven:
-    """Return when a stack pays against another one, and whether it does in a job.
+    """Return the break-even of a stack against another, and whether a job reaches it.
 
-    `names` are the stack's and that of the other one, `extra` the seconds that are paid once and
-    `saved` those that a step saves, in pairs, one for each round.
+    `names` are the stack and the other one; `extra` are additional seconds before the first step,
+    `saved` seconds saved per step, both paired by round.
     """
     paid, gained, never = fmean(extra), fmean(saved), mean_ends(saved)[1] <= 0
     low, high = fieller_ends(extra, saved)

@@ -1,4 +1,4 @@
-"""Stored runs of a model as candidates: which may be recommended, and why others may not."""
+"""Candidates for a recommendation: a model's stored runs, and the reasons to exclude some."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from accel_bench.store.sessions import SessionRecord
 from accel_bench_advise.recommendation.schema import Fate
 
 BATCH_LAYOUT = ("micro_batch_size", "gradient_accumulation", "gradient_checkpointing")
-"""Settings of `train` that change how a step is computed, and not what it trains."""
+"""Settings of `train` that change how a step is computed, not the training's result."""
 
 SERVING = ("batch_size", "cache", "assistant")
-"""Settings of `inference` that change how requests are answered, and not what is asked."""
+"""Settings of `inference` that change how requests are answered, not the requests."""
 
 NOT_TRAINING = {
     *("name", "description", "metrics", "resources", "parallel", "launcher", "measure", "evaluate"),
 }
-"""Sections of a scenario that do not say what is trained."""
+"""Sections of a scenario that do not define the training."""
 
 OTHER_TRAINING = "it trains something else"
 UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory there"
@@ -42,7 +42,7 @@ UNCOMPARED = "its loss was compared with nothing: the baseline ran out of memory
 
 @dataclass(frozen=True)
 class Stored:
-    """Stored runs of a model, and the sessions that they belong to."""
+    """Stored runs of a model, with their sessions."""
 
     results: Sequence[Result] = ()
     sessions: Mapping[str, SessionRecord] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Stored:
 
     @property
     def baselines(self) -> dict[str, str]:
-        """Names of the baselines by session."""
+        """Names of the baselines by session id."""
         return {name: session.baseline for name, session in self.sessions.items()}
 
 
@@ -60,58 +60,58 @@ class Candidate:
 
     device: DeviceKind
     training: str
-    """What is trained, as a canonical text; equal for rows that may stand in for one another."""
+    """Canonical JSON of the training; equal for interchangeable candidates."""
 
     runs: ExperimentRuns
     row: ExperimentSummary
     is_baseline: bool
     obstacle: str = ""
-    """Why it may not be recommended; empty where it may."""
+    """Reason why the candidate may not be recommended; empty if it may."""
 
     lone: bool = False
-    """True if it is sound, and the baseline of its sweep point ran out of memory."""
+    """True for a valid candidate whose baseline ran out of memory."""
 
     fate: Fate | None = None
-    """What the obstacle makes of it; None without one."""
+    """Short form of the obstacle; None without one."""
 
     @property
     def name(self) -> str:
-        """Stack and sweep point."""
+        """Name of the stack and the sweep point."""
         return self.runs.name
 
     @property
     def experiment(self) -> Experiment:
-        """What ran."""
+        """Experiment of the candidate's runs."""
         return self.runs.planned.experiment
 
     @property
     def size(self) -> int:
-        """How much it changes: plugins and settings."""
+        """Number of plugins and settings that the stack changes."""
         stack = self.experiment.stack
         return len(stack.uses) + len(stack.settings)
 
     @property
     def start_seconds(self) -> dict[RoundKey, float]:
-        """Seconds before the first usual step, of each run that stored them."""
+        """Seconds before the first usual step, by run."""
         found = {key: start_of(run) for key, run in self.runs.completed.items()}
         return {key: seconds for key, seconds in found.items() if seconds is not None}
 
     @property
     def tokens_per_step(self) -> float:
-        """Real tokens of a step, of all devices."""
+        """Real tokens per step, of all devices."""
         counts = [one.real_tokens / len(one.step_seconds) for one in self.runs.speeds.values()]
         return median(counts)
 
     def trained_apart(self, why: str) -> Candidate:
-        """Return the candidate, refused where there is a reason why it may train differently."""
+        """Return the candidate, excluded if a reason is given why its training may differ."""
         different = self.row.not_the_same or why == OTHER_TRAINING
         fate: Fate = "changes the training" if different else "training not compared"
         return replace(self, obstacle=why, fate=fate if why else None)
 
     def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
-        """Return the seconds of a job by run; without tokens the seconds of one of them.
+        """Return the seconds of a job by run; without a number of tokens, seconds per token.
 
-        Where requests arrive at a rate, the latency of the median request.
+        For requests that arrive at a rate, the median latency.
         """
         each = self.runs.compared_seconds
         if tokens is None or self.runs.rate is not None:
@@ -124,8 +124,8 @@ class Candidate:
 def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) -> list[Candidate]:
     """Return all stacks at all sweep points, each compared with the baseline of its point.
 
-    `baselines` are the names of the baselines by session. Runs of sessions that share a baseline's
-    experiment on one kind of device are compared together.
+    `baselines` are names by session. Sessions with the same baseline experiment on one kind of
+    device are compared together.
     """
     measured = [result for result in results if not result.imported]
     found = [
@@ -142,7 +142,7 @@ def collect_candidates(results: Sequence[Result], baselines: Mapping[str, str]) 
 
 
 def training_of(experiment: Experiment) -> str:
-    """Return what an experiment trains, as a text that is equal for equal trainings."""
+    """Return an experiment's training as canonical JSON, equal for equal trainings."""
     work = experiment.scenario.model_dump(mode="json", exclude=NOT_TRAINING)
     sizes = {*BATCH_LAYOUT, *(["global_batch_size"] if experiment.scenario.generates else [])}
     work["train"] = {k: v for k, v in work["train"].items() if k not in sizes}
@@ -151,9 +151,9 @@ def training_of(experiment: Experiment) -> str:
 
 
 def start_of(run: Result) -> float | None:
-    """Return the seconds before a run's window that were no usual step; None where not stored.
+    """Return a run's seconds of start-up before its window; None if they are not stored.
 
-    Warm-up steps train too: each counts as a usual step, and what it took beyond that as start.
+    Each warm-up step counts as one usual step, and the rest of its time as start-up.
     """
     found = []
     for rank in run.ranks:
@@ -169,14 +169,14 @@ def start_of(run: Result) -> float | None:
 
 
 def numbered(runs: Mapping[RoundKey, Result]) -> dict[RoundKey, Result]:
-    """Key runs by their number alone, so that the first is compared with the first."""
+    """Return runs by number without session, so that first runs are compared with each other."""
     return {("", number): run for number, run in enumerate(runs.values())}
 
 
 def _blocks(
     results: Sequence[Result], baselines: Mapping[str, str]
 ) -> dict[tuple[DeviceKind, str, str, str], list[Result]]:
-    """Return results by device, scenario, sweep point and baseline."""
+    """Yield results grouped by device, scenario, sweep point and baseline."""
     places = [
         # A gate's looks are sessions of one command.
         (device, one.experiment.scenario.name, one.experiment.point, one.session.partition(".")[0])
@@ -216,9 +216,9 @@ def _candidates(
 
 
 def _judged(candidate: Candidate, apart: str) -> Candidate:
-    """Return the candidate, refused where it may not be recommended, whatever its speed.
+    """Return the candidate, excluded if it may not be recommended at any speed.
 
-    `apart` says why nothing is compared with it.
+    `apart` is the reason why it cannot be compared.
     """
     runs, row = candidate.runs, candidate.row
     if runs.ending.status is Status.OOM:
@@ -236,7 +236,7 @@ def _judged(candidate: Candidate, apart: str) -> Candidate:
 
 
 def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
-    """Return the candidate, refused where it does not keep up or has too much of a metric."""
+    """Return the candidate, excluded if it is saturated or exceeds a limit of a metric."""
     if candidate.obstacle and not candidate.lone:
         return candidate
     runs = candidate.runs
@@ -254,7 +254,7 @@ def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candida
 
 
 def same_training(base: Candidate, other: Candidate) -> str:
-    """Return why a candidate of another sweep point is not shown to train as this baseline does."""
+    """Return why a candidate of another sweep point may train differently from a baseline."""
     if base.training != other.training:
         return OTHER_TRAINING
     runs = numbered(base.runs.completed), numbered(other.runs.completed)

@@ -1,4 +1,4 @@
-"""Recommend what to use for all models of a family, from stored runs alone."""
+"""Recommendations for all models of a family, from stored runs alone."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from accel_bench_advise.recommendation.schema import Certainty, Considered, Mode
 from accel_bench_advise.recommendation.stored import Recommender, check_request
 
 WORK: dict[Mode, str] = {"train": "training", "inference": "inference"}
-"""The modes in words."""
+"""Description of each mode."""
 
 SPELT_OUT = 3
-"""Recommendations that the answer names; the table has all."""
+"""Number of recommendations in the answer's sentence; the table has all."""
 
 
 class FamilyRow(Frozen):
-    """What is recommended for one model on one device, to train it or to answer requests."""
+    """Recommendation for one model on one device and mode."""
 
     model: str
     mode: Mode
     device: str
     certainty: Certainty
-    """`measured`, `open` where it is not surely better than the runner-up, or `cannot tell`."""
+    """`measured`, `open` if it is not surely better than the runner-up, or `cannot tell`."""
 
     fastest: bool = False
-    """True if no other device with stored runs of the model is faster in this mode."""
+    """True if no other device with stored runs is faster for the model and mode."""
 
     recommended: Considered | None = None
-    """The stored stack; null where nothing stored may be recommended."""
+    """Recommended stack; null if no stored stack may be recommended."""
 
     runner_up: str = ""
     settings: dict[str, JsonValue]
-    """Settings of what ran, which the recommendation leaves as they are."""
+    """Settings that the recommendation leaves unchanged."""
 
     why: str = ""
-    """Why nothing is recommended."""
+    """Reason why nothing is recommended; empty otherwise."""
 
 
 class FamilyRecommendation(Document):
-    """What `accel-bench recommend --family FAMILY --format json` prints."""
+    """The JSON document of `accel-bench recommend --family FAMILY`."""
 
     family: str
     gpu: str | None
     answer: str
     rows: tuple[FamilyRow, ...] = ()
-    """By model, the largest first, then by mode, then by device, the fastest first."""
+    """Recommendations by model, the largest first, by mode, and by device, the fastest first."""
 
     not_stored: tuple[str, ...] = ()
-    """Models of the family of which no run is stored, the largest first."""
+    """Models of the family without stored runs, the largest first."""
 
     left_out: tuple[str, ...] = ()
-    """Stored rows that are no evidence here, and why."""
+    """Stored rows that are no evidence for this request, with reasons."""
 
 
 def recommend_family(
@@ -66,10 +66,10 @@ def recommend_family(
     known: Collection[str],
     stored_runs: Callable[[RecommendRequest], Stored],
 ) -> FamilyRecommendation:
-    """Return what to use for each model of a family of which runs are stored.
+    """Return recommendations for the models of a family that have stored runs.
 
-    `request` says what is asked of each of them, with the family in place of the model; `known` are
-    the models with stored runs. Raises AccelBenchError where a request has no answer.
+    `request` is repeated for each model in place of the family; `known` are models with stored
+    runs. Raises AccelBenchError for an invalid request.
     """
     check_request(request)
     family = request.model
@@ -95,7 +95,7 @@ def recommend_family(
 
 
 def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[FamilyRow]:
-    """Yield a row for each device, the fastest first, then those of which nothing can be told."""
+    """Yield a row for each device, the fastest first, then rows without a recommendation."""
 
     def seconds(ranked: Ranked) -> float:
         return job_time(ranked.best, request.tokens).median if ranked.best else float("inf")
@@ -120,7 +120,7 @@ def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[Family
 def _answer(
     family: str, gpu: str | None, rows: Sequence[FamilyRow], models: tuple[int, int]
 ) -> str:
-    """Return which models have stored runs, and what to use for the first of them."""
+    """Return in sentences the number of models with stored runs and the first recommendations."""
     stored, every = models
     where = f" on {gpu}" if gpu else ""
     told = [row for row in rows if row.recommended and row.fastest]

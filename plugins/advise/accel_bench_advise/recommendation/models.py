@@ -1,4 +1,4 @@
-"""Which models of the catalog a device can train: what fits, and with which changes."""
+"""Models of the catalog that a device can train, with the changes they need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_bench_advise.estimates.estimator import Estimator
 from accel_bench_advise.recommendation.schema import FittingModel
 
 LEAST_BYTES = 2
-"""Bytes of a weight in 16 bits, which is the least that is tried: smaller ones need a plugin."""
+"""Bytes per weight at 16 bits, the smallest dtype that is tried without a plugin."""
 
 
 def fitting_models(
@@ -23,9 +23,9 @@ def fitting_models(
     device: NamedHardware,
     estimators: Sequence[Estimator],
 ) -> tuple[FittingModel, ...]:
-    """Return the models as they fit on a device, the largest first; then those that do not.
+    """Return models that fit a device, the largest first, then models that do not fit.
 
-    As many are simulated at once as there are estimators.
+    One simulation runs concurrently for each estimator.
     """
     # The largest take longest: they begin first.
     cards = sorted(((name, read_card(name)) for name in names), key=lambda one: -one[1].parameters)

@@ -1,4 +1,4 @@
-"""The command that answers what stored runs cannot, with its minutes and dollars."""
+"""Commands whose runs would complete a recommendation, with minutes and dollars."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ REPLACED = {
     "--repeat-round": 1,
     "--format": 1,
 }
-"""Options of a command that its repetition gives anew or leaves out, and how many values each
-takes."""
+"""Options that a repeated command replaces or drops, with their number of values."""
 
 
 def more_rounds(
@@ -50,7 +49,7 @@ def more_rounds(
     earlier: Stored,
     usd_per_hour: float | None,
 ) -> NextRun | None:
-    """Return what would settle whether the best is better than the runner-up; None if settled."""
+    """Return the run that would separate the best from the runner-up; None if settled."""
     best, other = ranked.best, ranked.runner_up
     if best is None or other is None or ranked.sure:
         return None
@@ -89,7 +88,7 @@ def _plan_of_run(words: Sequence[str]) -> Plan:
 
 
 def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, float]:
-    """Return what a plan runs beside the stored rounds that count, and the share of all of it."""
+    """Return the runs of a plan that are not stored yet, and their fraction of all."""
     points: dict[str, list[Experiment]] = {}
     for one in plan.runnable:
         points.setdefault(one.experiment.point, []).append(one.experiment)
@@ -105,7 +104,7 @@ def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, fl
 
 
 def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
-    """Return how many rounds in all would settle two candidates, and why; 0 where none would."""
+    """Return the total rounds needed to separate two candidates, with the reason; 0 if hopeless."""
     names, done = join_names([best.name, other.name]), len(best.runs.speeds)
     between = verdict_between(best, other, tokens)
     if between is None:
@@ -122,7 +121,7 @@ def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tu
 
 
 def first_run(found: DeviceEstimate, scenario: str) -> NextRun:
-    """Return the command that measures what was estimated."""
+    """Return the command that measures an estimated experiment."""
     estimator = found.estimator
     changed = {**dict(estimator.request.overrides), **found.settings}
     device = estimator.chosen.name if estimator.chosen else "this machine"
@@ -135,7 +134,7 @@ def first_run(found: DeviceEstimate, scenario: str) -> NextRun:
 def _resumed(
     best: Candidate, other: Candidate, sessions: Mapping[str, SessionRecord], rounds: int
 ) -> list[str]:
-    """Return the session's own command, for these stacks and so many rounds; empty if unknown."""
+    """Return a session's own command for some stacks and rounds; empty if unknown."""
     last = list(best.runs.counted.values())[-1]
     session = sessions.get(last.session)
     words = list(session.command) if session else []

@@ -1,4 +1,4 @@
-"""Devices that could do a job: hours and money of each, and which of them keep its limits."""
+"""Devices that could do a job, with hours, dollars, and the limits that each keeps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def measured_offer(
     tokens: float | None,
     prices: Sequence[PriceEntry],
 ) -> Offer:
-    """Return what the best stack on a device takes."""
+    """Return the offer of a device with the hours and dollars of its best stack."""
     row = list_hardware().get(best.device.name)
     hardware = NamedHardware(best.device.name, row) if row else None
     hourly, price = hourly_cost(best.experiment.scenario, hardware, prices) or (None, "")
@@ -54,7 +54,7 @@ def measured_offer(
 
 
 def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
-    """Return what an estimate says of a device."""
+    """Return the offer of a device from an estimate."""
     one = found.estimate
     lacks = one.memory is not None and one.memory.fit == "does not fit"
     problem = one.problem or (one.answer if lacks else "")
@@ -78,10 +78,10 @@ def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
 
 
 def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
-    """Return the offer to take: within limits the cheapest, without limits the fastest.
+    """Return the offer to recommend: the cheapest within limits, the fastest without limits.
 
-    Both ends of a span count by the worse one. Measured ones come first where there are no limits,
-    and where none is sure, what may keep the limits is taken. None where nothing does.
+    Spans count by their worse end. Without limits measured offers come first; if no offer surely
+    keeps the limits, one that may keep them is chosen. None if no offer remains.
     """
     possible = [one for one in offers if not one.problem]
     if request.budget_usd is None and request.deadline_hours is None:
@@ -98,7 +98,7 @@ def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
 
 
 def price_key(offer: Offer) -> tuple[float, float]:
-    """Order by money, then by hours, each at its worst."""
+    """Return the sort key of an offer: highest dollars, then most hours."""
     return (
         offer.usd.high if offer.usd else math.inf,
         offer.hours.high if offer.hours else math.inf,
@@ -108,7 +108,7 @@ def price_key(offer: Offer) -> tuple[float, float]:
 def _with_limits(
     offer: Offer, request: RecommendRequest, sure: bool = True, no_price: str = NO_PRICE
 ) -> Offer:
-    """Return the offer with what becomes of the limits.
+    """Return the offer with its verdicts on the limits.
 
     `sure` is false for the time of a single run, which has no interval.
     """
@@ -130,7 +130,7 @@ def _within(span: Span | None, limit: float | None, sure: bool) -> Answer | None
 
 
 def _duration(offer: Offer) -> float:
-    """Return the time of the job at worst, of the median request at a rate, else of a token."""
+    """Return the longest time of the job, or the median latency of requests, or time per token."""
     if offer.request_seconds is not None:
         return offer.request_seconds.high
     if offer.hours is not None:
@@ -139,13 +139,13 @@ def _duration(offer: Offer) -> float:
 
 
 def _span(interval: Interval) -> Span:
-    """Return both ends; the one value of a single run, which has none, twice."""
+    """Return both ends of an interval; of a single run its value twice."""
     ends = [interval.median if end is None else end for end in (interval.low, interval.high)]
     return Span(low=ends[0], high=ends[1])
 
 
 def estimated_answer(offer: Offer) -> str:
-    """Return an answer that rests on a simulation."""
+    """Return the recommendation in a sentence, from a simulation."""
     text = f"Nothing of this was measured on {offer.device}, all is estimated: {offer.fit}"
     if offer.settings:
         text += f" It fits with {settings(offer.settings)}."
@@ -156,7 +156,7 @@ def estimated_answer(offer: Offer) -> str:
 
 
 def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
-    """Return why no offer is within the limits: no price is known, or each is over a limit."""
+    """Return why no offer keeps the limits: each exceeds one, or has no price."""
     unpriced = [
         one.problem for one in offers if lacks_price(one, request) and one.within_deadline != "no"
     ]
@@ -169,12 +169,12 @@ def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
 
 
 def lacks_price(offer: Offer, request: RecommendRequest) -> bool:
-    """Return whether a budget cannot be applied to what else would do the job."""
+    """Return whether an offer has no price to compare with the budget."""
     return request.budget_usd is not None and offer.hours is not None and offer.usd is None
 
 
 def limits_words(offer: Offer, hours: bool = True) -> str:
-    """Return hours, money and whether the limits are kept, as sentences; empty without any."""
+    """Return the offer's hours, dollars and kept limits in sentences; empty without any."""
     takes = []
     if offer.hours and hours:
         takes.append(f"{offer.hours.text('{:.3g}'.format)} hours")

@@ -1,4 +1,4 @@
-"""Order candidates: what fits and trains the same first, then what does the job soonest."""
+"""Ranking of candidates: exclude unfit and different trainings, then order by the job's time."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from accel_bench_advise.recommendation.schema import BreakEven, Certainty
 
 
 class Ranked(NamedTuple):
-    """Candidates of one training on one kind of device."""
+    """Ranked candidates of one training on one kind of device."""
 
     best: Candidate | None
     runner_up: Candidate | None
     eligible: tuple[Candidate, ...]
-    """Candidates that may be recommended, the soonest first."""
+    """Candidates that may be recommended, the fastest first."""
 
     refused: tuple[Candidate, ...]
 
     sure: bool = False
-    """True if nothing eligible may be 2 % faster than the best, as far as enough rounds show."""
+    """True if no eligible candidate may be 2 % faster than the best."""
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """All of them, those first that may be recommended."""
+        """All candidates, eligible ones first."""
         return (*self.eligible, *self.refused)
 
     @property
     def device(self) -> DeviceKind:
-        """The device."""
+        """Device of the candidates."""
         return self.candidates[0].device
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the best is."""
+        """Certainty of the best candidate."""
         return "cannot tell" if self.best is None else "measured" if self.sure else "open"
 
 
@@ -58,11 +58,10 @@ def rank(
     tokens: float | None,
     at_most: Mapping[str, float] | None = None,
 ) -> Ranked:
-    """Return the candidates in order; the best is the plainest within 2 % of the soonest.
+    """Return the candidates in order; the best changes least among those within 2 % of the fastest.
 
-    All of one device. Those whose sweep point trains something else than the newest baseline's are
-    refused, and so is what does not keep up with its requests, or has more of a metric than
-    `at_most`.
+    All are of one device. Candidates that are saturated, exceed `at_most` in a metric, or train
+    differently from the newest baseline are excluded.
     """
     compared = with_reference(candidates)
     settled = _with_lone([within_limits(one, at_most or {}) for one in compared])
@@ -86,7 +85,7 @@ def rank(
 
 
 def _soonest(eligible: Sequence[Candidate], tokens: float | None) -> Candidate:
-    """Return the one that does the job soonest, by pairs where there are."""
+    """Return the candidate with the least time for the job, by paired rounds if possible."""
     soonest = eligible[0]
     for one in eligible[1:]:
         ratio = as_fast(one, soonest, tokens)
@@ -96,9 +95,9 @@ def _soonest(eligible: Sequence[Candidate], tokens: float | None) -> Candidate:
 
 
 def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates; refused are sweep points whose baseline trains something else.
+    """Return the candidates, excluding sweep points whose baseline trains differently.
 
-    The reference is the baseline that ran last and can be used.
+    The reference is the newest usable baseline.
     """
     bases = [one for one in candidates if one.is_baseline and not one.obstacle]
     if not bases:
@@ -120,38 +119,38 @@ def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _with_lone(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates; where none is eligible, what fits alone is, compared with nothing."""
+    """Return the candidates; without an eligible one, those whose baseline ran out of memory."""
     if any(not one.obstacle for one in candidates):
         return list(candidates)
     return [one.trained_apart("") if one.lone else one for one in candidates]
 
 
 def point_of(candidate: Candidate) -> tuple[str, str, str]:
-    """Return what candidates of one comparison share."""
+    """Return the key that candidates of one comparison share."""
     experiment = candidate.experiment
     return experiment.scenario.name, experiment.point, candidate.training
 
 
 def last_start(candidate: Candidate) -> str:
-    """Return when its last run started; empty where none counts."""
+    """Return the start time of a candidate's last run; empty without completed runs."""
     return max((run.started_at for run in candidate.runs.counted.values()), default="")
 
 
 def job_time(candidate: Candidate, tokens: float | None) -> Interval:
-    """Return the seconds of the job, or of a token; the candidate has at least one speed."""
+    """Return the median seconds of the job, or per token."""
     found = geometric_interval(list(candidate.job_seconds(tokens).values()))
     assert found is not None
     return found
 
 
 def as_fast(one: Candidate, other: Candidate, tokens: float | None) -> Interval | None:
-    """Return how fast one does the job over the other, of pairs where their rounds are."""
+    """Return the speed ratio of two candidates for the job, by paired rounds if possible."""
     seconds, others, paired = _seconds_of(one, other, tokens)
     return ratio_of(others, seconds, paired)
 
 
 def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> Comparison | None:
-    """Return the comparison of two that ran in the same rounds, as verdicts are made; else None."""
+    """Return the comparison of two candidates that ran in the same rounds, else None."""
     seconds, others, paired = _seconds_of(best, other, tokens)
     return compare(others, {"best": seconds})["best"] if paired else None
 
@@ -159,7 +158,7 @@ def verdict_between(best: Candidate, other: Candidate, tokens: float | None) -> 
 def _seconds_of(
     one: Candidate, other: Candidate, tokens: float | None
 ) -> tuple[dict[RoundKey, float], dict[RoundKey, float], bool]:
-    """Return the seconds of the job of both, of pairs where their rounds are, and if they are."""
+    """Return the job's seconds of two candidates by round, and whether they are paired."""
     keys = pairs_of(one, other)
     seconds, others = (
         {key: own[key] for key in keys or own if key in own}
@@ -169,10 +168,10 @@ def _seconds_of(
 
 
 def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
-    """Return the rounds by which two are compared as pairs; none where all their runs count.
+    """Return the rounds that pair two candidates; empty if runs are compared unpaired.
 
-    Enough rounds that both ran side by side are better evidence than those that they did not:
-    between the latter, drift would count as difference.
+    Paired rounds are preferred if there are enough, since drift between sessions would count as a
+    difference.
     """
     found = paired_rounds(one.runs, other.runs)
     few = len(found) < MINIMUM_ROUNDS and not shares_rounds(one.runs, other.runs)
@@ -180,9 +179,9 @@ def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
 
 
 def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
-    """Return when the best pays against its baseline, and when what steps faster pays against it.
+    """Return break-evens of the best with its baseline, and of faster steps with the best.
 
-    None for what does not surely start later.
+    Candidates that do not surely start later have none.
     """
     best = ranked.best
     if best is None or best.runs.rate is not None:
@@ -194,7 +193,7 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
 
 
 def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
-    """Return whether one is surely no more than 2 % behind the soonest."""
+    """Return whether a candidate is surely at most 2 % slower than the fastest."""
     ratio = as_fast(one, soonest, tokens)
     return ratio is not None and ratio.low is not None and ratio.low >= 1 - SAME_WITHIN
 
@@ -205,7 +204,7 @@ def _not_faster(one: Candidate, best: Candidate, tokens: float | None) -> bool:
 
 
 def _costs_more_once(one: Candidate, other: Candidate) -> bool:
-    """Return whether a candidate surely starts later than another and takes shorter steps."""
+    """Return whether a candidate surely starts later than another and has shorter steps."""
     extra, _ = _extra_and_saved(one, other)
     return mean_ends(extra)[0] > 0 and job_time(one, None).median < job_time(other, None).median
 
@@ -217,9 +216,9 @@ def _break_even(one: Candidate, rival: Candidate, tokens: float | None) -> Break
 
 
 def _extra_and_saved(one: Candidate, rival: Candidate) -> tuple[list[float], list[float]]:
-    """Return what a start takes longer and a step less than the rival's.
+    """Return seconds of additional start and seconds saved per step, relative to a rival.
 
-    Runs of the same round are compared where both have rounds in common, else runs in order.
+    Runs are paired by round if both have common rounds, else by order.
     """
     shared = sorted(set(one.start_seconds) & set(rival.start_seconds))
     if shares_rounds(one.runs, rival.runs):

@@ -1,4 +1,4 @@
-"""What a recommendation is asked, and what it answers."""
+"""Request and answer of a recommendation, as JSON documents."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from accel_bench.documents.base import Described, Frozen, JsonValue
 from accel_bench_advise.estimates.schema import Fit, LengthSummary, Span
 
 AS_FAST = Interval(median=1.0, low=1.0, high=1.0)
-"""How fast the best does the job, over itself."""
+"""Speed ratio of the best stack to itself."""
 
 Certainty: TypeAlias = Literal["measured", "open", "estimated", "cannot tell"]
-"""What an answer rests on; `open` is measured, and not surely better than the runner-up."""
+"""Basis of an answer; `open` is measured, but not surely better than the runner-up."""
 
 Fate: TypeAlias = Literal[
     "recommended",
@@ -33,29 +33,29 @@ Fate: TypeAlias = Literal[
     "over a limit",
     "not usable",
 ]
-"""What became of a stack: why it was not recommended, if it was not."""
+"""Reason why a stack was not recommended, in a few words."""
 
 MemoryKind: TypeAlias = Literal["rss", "nvml", "reserved", "allocated"]
-"""How memory was measured, as `MemoryFigures` names it."""
+"""Method of a memory measurement, as in `MemoryFigures`."""
 
 Answer: TypeAlias = Literal["yes", "perhaps", "no"]
-"""Answer to whether a limit is kept; `perhaps` where it lies within the span."""
+"""Verdict on a limit; `perhaps` if the limit lies within the span."""
 
 
 Mode: TypeAlias = Literal["train", "inference"]
 
 
 class RecommendRequest(Described):
-    """What `accel-bench recommend --json` reads."""
+    """A request, as `accel-bench recommend --json` reads it."""
 
     model: str = Field(min_length=1)
-    """Name of the catalog, local directory, or hub id, as scenarios name it."""
+    """Name in the catalog, local directory, or hub id, as in scenarios."""
 
     mode: Mode = "train"
-    """What the model is to do; of inference, stored runs alone are looked at."""
+    """Use of the model; for inference, only stored runs are considered."""
 
     gpu: str | None = None
-    """Device of `accel-bench catalog devices`; null looks at all that have stored runs."""
+    """Device of `accel-bench catalog devices`; null considers all with stored runs."""
 
     budget_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
     """US dollars that the job may cost."""
@@ -70,118 +70,118 @@ class RecommendRequest(Described):
     """Length of each sample in tokens."""
 
     at_most: dict[str, float] = Field(default_factory=dict)
-    """Largest value of metrics of the engine, by name, such as `request_latency_p99` in
-    milliseconds; of the worst run of a stack."""
+    """Maximum of engine metrics by name, such as `request_latency_p99` in milliseconds, in the
+    worst run of a stack."""
 
     scenario: str = "quickstart"
-    """Scenario file, or a shipped one: what would be run where nothing is stored."""
+    """Scenario file, or name of a shipped one, to estimate if nothing is stored."""
 
     where: tuple[str, ...] = ()
-    """Conditions on stored runs, as `accel-bench results list --where` takes them."""
+    """Conditions on stored runs, as in `accel-bench results list --where`."""
 
 
 class Evidence(Frozen):
-    """Stored runs that a statement rests on."""
+    """Stored runs that support a statement."""
 
     experiment_id: str
     run_ids: tuple[str, ...]
     sessions: tuple[str, ...]
 
     origin: Literal["measured", "exported"]
-    """`exported`: another store's export says that it was measured there."""
+    """Source of the runs; `exported` ones were imported from another store's export."""
 
 
 class BreakEven(Frozen):
-    """After how many optimizer steps what a stack costs once is won back."""
+    """Number of optimizer steps after which a stack's longer start has paid off."""
 
     against: str
-    """Stack without that cost."""
+    """Name of the other stack, which starts sooner."""
 
     extra_seconds: float
-    """What it costs once, beyond the other: mean over rounds."""
+    """Mean additional seconds of start over rounds."""
 
     saved_seconds_per_step: float
-    """What it saves in each step: mean over rounds; negative where it is slower."""
+    """Mean seconds saved per step over rounds; negative if the stack is slower."""
 
     steps: float | None
-    """Steps after which it pays; 0 where it costs nothing more, null where no step is faster."""
+    """Step of the break-even; 0 without additional start, null if no step is faster."""
 
     low: float | None
-    """Lower end of the 95 % interval (Fieller's); null where it is not known."""
+    """Lower end of the 95 % interval (Fieller's); null if unknown."""
 
     high: float | None
-    """Upper end; null where it may never pay, or is not known."""
+    """Upper end of the interval; null if unknown, or if the stack may never pay off."""
 
     job_steps: float | None = None
-    """Steps of the job; null where its tokens are not known."""
+    """Steps of the job; null without a number of tokens."""
 
     pays: Answer | None = None
-    """Answer to whether it pays in the job; null without its steps."""
+    """Verdict on paying off within the job; null without its steps."""
 
     sentence: str = ""
 
 
 class MemoryUse(Frozen):
-    """Memory that the rank that needed most had at its peak."""
+    """Peak memory of the rank that needed most."""
 
     peak_bytes: int
     kind: MemoryKind
-    """Resident memory of a process on a CPU; on a GPU what the driver sees, else what torch's
-    allocator holds, else what tensors hold."""
+    """Kind of memory: resident memory of a process on a CPU; on a GPU, in this order, the driver's
+    figure, torch's reserved or allocated memory."""
 
     device_bytes: int | None
-    """Size of the device; of the host for a process on a CPU."""
+    """Memory of the device; of the host for a process on a CPU."""
 
     headroom: float | None
-    """Fraction of the device that the peak leaves; null where its size is not known."""
+    """Free fraction of the device at the peak; null if its memory is unknown."""
 
 
 class Considered(StackRow):
-    """A stack at a sweep point, as it was measured."""
+    """A candidate as measured: a stack at a sweep point."""
 
     changes: str
-    """What it adds to the scenario and changes in it."""
+    """Plugins and settings that the stack adds to the scenario."""
 
     device: str
     tokens_per_second: Interval | None = None
     """Real tokens per second of all devices."""
 
     request_seconds: Interval | None = None
-    """Latency of the median request, where requests arrive at a rate."""
+    """Median latency in seconds of requests that arrive at a rate."""
 
     slowest_requests_ms: float | None = None
-    """Milliseconds in which 99 of 100 requests were answered, of the worst run."""
+    """99th percentile of the request latency in milliseconds, in the worst run."""
 
     start_seconds: float | None = None
-    """Seconds from the start of the process to the first usual step, compilation included."""
+    """Seconds from the process's start to the first usual step, compilation included."""
 
     hours: Interval | None = None
-    """Hours for the tokens, with the start; null where they are not known."""
+    """Hours for the job's tokens, start included; null without a number of tokens."""
 
     ratio: Interval | None = None
-    """Speed over the baseline's at its sweep point, with a 95 % interval."""
+    """Speed ratio to the baseline of its sweep point, with a 95 % interval."""
 
     loss: str
-    """Verdict on its loss, with the reason."""
+    """Verdict on the loss, with the reason."""
 
     update: str
-    """Verdict on the change of its weights, with the reason."""
+    """Verdict on the update of the weights, with the reason."""
 
     output: str = ""
-    """Verdict on what it answers, with the reason; empty where it was trained."""
+    """Verdict on generated output, with the reason; empty for training."""
 
     memory: MemoryUse | None = None
     evidence: Evidence
 
 
 class Other(Frozen):
-    """A stack that is not recommended, and why."""
+    """A stack that is not recommended, with the reason."""
 
     fate: Fate
     why: str
 
     of_the_best: Interval | None = None
-    """How fast it does the job, over the recommended one; null where that is not known."""
+    """Speed ratio to the recommended stack; null if unknown."""
 
     row: Considered
 
@@ -195,11 +195,11 @@ class Offer(Frozen):
     stack: str
 
     settings: dict[str, JsonValue] = Field(default_factory=dict)
-    """Changes with which it fits, where an estimate needs some."""
+    """Changed settings with which an estimate fits."""
 
     tokens_per_second: Span | None = None
     request_seconds: Span | None = None
-    """Latency of the median request, where requests arrive at a rate."""
+    """Median latency in seconds of requests that arrive at a rate."""
 
     hours: Span | None = None
     usd: Span | None = None
@@ -209,46 +209,46 @@ class Offer(Frozen):
     within_deadline: Answer | None = None
 
     fit: str = ""
-    """Sentence that says if it fits."""
+    """Sentence on whether the work fits the device."""
 
     problem: str = ""
-    """Why it cannot do the job, or why that is not known; empty where it can."""
+    """Reason why the device cannot do the job or is unknown to; empty if it can."""
 
 
 class NextRun(Frozen):
-    """A command that would answer what the store cannot."""
+    """A command that would measure missing evidence."""
 
     why: str
     command: str
     minutes: float | None = None
-    """By what earlier runs here took; null where not all of it has run before."""
+    """Minutes by the duration of earlier runs; null without all of them."""
 
     usd: float | None = None
-    """At the cheapest price of such a device; null where none is known."""
+    """Dollars at the cheapest price of the device; null if unknown."""
 
 
 class Recommendation(Document):
-    """What `accel-bench recommend --format json` prints."""
+    """The JSON document of `accel-bench recommend`."""
 
     request: RecommendRequest
     answer: str
     certainty: Certainty
     recommended: Considered | None = None
-    """The stored stack that is recommended; null where nothing stored can be."""
+    """Recommended stack; null if no stored stack can be recommended."""
 
     offer: Offer | None = None
-    """The device that is recommended."""
+    """Recommended device."""
 
     runner_up: Other | None = None
     others: tuple[Other, ...] = ()
-    """Every other stack that was looked at: what is not to be changed, and why."""
+    """All other stacks, with the reasons."""
 
     kept: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the training, which the recommendation leaves as they are."""
+    """Settings that the recommendation leaves unchanged."""
 
     break_even: tuple[BreakEven, ...] = ()
     offers: tuple[Offer, ...] = ()
-    """Devices, the cheapest first."""
+    """Devices that could do the job, the cheapest first."""
 
     lengths: LengthSummary | None = None
     tokens: float | None = None
@@ -256,34 +256,34 @@ class Recommendation(Document):
 
     advice: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Stored rows of the model that are no evidence here, and why."""
+    """Stored rows of the model that are no evidence for the request, with reasons."""
 
     next_runs: tuple[NextRun, ...] = ()
 
 
 class FittingModel(Frozen):
-    """A model of the catalog on a device, estimated."""
+    """Estimate of a catalog model on a device."""
 
     model: str
     parameters: int
     fit: Fit | None
     settings: dict[str, JsonValue] = Field(default_factory=dict)
-    """Changes to the scenario with which it fits; empty where it fits as it is, or never."""
+    """Changed settings with which the model fits; empty if unchanged, or if it never fits."""
 
     needed_bytes: Span | None = None
     tokens_per_second: Span | None = None
     usd_per_million_tokens: Span | None = None
     why: str = ""
-    """Why it does not fit, or why that is not known."""
+    """Reason why the model does not fit or cannot be estimated."""
 
 
 class FittingModels(Document):
-    """What `accel-bench recommend --gpu GPU --format json` prints."""
+    """The JSON document of `accel-bench recommend --gpu GPU`."""
 
     kind: Literal["estimated"] = "estimated"
     gpu: str
     scenario: str
-    """Work that the models are trained with."""
+    """Scenario that the models are estimated with."""
 
     models: tuple[FittingModel, ...]
-    """The largest that fits first, then what does not."""
+    """Models that fit, the largest first, then models that do not fit."""

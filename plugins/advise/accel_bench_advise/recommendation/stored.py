@@ -1,4 +1,4 @@
-"""Recommend a stack and a device for a model: from stored runs, else from estimates."""
+"""Recommender of a stack and a device for a model: from stored runs, else from estimates."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ from accel_bench_advise.recommendation.schema import (
 )
 
 Narrowed: TypeAlias = tuple[list[Candidate], list[str]]
-"""Candidates that are evidence, and which rows are not."""
+"""Candidates that are evidence, and descriptions of rows that are not."""
 
 NO_JOB = (
     "the stored requests arrive at a rate (inference.rate), by which a job of tokens has no hours; "
     "leave --tokens, --lengths, --budget and --deadline out, or choose others with --where"
 )
-"""Why rows are no evidence for a job of tokens."""
+"""Reason why rows are no evidence for a job of tokens."""
 
 
 @dataclass(frozen=True)
 class Recommender:
-    """Answers one request."""
+    """Recommender that answers one request."""
 
     request: RecommendRequest
     stored: Stored
     prices: Sequence[PriceEntry]
 
     estimator: Estimator | None
-    """Estimates what is not stored; None for answers from stored runs alone."""
+    """Estimator for devices without stored runs; None to use stored runs alone."""
 
     def answer(self) -> Recommendation:
-        """Return the recommendation. Raises AccelBenchError where the request has no answer."""
+        """Return the recommendation. Raises AccelBenchError for a request without an answer."""
         ranks, left_out = self.ranked()
         told = [one for one in ranks if one.best]
         measured = [
@@ -99,7 +99,7 @@ class Recommender:
         )
 
     def ranked(self) -> tuple[list[Ranked], list[str]]:
-        """Return the stored stacks in order on each device, and what is no evidence."""
+        """Return ranked stacks for each device, and descriptions of rows that are no evidence."""
         left_out = list(_imported(self.stored.results))
         found = collect_candidates(self.stored.results, self.stored.baselines)
         for narrowed in (self._of_gpu, self._of_length, self._of_job, self._of_newest_training):
@@ -113,12 +113,12 @@ class Recommender:
 
     @property
     def lengths(self) -> LengthSummary | None:
-        """What the lengths of the request say."""
+        """Summary of the request's sample lengths."""
         return lengths_of(self.request)
 
     @property
     def tokens(self) -> float | None:
-        """Real tokens of the job: those of all samples where none are given."""
+        """Real tokens of the job; the sum of the lengths by default."""
         lengths = self.lengths
         if self.request.tokens is not None or lengths is None:
             return self.request.tokens
@@ -126,7 +126,7 @@ class Recommender:
         return float(sum(min(length, longest) for length in self.request.lengths or ()))
 
     def _of_gpu(self, found: list[Candidate]) -> Narrowed:
-        """Keep the candidates of a device; rows of others are never carried over to it."""
+        """Return the candidates of the requested device."""
         if self.request.gpu is None:
             return found, []
         name = named_hardware(self.request.gpu).name
@@ -135,7 +135,7 @@ class Recommender:
         return own, [f"rows of {label}: another device than {name}" for label in others]
 
     def _of_length(self, found: list[Candidate]) -> Narrowed:
-        """Keep the candidates of the shortest stored length that holds 95 % of the samples."""
+        """Return candidates of the shortest stored length that holds 95 % of the samples."""
         if self.lengths is None:
             return found, []
         needed = self.lengths.percentile_95
@@ -147,12 +147,12 @@ class Recommender:
         ]
 
     def _of_job(self, found: list[Candidate]) -> Narrowed:
-        """Keep the candidates by which a job of tokens has hours."""
+        """Return the candidates whose runs give the hours of a job of tokens."""
         kept = [one for one in found if self.tokens is None or one.runs.rate is None]
         return kept, [NO_JOB] if len(kept) < len(found) else []
 
     def _of_newest_training(self, found: list[Candidate]) -> Narrowed:
-        """Keep the candidates of the newest training of which several can be compared.
+        """Return the candidates of the newest training that has several candidates.
 
         A search for the largest batch, for one, leaves many trainings of one run each.
         """
@@ -171,9 +171,9 @@ class Recommender:
         return kept, notes
 
     def _estimates(self, measured: set[str], left_out: list[str]) -> Iterator[DeviceEstimate]:
-        """Yield estimates of devices that have no stored runs which could be recommended.
+        """Yield estimates for devices without a stored recommendable stack.
 
-        `left_out` takes those of several devices on which the scenario cannot be planned.
+        Devices for which the scenario cannot be planned are added to `left_out`.
         """
         if self.estimator is None:
             return
@@ -204,8 +204,7 @@ class Recommender:
     def _told(
         self, taken: Offer | None, ranked: Ranked | None, offers: Sequence[Offer]
     ) -> dict[str, Any]:
-        """Return the answer, and what is known of the device that was chosen, or else of the best
-        that is not."""
+        """Return the fields of the answer, for the chosen device or the best rejected one."""
         best = ranked.best if ranked else None
         others = others_of(ranked, self.tokens) if ranked else ()
         told: dict[str, Any] = {"certainty": "cannot tell", "others": others}
@@ -231,7 +230,7 @@ class Recommender:
         return told
 
     def _not_taken(self, best: Candidate, offers: Sequence[Offer]) -> Other:
-        """Return the row of the best stack where it is not recommended, as the limits forbid it."""
+        """Return the row of the best stack, which exceeds the request's limits."""
         (own,) = [
             one for one in offers if one.kind == "measured" and one.device == best.device.label
         ]
@@ -258,7 +257,7 @@ class Recommender:
     def _next_runs(
         self, taken: Offer | None, ranked: Ranked | None, found: DeviceEstimate | None
     ) -> Iterator[NextRun]:
-        """Yield commands that would settle what is open."""
+        """Yield commands that would measure the missing evidence."""
         if ranked:
             hourly = taken.usd_per_hour if taken else None
             if more := more_rounds(ranked, self.tokens, self.stored, hourly):
@@ -268,12 +267,12 @@ class Recommender:
 
 
 def lengths_of(request: RecommendRequest) -> LengthSummary | None:
-    """Return what the lengths of a request say."""
+    """Return the summary of a request's sample lengths."""
     return summarize_lengths(request.lengths) if request.lengths else None
 
 
 def check_request(request: RecommendRequest) -> None:
-    """Raise ScenarioError for limits without the tokens that they are for."""
+    """Raise ScenarioError for limits without a number of tokens."""
     for key, option in (("budget_usd", "--budget"), ("deadline_hours", "--deadline")):
         if getattr(request, key) is not None and not (request.tokens or request.lengths):
             raise ScenarioError(
@@ -285,6 +284,6 @@ def check_request(request: RecommendRequest) -> None:
 
 
 def _imported(results: Sequence[Result]) -> Iterator[str]:
-    """Yield which rows are no evidence since another program measured them."""
+    """Yield descriptions of rows that another program measured."""
     for file, runs in Counter(run.provenance.file for run in results if run.imported).items():
         yield f"{count(runs, 'run')} of {file}: imported, not measured here"

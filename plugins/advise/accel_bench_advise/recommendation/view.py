@@ -1,4 +1,4 @@
-"""What `recommend` prints: of one model, of a family, of all that fits on a device."""
+"""Tables of `recommend`: for one model, for a family, and for all that fit a device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from accel_bench_advise.recommendation.schema import (
 
 
 def recommend_report(document: Recommendation) -> Report:
-    """Return the answer, the stacks with their evidence, the devices, and what to do next."""
+    """Return the answer, the stacks with their evidence, the devices and the next commands."""
     lines = list(document.others)
     if one := document.recommended:
         lines.insert(0, Other(fate="recommended", why="", of_the_best=AS_FAST, row=one))
@@ -65,7 +65,7 @@ def recommend_report(document: Recommendation) -> Report:
 
 
 def models_report(document: FittingModels) -> Report:
-    """Return which models fit on a device, and with which changes to the work."""
+    """Return the table of models that fit a device, with the changes they need."""
     fitting = sum(one.fit == "fits" for one in document.models)
     section = Section(
         title="ESTIMATED",
@@ -80,7 +80,7 @@ def models_report(document: FittingModels) -> Report:
 
 
 def family_report(document: FamilyRecommendation) -> Report:
-    """Return the answer, a row for each model, mode and device, and what is not stored."""
+    """Return the answer, a row for each model, mode and device, and models without stored runs."""
     rows = document.rows
     section = Section(
         answer=document.answer,
@@ -91,7 +91,7 @@ def family_report(document: FamilyRecommendation) -> Report:
 
 
 def _used(columns: Sequence[Column], rows: Sequence[Any], title: str = "") -> Table:
-    """Return a table without the columns in which no row has anything."""
+    """Return a table without its empty columns."""
     return Table([one for one in columns if any(map(one.cell, rows))], rows, title=title)
 
 
@@ -158,19 +158,19 @@ def _three(value: float) -> str:
 
 
 def _without_reason(verdict: str) -> str:
-    """Return the verdict alone: it stands beside others, and reasons are sentences."""
+    """Return a verdict without its reason, for a narrow column."""
     return verdict.partition(" (")[0]
 
 
 EVIDENCE = 5
-"""Ids of runs that stand in a note; JSON and CSV have all of them."""
+"""Maximum number of run ids in a note; JSON and CSV have all."""
 
 NAMED = 6
-"""Models without stored runs that a note names."""
+"""Maximum number of models without stored runs in a note."""
 
 
 def _speeds(row: str) -> list[Column]:
-    """Return the columns of a stack's speed, which is read at a path."""
+    """Return the columns of a stack's speed; `path` leads to its row."""
     return [
         number_column(f"{row}.tokens_per_second", "speed", "tokens/s", rate_interval),
         number_column(
@@ -183,7 +183,7 @@ def _speeds(row: str) -> list[Column]:
 
 
 def _flat(row: str) -> list[Column]:
-    """Return the CSV's columns of a stack, which is read at a path."""
+    """Return the CSV columns of a stack; `path` leads to its row."""
     return [
         *columns_of(Considered, row, without="apart device memory evidence"),
         *columns_of(MemoryUse, f"{row}.memory", names="peak_bytes device_bytes headroom"),
@@ -205,7 +205,7 @@ STACKS = (
     number_column("row.start_seconds", "start", "s", _three, rank=2),
     number_column("row.memory", "memory", "", _memory, rank=1),
 )
-"""Columns for people."""
+"""Columns of stacks."""
 
 FAMILY = (
     *(Column(key, reader(key), kind="name") for key in ("model", "mode", "device")),
@@ -243,20 +243,20 @@ MODELS = (
     number_column("tokens_per_second", "speed", "tokens/s", span_text(rate)),
     number_column("usd_per_million_tokens", "cost", "USD/1M tokens", span_text(usd)),
 )
-"""Columns of models."""
+"""Columns of models that fit."""
 
 FLAT_MODELS = columns_of(FittingModel)
-"""Columns of the CSV of models."""
+"""CSV columns of models that fit."""
 
 FLAT = (
     *columns_of(Other, without="row"),
     Column("device", reader("row.device")),
     *_flat("row"),
 )
-"""Columns of the CSV."""
+"""CSV columns of stacks."""
 
 FLAT_FAMILY = (
     *columns_of(FamilyRow, without="recommended"),
     *_flat("recommended"),
 )
-"""Columns of the CSV of models of a family."""
+"""CSV columns of models of a family."""

@@ -1,4 +1,4 @@
-"""Simulate experiments: `python -m accel_bench_advise.simulation`, a line of JSON in, one out."""
+"""`python -m accel_bench_advise.simulation`: simulate experiments, a line of JSON each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from accel_bench_advise.simulation.simulate import SimulatedRun
 
 
 def main() -> None:
-    """Answer each line of standard input; what libraries print goes to standard error."""
+    """Answer each line of standard input; libraries' output goes to standard error."""
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def answer(line: str) -> Simulation:
-    """Return the simulation of a request, or why there is none."""
+    """Return the simulation of a request, with its problem if it failed."""
     try:
         request = SimulationRequest.model_validate_json(line)
         any_shape = BatchShape(micro_batch_size=1, sequence_length=1)
@@ -44,7 +44,7 @@ def answer(line: str) -> Simulation:
 
 @lru_cache(maxsize=1)
 def _run(request: str) -> SimulatedRun:
-    """Return the run of a request; the last one is kept for the next shapes of it."""
+    """Return the simulated run of a request, cached for further shapes of it."""
     return SimulatedRun(SimulationRequest.model_validate_json(request))
 
 

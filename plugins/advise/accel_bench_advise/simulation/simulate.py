@@ -1,4 +1,4 @@
-"""Build an experiment of fake tensors by its own hooks, and let its engine take fake steps."""
+"""Simulated run: build an experiment of fake tensors by its hooks and let its engine step."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from accel_bench_advise.estimates.schema import BatchShape, Simulation, Simulati
 from accel_bench_advise.simulation.tracker import StepTracker
 
 FINDS_PACKED = "find_packed_sequence_indices"
-"""What transformers looks for packed samples with."""
+"""Function by which transformers detects packed samples."""
 
 DRAWS_TRUNCATED = "_no_grad_trunc_normal_"
-"""What torch draws a truncated normal distribution with."""
+"""Function by which torch draws a truncated normal distribution."""
 
 OF_TEXT_ALONE = frozenset({"AutoModelForCausalLM", "AutoModelForMaskedLM"})
-"""Classes of models whose inputs are tokens with labels, and nothing else."""
+"""Model classes whose inputs are token ids with labels only."""
 
 QUANTIZED = (torch.uint8, torch.int8, torch.int16, torch.int32)
-"""Dtypes in which weights are packed."""
+"""Dtypes that pack quantized weights."""
 
 
 class SimulatedRun:
-    """An experiment of fake tensors, ready to take steps. Nothing is allocated, whatever its size.
+    """An experiment of fake tensors, ready to step, which allocates no memory.
 
-    The hooks up to `build_optimizer` are the experiment's own; the engine is the default one, and
-    neither compilation nor parallelization takes place. Weights are as random ones are.
+    The hooks up to `build_optimizer` are the experiment's own; the engine is the default one,
+    without compilation and parallelization. Weights are treated as random.
     """
 
     def __init__(self, request: SimulationRequest) -> None:
@@ -65,7 +65,7 @@ class SimulatedRun:
             _make_state(run)
 
     def simulate(self, shape: BatchShape) -> Simulation:
-        """Return what a step of a shape takes, with the optimizer's state as in later steps."""
+        """Return the footprint of a step of a shape, with existing optimizer state."""
         self._shape = shape
         with self._simulating():
             self._tracker.assign(_state_of(self.run.optimizer), "optimizer state")
@@ -84,8 +84,7 @@ class SimulatedRun:
         )
 
     def _batches(self, active: ActivePlugins) -> Iterator[Batch]:
-        """Yield micro-batches of the shape that is set, for ever: the data's, or tokens with
-        labels."""
+        """Yield micro-batches of the current shape endlessly: the data's, or random token ids."""
         while True:
             sizes = self._shape.micro_batch_size, self._shape.sequence_length
             if active.answers("simulate_batch") is None:
@@ -109,7 +108,7 @@ class SimulatedRun:
 
 
 def _run_of(request: SimulationRequest) -> Run:
-    """Return the run of one rank of the experiment, as far as a simulation goes with it."""
+    """Return the run of one rank of the experiment, prepared for simulation."""
     scenario = request.experiment.scenario
     precision = scenario.train.precision
     changed = scenario.model_copy(
@@ -136,7 +135,7 @@ def _run_of(request: SimulationRequest) -> Run:
 
 
 def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -> None:
-    """Call the hooks that make the model and the optimizer, in the order of the contract."""
+    """Call the hooks that build the model and the optimizer, in the contract's order."""
     run.task = task_of(active)
     if active.answers("simulate_batch") is None:
         _check_task(run)
@@ -169,7 +168,7 @@ def _build(active: ActivePlugins, run: Run, tracker: StepTracker, device: str) -
 
 
 def _check_task(run: Run) -> None:
-    """Raise ScenarioError for a task whose batches are not tokens with labels."""
+    """Raise ScenarioError for a task whose batches are not token ids with labels."""
     task, scenario = run.task, run.scenario
     if task is not None and (
         task.pairs is not None or task.counts != TOKENS or task.model_class not in OF_TEXT_ALONE
@@ -181,13 +180,13 @@ def _check_task(run: Run) -> None:
 
 
 def _sees_or_hears(run: Run) -> bool:
-    """Return whether the batches of a run hold more than text, which models look through."""
+    """Return whether the batches of a run hold images or audio beside text."""
     looks = hasattr(getattr(run.model, "config", None), "vision_config")
     return looks or run.scenario.counts != TOKENS
 
 
 def _use_lists(optimizer: Any) -> None:
-    """Let an optimizer update lists of tensors where nothing is set, as torch does on a GPU."""
+    """Let an optimizer use `foreach` by default, as torch does on a GPU."""
     for group in optimizer.param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
@@ -199,7 +198,7 @@ def _state_of(optimizer: Any) -> Iterator[Any]:
 
 
 def _make_state(run: Run) -> None:
-    """Let the optimizer make its state, without a pass through the model."""
+    """Initialize the optimizer's state without a pass through the model."""
     trained = [p for p in run.model.parameters() if p.requires_grad]
     torch.stack([p.float().sum() for p in trained]).sum().backward()
     run.optimizer.step()
@@ -208,12 +207,11 @@ def _make_state(run: Run) -> None:
 
 @contextlib.contextmanager
 def _fit_for_fake_tensors() -> Iterator[None]:
-    """Let modules convert fake parameters, and transformers build masks, as with real tensors.
+    """Patch torch and transformers so that fake parameters and masks work.
 
-    To convert, torch would exchange two tensors, and refuses what has weak references, as fake ones
-    have. For masks, transformers would look for packed samples in positions, which have no values,
-    and take the slow path that is right for all. A truncated normal distribution is drawn again
-    until all values lie within its bounds.
+    Conversion would swap tensors, which torch refuses for weakly referenced (fake) ones. Masks
+    would look for packed samples in positions that have no values; the general path is taken. A
+    truncated normal distribution would be redrawn until all values lie within its bounds.
     """
 
     def take_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -230,7 +228,7 @@ def _fit_for_fake_tensors() -> Iterator[None]:
 
 @dataclass
 class _OneStep:
-    """The stopwatch of one simulated step: it tells the tracker where the step is."""
+    """Stopwatch of one simulated step, which reports the step's phase to the tracker."""
 
     tracker: StepTracker
     running: bool = True
@@ -243,7 +241,7 @@ class _OneStep:
         """Do nothing: no time is measured."""
 
     def mark(self, phase: PhaseName) -> None:
-        """Pass on which phase begins."""
+        """Report the phase that begins."""
         self.tracker.phase = FOLLOWING.get(phase, self.tracker.phase)
 
     def lap(self, batches: Sequence[Batch], loss: Any) -> None:

@@ -1,4 +1,4 @@
-"""Count the memory and the work of every operation of a step, on real tensors and on fake ones."""
+"""Tracker of the memory and the work of a step's operations, on real or fake tensors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ aten = torch.ops.aten
 
 @dataclass(eq=False)
 class Block:
-    """A storage, and what it is for."""
+    """A storage, with the use of its memory."""
 
     size: int
     part: Part
 
 
 class StepTracker(TorchDispatchMode):
-    """Logs each storage as it comes and goes, with the phase of the step that made it.
+    """Tracker that logs each storage's allocation and release with the phase of the step.
 
-    `phase` and `vocabulary`, the number of token ids, are set from outside. Roles that become known
-    later, such as that of a gradient, are given by `assign`. With `assumes` a value that a model
-    reads of its batch is 1, and a mask selects everything: an image or an utterance is there.
+    `phase` and `vocabulary`, the number of token ids, are set from outside. Roles known later, such
+    as gradients, are set by `assign`. With `assumes`, values that a model reads from its batch are
+    1, and masks select everything: an image or an utterance is present.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class StepTracker(TorchDispatchMode):
         self._work: Counter[tuple[str, int, int]] = Counter()
 
     def assign(self, tensors: Iterable[Any], part: Part) -> None:
-        """Say what the memory of tensors is for; tensors that were not seen yet are logged."""
+        """Set the use of tensors' memory; tensors not seen before are logged."""
         for tensor in tensors:
             for plain in plain_tensors(tensor):
                 self._block(plain).part = part
 
     def restart(self) -> None:
-        """Forget what has happened; what is alive stays."""
+        """Clear peak and work; tensors that are alive remain logged."""
         self._base = set(self._alive)
         self._events.clear()
         self._work.clear()
@@ -99,7 +99,7 @@ class StepTracker(TorchDispatchMode):
         return out
 
     def _block(self, tensor: torch.Tensor) -> Block:
-        """Return the block of a tensor's storage, which is logged when it is new."""
+        """Return the block of a tensor's storage, logged if it is new."""
         storage = tensor.untyped_storage()
         key = id(storage)
         if known := self._known.get(key):
@@ -117,9 +117,9 @@ class StepTracker(TorchDispatchMode):
         return block
 
     def _guess(self, tensor: torch.Tensor) -> Part:
-        """Return what a new tensor is for where nothing says it: its shape and phase tell.
+        """Return the likely use of a new tensor, by its shape and phase.
 
-        What is built and stays, beside the model that trains, are weights of another one.
+        Tensors that are built and remain, outside the trained model, are weights of another model.
         """
         if self.phase == "build":
             return "weights"
@@ -139,7 +139,7 @@ class StepTracker(TorchDispatchMode):
 
 
 def _call(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operation; products of experts are only simulated in bfloat16, CTC not at all."""
+    """Call an operation; CTC and expert products, which fake tensors lack, are emulated."""
     if func is aten._ctc_loss.Tensor and isinstance(args[0], FakeTensor):
         frames, utterances, _ = args[0].shape
         paths = 2 * args[1].shape[-1] + 1
@@ -161,5 +161,5 @@ def _is_mask(indices: Any) -> bool:
 
 
 def _all_of(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return what a mask selects of a tensor that is true everywhere, a copy."""
+    """Return a copy of all elements, as if a mask selected everything."""
     return tensor.reshape(-1, *tensor.shape[mask.dim() :]).clone()

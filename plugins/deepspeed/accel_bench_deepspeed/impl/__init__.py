@@ -1,4 +1,4 @@
-"""Train with DeepSpeed's engine: its forward, backward and step, on our batches and optimizer."""
+"""Training with DeepSpeed's engine: its forward, backward and step, on the scenario's batches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from accel_bench_deepspeed.impl.process import set_ranks
 
 
 class DeepSpeedTraining:
-    """Takes optimizer steps on `run.model` with DeepSpeed.
+    """Training of `run.model` with DeepSpeed.
 
     The loss of a micro-batch is its sum over supervised tokens divided by those of the whole step,
-    over micro-batches and ranks, as in the plain loop. DeepSpeed averages gradients over ranks, so
-    the loss is multiplied by their number; it would divide by the micro-batches, and is kept from
-    that.
+    over micro-batches and ranks, as in the default engine. It is multiplied by the number of ranks,
+    since DeepSpeed averages gradients; its division by the number of micro-batches is disabled.
     """
 
     def __init__(self, run: Run, config: dict[str, Any]) -> None:
@@ -51,7 +50,7 @@ class DeepSpeedTraining:
         self._shown = False
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """While the stopwatch runs: one optimizer step, one lap."""
+        """Take one optimizer step for each lap of the stopwatch."""
         while stopwatch.running:
             batches = list(islice(self._batches, self._accumulation))
             total = torch.zeros((), device=self._device)
@@ -75,14 +74,14 @@ class DeepSpeedTraining:
         return loss.detach()
 
     def _show_gradients(self) -> None:
-        """Before the first step: DeepSpeed frees gradients before the optimizer is called."""
+        """Keep gradients readable in the first step; DeepSpeed frees them before the update."""
         self._shown = True
         kept = [one for one in self._trained if kept_elsewhere(one) is not None]
         readers = {one: lambda one=one: safe_get_full_grad(one) for one in kept}
         show_gradients(readers, self._max_grad_norm)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what DeepSpeed says of itself."""
+        """Return JSON evidence read from DeepSpeed's engine."""
         engine = self._engine
         stage = int(engine.zero_optimization_stage())
         return {
@@ -102,7 +101,7 @@ class DeepSpeedTraining:
 
 
 def _join_alone(run: Run) -> None:
-    """Make a process group of one: DeepSpeed needs one on a single device too."""
+    """Make a process group of one rank, which DeepSpeed needs on a single device too."""
     if not torch.distributed.is_initialized():
         kind = backends_for(run.device_type)
         store = torch.distributed.HashStore()

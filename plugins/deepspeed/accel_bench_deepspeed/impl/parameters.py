@@ -1,5 +1,4 @@
-"""Which parameters DeepSpeed takes, and where it keeps them: declared to core, by its own functions
-that read them."""
+"""Parameters that DeepSpeed partitions, declared to core with the functions that read them."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.kept_elsewhere import KeptElsewhere, keep_elsewhere
 
 NOT_SENT = "ds_optim_param"
-"""Attribute of the parameters that DeepSpeed does not send to all ranks when it is initialized."""
+"""Attribute of parameters that DeepSpeed does not broadcast at initialization."""
 
 
 def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
-    """Raise ScenarioError for parameters without dimensions that a stage of ZeRO fails on.
+    """Raise ScenarioError for scalar parameters, with a stage of ZeRO that fails on them.
 
-    Stage 3 sends every parameter as bytes, of which a single number has no view, and stage 0 gives
-    its gradient another shape when it has averaged those of the ranks.
+    Stage 3 broadcasts parameters as bytes, of which a scalar has no view; stage 0 changes the shape
+    of its averaged gradient.
     """
     scalars = {name: one for name, one in model.named_parameters() if not one.dim()}
     if stage == 0:
@@ -36,8 +35,7 @@ def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
 
 @contextlib.contextmanager
 def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
-    """Send parameters without dimensions to all ranks, and keep DeepSpeed from sending them as
-    bytes within the block."""
+    """Broadcast scalar parameters as such, rather than as bytes, within the block."""
     scalars = [one for one in model.parameters() if not one.dim()]
     for one in scalars:
         torch.distributed.broadcast(one.data, src=0)
@@ -72,7 +70,7 @@ def declare_parameters(model: torch.nn.Module, engine: Any) -> None:
 
 
 def _updated_dtype(optimizer: Any) -> torch.dtype | None:
-    """Return the dtype of the long tensors that the optimizer updates; None for stage 0."""
+    """Return the dtype of the flat tensors that the optimizer updates; None for stage 0."""
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups"):
         for flat in getattr(optimizer, name, ()):
             dtype: torch.dtype = flat.dtype
@@ -81,14 +79,14 @@ def _updated_dtype(optimizer: Any) -> torch.dtype | None:
 
 
 def _read(parameter: Any) -> torch.Tensor:
-    """Return a whole parameter, from its float32 master where it trains."""
+    """Return a whole parameter, from its float32 master copy if it has one."""
     whole = safe_get_full_fp32_param(parameter)
     assert whole is not None, "frozen parameters are not read"
     return whole
 
 
 def _held(parameter: Any) -> int:
-    """Return the elements of a placeholder's part on this rank; a small one stays whole."""
+    """Return the number of a placeholder's elements on this rank; small ones stay whole."""
     if getattr(parameter, "ds_persist", False):
         return int(parameter.ds_numel)
     return int(parameter.ds_tensor.numel())

@@ -1,4 +1,4 @@
-"""What DeepSpeed reads of its process: the device, the ranks, and operators that it would build."""
+"""Process settings that DeepSpeed reads: the device, the ranks, and operators to compile."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from accel_bench import Run
 
 SHARED_MEMORY = "deepspeed_shm_comm"
-"""Operator for CPUs that DeepSpeed compiles from C++ when it first meets a process group."""
+"""Operator for CPUs that DeepSpeed compiles from C++ at its first process group."""
 
 
 def import_deepspeed(run: Run) -> None:
-    """Import DeepSpeed for the device of the run, without its log of every choice."""
+    """Import DeepSpeed for the run's device, without its verbose logging."""
     with variables({"DS_ACCELERATOR": run.device.type, "DEEPSPEED_LOG_LEVEL": "warning"}):
         import deepspeed
         from deepspeed.accelerator import get_accelerator
@@ -26,8 +26,7 @@ def import_deepspeed(run: Run) -> None:
 
 
 def set_ranks(run: Run) -> None:
-    """Set the variables in which DeepSpeed reads who this process is, in steps too, until the run
-    ends."""
+    """Set the environment variables of the rank for DeepSpeed, until the run ends."""
     context = variables(
         {
             "RANK": str(run.rank),
@@ -41,7 +40,7 @@ def set_ranks(run: Run) -> None:
 
 @contextlib.contextmanager
 def variables(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables within the block, and leave all as they were."""
+    """Set environment variables within the block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""Put a model on a mesh of devices: its matrices, then its blocks."""
+"""Application of a mesh to a model: its matrices, then its blocks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Sharding:
-    """A model on the mesh."""
+    """A model sharded on the mesh."""
 
     def __init__(self, run: Run, sizes: Sizes, options: MeshOptions) -> None:
-        """Change the run's model in place."""
+        """Shard the run's model in place."""
         self.model: nn.Module = run.model
         self._sizes = sizes
         self._mesh = make_mesh(run, sizes)
@@ -37,7 +37,7 @@ class Sharding:
             shard_blocks(run, self._mesh, options)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of the mesh, and of the part of the weights that this rank holds."""
+        """Return JSON evidence of the mesh, and of this rank's fraction of the weights."""
         total = sum(parameter.numel() for parameter in self.model.parameters())
         held = sum(_local(parameter).numel() for parameter in self.model.parameters())
         return {
@@ -51,7 +51,7 @@ class Sharding:
 
 
 def make_mesh(run: Run, sizes: Sizes) -> DeviceMesh:
-    """Return the mesh of all ranks: copies outermost, then shards, then ranks of one batch."""
+    """Return the mesh of all ranks: replicas outermost, then shards, then tensor parallelism."""
     if not torch.distributed.is_initialized():
         store = torch.distributed.HashStore()
         kind = backends_for(run.device_type)

@@ -1,4 +1,4 @@
-"""Shard a model block by block with FSDP2."""
+"""Sharding of a model block by block with FSDP2."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 PACKED = "Params4bit"
-"""Class of bitsandbytes' parameters in 4 bits."""
+"""Class of bitsandbytes' 4-bit parameters."""
 
 
 def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
-    """Shard each repeated block, then what is left of the model, in place."""
+    """Shard each repeated block, then the rest of the model, in place."""
     names = ("replicate", "shard") if mesh["replicate"].size() > 1 else ("shard",)
     settings: dict[str, Any] = {
         "mesh": mesh[names],
@@ -50,10 +50,10 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
 
 
 def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -> None:
-    """Shard the batch norms of each part together, without copies of their weights in 16 bits.
+    """Shard the batch norms of each part as one group, without 16-bit copies of their weights.
 
-    Their statistics are float32, and torch takes weights in that dtype alone beside them, with
-    inputs and outputs in 16 bits. A part contains all modules of a recomputed block, or none.
+    Their statistics are float32, beside which torch requires float32 weights even for 16-bit inputs
+    and outputs. A part contains all modules of a recomputed block, or none.
     """
     policy: MixedPrecisionPolicy = settings["mp_policy"]
     if policy.param_dtype is None:
@@ -66,10 +66,10 @@ def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -
 
 
 def replicate_scalars(model: nn.Module) -> set[nn.Parameter]:
-    """Average the gradients of single numbers over all ranks, and return these parameters: FSDP2
-    takes no tensor without dimensions, such as the temperature of CLIP.
+    """Average gradients of scalar parameters over all ranks, and return these parameters: FSDP2
+    supports no tensor without dimensions, such as CLIP's temperature.
 
-    What was averaged before stays as it is when a further micro-batch is added and averaged.
+    A gradient averaged before stays correct when a further micro-batch is added and averaged.
     """
     scalars = {one for one in model.parameters() if not one.dim()}
     for one in scalars:
@@ -85,11 +85,11 @@ def _average_gradient(parameter: torch.Tensor) -> None:
 
 
 def check_weights(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
-    """Raise ScenarioError for quantized weights that FSDP2 would change.
+    """Raise ScenarioError for quantized weights that FSDP2 would destroy.
 
-    It gathers plain parameters: what a class of another library keeps beside its numbers is lost,
-    but for 4-bit weights of bitsandbytes, whose module has it too. Those are numbers of any dtype
-    that hold packed bits: copied into another dtype they would mean something else.
+    It gathers plain parameters: metadata of other libraries' tensor classes are lost, except for
+    bitsandbytes' 4-bit weights, whose modules keep a copy. Weights packed into elements of a dtype
+    lose their meaning in a cast to another.
     """
     for name, one in model.named_parameters():
         kind = type(one)
@@ -108,7 +108,7 @@ def check_weights(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
 
 
 def mixed_precision(run: Run, options: MeshOptions) -> MixedPrecisionPolicy:
-    """Return in which dtypes blocks compute, and gradients are averaged."""
+    """Return FSDP2's policy of dtypes for computation and gradient averaging."""
     train = run.scenario.train
     dtype = train.work_dtype if train.keeps_master_weights else None
     return MixedPrecisionPolicy(

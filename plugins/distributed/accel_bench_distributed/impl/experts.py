@@ -1,4 +1,4 @@
-"""Divide the experts of each layer over the ranks that compute one batch together."""
+"""Expert parallelism over ranks that compute one batch together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from accel_bench.errors import ScenarioError
 
 
 def divide_experts(model: nn.Module, mesh: DeviceMesh) -> int:
-    """Divide all layers' experts in place; return how many layers there were.
+    """Divide all layers' experts in place; return the number of layers.
 
-    Raises ScenarioError for a model without experts, and for a number that cannot be divided.
+    Raises ScenarioError for a model without experts, or with an indivisible number.
     """
     layers = [module for module in model.modules() if is_experts(module)]
     if not layers:
@@ -30,7 +30,7 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh) -> int:
 
 
 def is_experts(module: Any) -> bool:
-    """Return whether a module holds a layer's experts in tensors of three dimensions."""
+    """Return whether a module stores a layer's experts as three-dimensional tensors."""
     return hasattr(module, "num_experts") and any(
         one.dim() == 3 and one.shape[0] == module.num_experts
         for one in module.parameters(recurse=False)
@@ -38,7 +38,7 @@ def is_experts(module: Any) -> bool:
 
 
 def _divide(layer: Any, mesh: DeviceMesh) -> None:
-    """Keep this rank's experts, and have others' tokens passed over."""
+    """Keep this rank's experts of a layer; skip tokens of other ranks' experts."""
     size, experts = mesh.size(), layer.num_experts
     if experts % size:
         raise ScenarioError(
@@ -53,9 +53,10 @@ def _divide(layer: Any, mesh: DeviceMesh) -> None:
 
 
 class Divided:
-    """The forward of a layer's experts where this rank holds a part of them.
+    """Forward of a layer's experts on a rank that holds a part of them.
 
-    All ranks hold the same tokens: each computes what its experts add, and that is summed up.
+    All ranks hold the same tokens: each computes its experts' contribution, and contributions are
+    summed.
     """
 
     def __init__(self, layer: Any, mesh: DeviceMesh) -> None:
@@ -79,14 +80,14 @@ class Divided:
         return summed.redistribute(placements=[Replicate()]).to_local()
 
     def _to_all(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor whose gradient is summed up over the ranks."""
+        """Return a tensor whose gradient is summed over the ranks."""
         spread = DTensor.from_local(tensor, self._mesh, [Replicate()], run_check=False)
         return spread.to_local(grad_placements=[Partial()])
 
 
 @contextmanager
 def _own_parts(layer: Any) -> Iterator[list[torch.Tensor]]:
-    """Let the layer see plain tensors of its own experts within the block."""
+    """Replace the layer's parameters by plain tensors of its own experts within the block."""
     whole = dict(layer._parameters)
     parts = {name: one.to_local() for name, one in whole.items()}
     try:

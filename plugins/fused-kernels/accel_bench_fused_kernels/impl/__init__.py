@@ -1,4 +1,4 @@
-"""Install fused kernels in a model, and remove them."""
+"""Installation of fused kernels in a model, and their removal."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ ACTIVATIONS = {
     "FastGELUActivation": "gelu_tanh",
     "NewGELUActivation": "gelu_tanh",
 }
-"""Classes of activations that the kernels of gated MLPs compute, by the kernel's name."""
+"""Activation classes with a kernel for gated MLPs, by the kernel's name."""
 
 
 class LeftOut(Exception):
-    """Part with nothing to replace in this model; the message is the reason."""
+    """Exception for a part with nothing to replace in this model; its message is the reason."""
 
 
 class FusedModel:
-    """Model with fused kernels, and a record of the parts installed and left out."""
+    """A model with fused kernels, and a record of installed and skipped parts."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class FusedModel:
         options: FusedKernelsOptions,
         libraries: Mapping[str, tuple[Library | None, str]],
     ) -> None:
-        """Take the root of a model, adapted or not; nothing is changed before `install`.
+        """Take a root model, adapted or not, without changing it before `install`.
 
         Raises PluginError for an architecture without rules.
         """
@@ -54,17 +54,16 @@ class FusedModel:
         self._options = options
         self._libraries = libraries
         self.replacements = Replacements()
-        """What was replaced, but for adapters' layers."""
+        """Replaced attributes, except of adapted layers."""
 
         self._fusion: Fusion | None = None
         self._parts: dict[str, dict[str, Any]] = {}
         self._left_out: dict[str, str] = {}
 
     def install(self) -> None:
-        """Replace what the parts that are on can replace.
+        """Install the enabled parts.
 
-        Raises PluginError when a part that is on by name finds nothing to replace, or when none
-        does.
+        Raises PluginError if a part enabled by name finds nothing to replace, or if no part does.
         """
         for part in self._options.on():
             try:
@@ -78,14 +77,14 @@ class FusedModel:
             raise PluginError(f"fused-kernels: nothing was replaced by {reasons}")
 
     def undo(self) -> None:
-        """Restore the model's code, the last part first."""
+        """Restore the model's code, in reverse order."""
         self.replacements.undo()
         if self._fusion is not None:
             self._fusion.undo()
             self._fusion = None
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what was replaced, how often, by which kernel, and what was left out."""
+        """Return JSON evidence of replacements, their counts and kernels, and of skipped parts."""
         if self._fusion is not None and "lora" in self._parts:
             self._parts["lora"] = self._fusion.evidence()
         liger = any(found.get("library") == "liger" for found in self._parts.values())
@@ -193,7 +192,7 @@ class FusedModel:
         }
 
     def _kernels(self, part: str) -> tuple[str, Any]:
-        """Return the library of a part and the module around its kernels; raises LeftOut."""
+        """Return the library of a part and the module of its kernels; raises LeftOut."""
         library, why = self._libraries[part]
         if library is None:
             raise LeftOut(why)
@@ -214,14 +213,14 @@ class FusedModel:
         self.replacements.put(module, name, MethodType(function, module))
 
     def _own_loss(self) -> Any:
-        """Return the model's loss function; raises LeftOut for one that is not its own."""
+        """Return the model's loss function; raises LeftOut if it is not transformers' own."""
         original = self._causal.loss_function
         if original.__name__ != "ForCausalLMLoss":
             raise LeftOut(f"the model computes its loss with {original.__name__}")
         return original
 
     def _head(self) -> nn.Linear:
-        """Return the output projection, where it is plain; raises LeftOut."""
+        """Return the output projection; raises LeftOut unless it is a plain linear layer."""
         head = self._causal.get_output_embeddings()
         saved = getattr(head, "modules_to_save", None)
         if isinstance(saved, nn.ModuleDict) and len(saved) == 1:
@@ -232,7 +231,7 @@ class FusedModel:
 
 
 def causal_model(model: nn.Module) -> nn.Module:
-    """Return the causal language model of a model, adapted or not. Raises PluginError."""
+    """Return the causal language model inside a model, adapted or not. Raises PluginError."""
     for module in model.modules():
         if type(module).__name__ in RULES:
             return module
@@ -242,7 +241,7 @@ def causal_model(model: nn.Module) -> nn.Module:
 
 
 def _activation(module: Any) -> str:
-    """Return the kernel's name of a gated module's activation; raises LeftOut."""
+    """Return the kernel's name for a gated module's activation; raises LeftOut."""
     name = type(module.act_fn).__name__
     if name not in ACTIVATIONS:
         raise LeftOut(f"the activation {name} has no kernel")
@@ -250,12 +249,12 @@ def _activation(module: Any) -> str:
 
 
 def _untouched(modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the modules that compute with their class's own forward, by name."""
+    """Return modules that still use their class's forward, by name."""
     return {name: module for name, module in modules if "forward" not in vars(module)}
 
 
 def _counted(library: str, kernel: str | None, found: Collection[Any]) -> dict[str, Any]:
-    """Return JSON of the modules that were replaced."""
+    """Return JSON with counts of the replaced modules."""
     classes = Counter(type(module).__name__ for module in found)
     return {
         "library": library,

@@ -1,4 +1,4 @@
-"""Compute the loss of causal language models by fused kernels, as transformers defines it."""
+"""Loss of causal language models by fused kernels, as transformers defines it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from transformers.utils import can_return_tuple
 from accel_bench_fused_kernels.rules import Loss
 
 IGNORED = -100
-"""Default label of tokens that have no loss."""
+"""Default label of ignored tokens."""
 
 
 class Head(NamedTuple):
-    """Output projection in the dtype of the products."""
+    """Output projection in the dtype of its matrix product."""
 
     weight: torch.Tensor
-    """Shape (vocabulary, hidden size)."""
+    """Weight of shape (vocabulary, hidden size)."""
 
     bias: torch.Tensor | None
-    """Shape (vocabulary,)."""
+    """Bias of shape (vocabulary,)."""
 
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """Loss of hidden states, by a kernel that takes the output projection."""
+    """Loss of hidden states, by a kernel that fuses the output projection."""
 
     head: nn.Linear
     """The output projection."""
@@ -41,18 +41,18 @@ class LinearLoss:
     """The model's configuration."""
 
     rule: Loss
-    """Rule of this architecture between the projection and the loss."""
+    """Rule of this architecture for computing logits and loss."""
 
     kernel: Callable[..., torch.Tensor]
-    """Loss of rows of hidden states."""
+    """Function that returns the loss of rows of hidden states."""
 
     def compute(
         self, hidden: torch.Tensor, target: torch.Tensor, kwargs: Mapping[str, Any]
     ) -> torch.Tensor:
         """Return the loss of hidden states of shape (samples, length, hidden size), in float32.
 
-        `target` has shape (samples x length,); `kwargs` are those of the model's forward. Logits
-        are linear in hidden states, so these are divided instead of them.
+        `target` has shape (samples x length,); `kwargs` are those of the model's forward. A divisor
+        of logits is applied to hidden states, since logits are linear in them.
         """
         rows = hidden.reshape(-1, hidden.shape[-1])
         if self.rule.divisor:
@@ -80,8 +80,8 @@ class LinearLoss:
 def linear_forward(model: nn.Module, loss: LinearLoss) -> Callable[..., Any]:
     """Return a `forward` for a causal language model that computes the loss without logits.
 
-    It is the model's own wherever logits are needed: without labels, in evaluation, or for some of
-    the tokens. Else `logits` of what it returns is None.
+    The model's own forward is called whenever logits are needed: without labels, in evaluation, or
+    for some of the tokens. Otherwise `logits` of the returned output is None.
     """
     original: Callable[..., Any] = model.forward
     rule = loss.rule
@@ -133,7 +133,7 @@ def loss_function(
 
 
 def _targets(labels: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """Return the label of the next token for each token, flat; a row's last is ignored."""
+    """Return the next token's label for each token, flat; the last label of a row is ignored."""
     shifted = kwargs.get("shift_labels")
     if shifted is None:
         ignored = kwargs.get("ignore_index", IGNORED)
@@ -142,7 +142,7 @@ def _targets(labels: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _divided(total: torch.Tensor, items: Any) -> torch.Tensor:
-    """Divide a sum of losses by the number of items: a number, or a tensor on any device."""
+    """Return a sum of losses divided by the number of items, given as a number or a tensor."""
     return total / (items.to(total.device) if isinstance(items, torch.Tensor) else items)
 
 

@@ -1,4 +1,4 @@
-"""Build fused kernels around what a micro-benchmark returns, which itself stays as it is."""
+"""Fused twins of the modules and functions that micro-benchmarks return."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from accel_bench_fused_kernels.impl.replacements import ABSENT, Replacements
 
 MEAN = {"ignore_index": -100, "reduction": "mean"}
-"""Arguments of cross-entropy as benchmarks compute it."""
+"""Arguments of the mean cross-entropy that benchmarks compute."""
 
 
 def by_library(library: str | None, operation: str, fn: Any) -> Callable[..., Any]:
@@ -60,7 +60,7 @@ def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
 
 
 def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
-    """Return a twin of a model in which every part is fused that can be, as by default."""
+    """Return a twin of a model with all default parts fused."""
     from accel_bench_fused_kernels.impl import FusedModel
     from accel_bench_fused_kernels.plugin import FusedKernels, FusedKernelsOptions
 
@@ -72,7 +72,7 @@ def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
 
 
 def with_liger_model(fn: nn.Module) -> Callable[..., Any]:
-    """Return a twin of a model that Liger has patched, by its own defaults."""
+    """Return a twin of a model patched by Liger with its defaults."""
     from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 
     twin = twin_of(fn)
@@ -82,16 +82,15 @@ def with_liger_model(fn: nn.Module) -> Callable[..., Any]:
 
 
 def twin_of(module: nn.Module) -> nn.Module:
-    """Return a copy of a module with the very same parameters and buffers."""
+    """Return a copy of a module that shares its parameters and buffers."""
     shared = [*module.parameters(), *module.buffers()]
     return copy.deepcopy(module, {id(tensor): tensor for tensor in shared})
 
 
 class Within(nn.Module):
-    """Twin of a model that is called with replacements in Python modules, and never else.
+    """Twin of a model that replaces functions of Python modules during its calls only.
 
-    Those would reach every other model of the process, the one in float64 that it is compared with
-    among them.
+    Permanent replacements would affect all models of the process, such as the float64 reference.
     """
 
     def __init__(self, twin: nn.Module, replacements: Replacements) -> None:
@@ -122,7 +121,7 @@ class Within(nn.Module):
 
 
 def _method(forward: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
-    """Return a forward that reads the weights of a module, whose own forward stays."""
+    """Return a forward bound to a module's weights, without changing the module."""
 
     def call(x: torch.Tensor) -> Any:
         return forward(module, x)

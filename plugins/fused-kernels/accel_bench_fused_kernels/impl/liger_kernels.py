@@ -1,4 +1,4 @@
-"""Wrap Liger's Triton kernels in the functions and forwards that they replace."""
+"""Liger's Triton kernels as replacements of a model's functions and forwards."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ NAMES = {
     "cross_entropy": "LigerCrossEntropyFunction",
     "linear_cross_entropy": "LigerFusedLinearCrossEntropyFunction",
 }
-"""Names of the kernels in evidence: Liger's own."""
+"""Names of Liger's kernels in evidence."""
 
 NO_MORE_OUTPUTS = (False, False, False, None, None)
-"""Liger's defaults for what comes before `chunk_mem_const`: no scaling by token, neither accuracy
-nor predictions beside the loss, and its own choice of implementation."""
+"""Positional arguments before `chunk_mem_const`, with Liger's defaults: no scaling by token, no
+accuracy or predictions, automatic implementation."""
 
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """Return the `forward` of a norm; one function for all equal norms, to be compiled once.
+    """Return the `forward` of a norm; equal norms share one function, which compiles once.
 
-    Where the gradient that reaches a norm is not shared, the backward writes into it.
+    The backward overwrites the incoming gradient unless that is shared.
     """
     casting = "gemma" if in_float32 else "llama"
 
@@ -56,7 +56,7 @@ def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Call
 
 
 def rotary(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rotation of queries and keys; `original` does what the kernel cannot."""
+    """Return the rotation of queries and keys; unsupported inputs go to `original`."""
 
     @wraps(original)
     def apply_rotary_pos_emb(
@@ -78,12 +78,12 @@ def rotary(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def silu_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Compute a SwiGLU MLP as its `forward`; projections may be adapted or quantized."""
+    """Return the output of a SwiGLU MLP; its projections may be adapted or quantized."""
     return self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))
 
 
 def gelu_tanh_mlp(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Compute a GeGLU MLP with the tanh approximation, as its `forward`."""
+    """Return the output of a GeGLU MLP with tanh approximation."""
     return self.down_proj(LigerGELUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))
 
 
@@ -92,14 +92,14 @@ MLPS = {"silu": silu_mlp, "gelu_tanh": gelu_tanh_mlp}
 
 
 def silu_gate(self: Any, gate_up_out: torch.Tensor) -> torch.Tensor:
-    """Gate experts as their `_apply_gate`: gate and up in one tensor (tokens, 2 x inner)."""
+    """Return the output of experts' `_apply_gate`: gate, up in one tensor (tokens, 2 x inner)."""
     return LigerFusedGateUpSiLUMulFunction.apply(gate_up_out)
 
 
 def cross_entropy(
     logits: torch.Tensor, target: torch.Tensor, *, ignore_index: int, reduction: str
 ) -> torch.Tensor:
-    """Return cross-entropy in float32; the gradient is written over the float32 logits.
+    """Return cross-entropy in float32; its gradient overwrites the float32 logits.
 
     Shapes: logits (tokens, vocabulary), target (tokens,).
     """
@@ -120,9 +120,9 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
 ) -> torch.Tensor:
     """Return cross-entropy of `head(hidden)`, computed chunk by chunk, in float32.
 
-    Shapes: hidden (tokens, hidden size), target (tokens,). Where the projection trains, its
-    gradient is added up over chunks in float32, as one product would do it. The logits of a chunk
-    hold at most `chunk_mem_const` times as many elements as `hidden`.
+    Shapes: hidden (tokens, hidden size), target (tokens,). A trained projection's gradient is
+    accumulated over chunks in float32, as in a single product. The logits of a chunk have at most
+    `chunk_mem_const` times as many elements as `hidden`.
     """
     if not hidden.requires_grad:
         # Else Liger computes no gradient at all, that of a projection that trains included.

@@ -1,4 +1,4 @@
-"""Patch a model by Liger's own function, and record the changes so that they can be undone."""
+"""Reversible patching of a model by Liger's own function."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from accel_bench_fused_kernels.impl.replacements import ABSENT, Replacements
 
 
 class LigerPatch:
-    """Changes of Liger for a model: in its modules, its modeling module, and torch itself."""
+    """Liger's changes to a model: in its modules, its modeling module, and torch."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Take the root of a model, adapted or not. Raises PluginError for one Liger lacks."""
+        """Take a root model, adapted or not. Raises PluginError for an unsupported one."""
         known = (m for m in model.modules() if _model_type(m) in MODEL_TYPE_TO_APPLY_LIGER_FN)
         causal = next((m for m in known if type(m).__name__.endswith("ForCausalLM")), None)
         if causal is None:
@@ -31,10 +31,10 @@ class LigerPatch:
         self._causal: Any = causal
         self._changed: list[tuple[Any, str, Any]] = []
         self.replacements = Replacements()
-        """What Liger has replaced."""
+        """Attributes replaced by Liger."""
 
     def apply(self, wanted: dict[str, bool]) -> None:
-        """Patch with Liger's own defaults and the switches that are set. Raises PluginError."""
+        """Patch the model with Liger's defaults and the given options. Raises PluginError."""
         if "swiglu" in wanted:
             wanted = {**wanted, "geglu": wanted["swiglu"]}
         # Each of them is on by default for some architecture, and Liger asserts that one is off.
@@ -59,7 +59,7 @@ class LigerPatch:
         self._refuse_unread_attributes()
 
     def _refuse_unread_attributes(self) -> None:
-        """Raise PluginError where Liger has set a name that the modeling module did not have."""
+        """Raise PluginError for a name that Liger set but the modeling module does not use."""
         for owner, name, before in self._changed:
             if before is ABSENT and not isinstance(owner, nn.Module):
                 raise PluginError(
@@ -68,7 +68,7 @@ class LigerPatch:
                 )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what was replaced: modules by class, and attributes of Python modules."""
+        """Return JSON evidence of replaced modules by class and of replaced module attributes."""
         modules = [
             owner
             for owner, name, _ in self._changed
@@ -87,12 +87,12 @@ class LigerPatch:
         }
 
     def undo(self) -> None:
-        """Restore what was changed."""
+        """Restore all replaced attributes."""
         self.replacements.undo()
         self._changed.clear()
 
     def _owners(self) -> Iterator[Any]:
-        """Yield everything that Liger may write to: modules, their code, and torch's functions."""
+        """Yield all objects that Liger may patch: modules, their code, and torch's functions."""
         modeling = sys.modules[type(self._causal).__module__]
         yield from self._causal.modules()
         yield modeling

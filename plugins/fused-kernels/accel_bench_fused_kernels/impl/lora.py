@@ -1,7 +1,7 @@
-"""Fuse LoRA by forwards bound on the instances that PEFT adapted, until they are removed.
+"""Fusion of LoRA by forwards bound to the instances that PEFT adapted.
 
-Parameters stay where they are and keep their names. A projection that is called by itself is one
-autograd function; the projections of one input share one, and so does a gated MLP.
+Parameters and their names are unchanged. A single projection becomes one autograd function;
+projections of the same input share one, as does a gated MLP.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from accel_bench_fused_kernels.impl.lora_functions import Activation
 from accel_bench_fused_kernels.impl.lora_layers import Member, read_frozen, read_layer
 
 SAME_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Names of modules beside one another that a model calls with the same tensor, in this order."""
+"""Names of sibling modules that a model calls with the same tensor, in this order."""
 
 GATED = ("gate_proj", "up_proj", "down_proj")
 """Names of the modules of a gated MLP."""
@@ -37,11 +37,11 @@ GELUS = {
     )
     for how in ("none", "tanh")
 }
-"""By torch's name of the approximation."""
+"""Fused GELU activations by torch's name of the approximation."""
 
 
 class Fusion:
-    """Changes of a model by `fuse_lora`."""
+    """Fusions of a model by `fuse_lora`."""
 
     def __init__(self) -> None:
         self._bound: list[nn.Module] = []
@@ -53,11 +53,11 @@ class Fusion:
 
     @property
     def fused_mlps(self) -> frozenset[str]:
-        """Names of the gated MLPs that are computed whole."""
+        """Names of the gated MLPs that are fused whole."""
         return frozenset(self._mlps)
 
     def undo(self) -> None:
-        """Remove every bound forward, so that the model is PEFT's again."""
+        """Remove every bound forward, which restores PEFT's model."""
         for module in self._bound:
             del module.forward
             vars(module).pop(RECOMPUTES_LAST_MATMUL, None)
@@ -66,7 +66,7 @@ class Fusion:
         self._bound.clear()
 
     def evidence(self) -> dict[str, JsonValue]:
-        """Return JSON of counts of what was fused and what was not."""
+        """Return JSON evidence with counts of fused and skipped layers."""
         members = self._members.values()
         adapted = [member for member in members if member.adapter is not None]
         ends = Counter(member.name.rpartition(".")[2] for member in adapted)
@@ -81,7 +81,7 @@ class Fusion:
         }
 
     def _fuse(self, model: nn.Module) -> None:
-        """Find the layers, and bind their fused forwards."""
+        """Find the adapted layers, and bind their fused forwards."""
         adapted = self._read(model)
         for name, module in model.named_modules():
             children = {f"{name}.{own}" if name else own for own, _ in module.named_children()}
@@ -91,7 +91,7 @@ class Fusion:
             self._bind(member, Single(member).forward)
 
     def _read(self, model: nn.Module) -> dict[str, Member]:
-        """Return the adapted layers by name, and count those that cannot be fused."""
+        """Return the adapted layers by name, and count unsupported ones."""
         found: dict[str, Member] = {}
         for name, module in model.named_modules():
             if isinstance(module, LoraLayer):
@@ -103,7 +103,7 @@ class Fusion:
         return found
 
     def _fuse_children(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> None:
-        """Fuse a module's layers that share an input; remove those bound from `adapted`."""
+        """Fuse a module's layers that share an input; remove fused ones from `adapted`."""
         whole = self._gated_mlp(name, parent, adapted)
         for names in SAME_INPUT:
             members = _members(name, parent, names, adapted)
@@ -117,7 +117,7 @@ class Fusion:
                 adapted.pop(member.name, None)
 
     def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, Member]) -> bool:
-        """Fuse a gated MLP as a whole; return whether it is one. Its layers stay to be bound."""
+        """Fuse a module as a whole if it is a gated MLP; return whether it is one."""
         members = _members(name, parent, GATED, adapted)
         if len(members) < len(GATED) or all(member.adapter is None for member in members):
             return False
@@ -140,9 +140,9 @@ class Fusion:
 
 
 def fuse_lora(model: nn.Module) -> Fusion:
-    """Fuse what PEFT adapted in a model, in place; what is not LoRA's plain form is left alone.
+    """Fuse a model's LoRA layers in place, except layers beyond plain LoRA.
 
-    Fused are adapters of frozen linear layers: dense, GPTQModel's, bitsandbytes' and torchao's.
+    Frozen linear layers of torch, GPTQModel, bitsandbytes and torchao are supported.
     """
     fusion = Fusion()
     fusion._fuse(model)
@@ -150,7 +150,7 @@ def fuse_lora(model: nn.Module) -> Fusion:
 
 
 def find_activation(module: Any) -> Activation | None:
-    """Return the function and derivative of an activation's module; None for an unknown one."""
+    """Return the function and derivative of an activation module; None if unsupported."""
     if type(module).__name__ in ("SiLU", "SiLUActivation"):
         return SILU
     if isinstance(module, nn.GELU):
@@ -164,7 +164,7 @@ def find_activation(module: Any) -> Activation | None:
 def is_gated(kind: type[nn.Module]) -> bool:
     """Return whether a class's forward is `down_proj(act_fn(gate_proj(x)) * up_proj(x))`.
 
-    It is called with terms in place of tensors, so that the check is of what it computes.
+    The forward is traced with symbolic terms, which checks what it computes.
     """
     given = _Term("x")
     gate, up = _Term("act_fn", _Term("gate_proj", given)), _Term("up_proj", given)
@@ -204,7 +204,7 @@ class _Traced:
 def _members(
     name: str, parent: nn.Module, names: Sequence[str], adapted: dict[str, Member]
 ) -> list[Member]:
-    """Return a module's named children, in order, that can be fused, adapted or frozen."""
+    """Return a module's named children that can be fused, adapted or frozen, in order."""
     found = []
     for own in names:
         child, path = parent._modules.get(own), f"{name}.{own}" if name else own

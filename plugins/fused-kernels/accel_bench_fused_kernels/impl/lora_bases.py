@@ -1,7 +1,6 @@
-"""Multiply with frozen base layers of every kind, and dequantize them to dense matrices.
+"""Frozen base layers of every kind: their matrix products, and dequantized matrices.
 
-Kinds are recognized by the libraries' classes where those libraries are imported already, so that
-nothing is imported for them.
+A kind is recognized by its library's class, if that library is imported already.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ WORD_BITS = 32
 
 @dataclass(frozen=True)
 class Base:
-    """Linear layer of torch, and base class of all kinds: its attributes are read at each call."""
+    """Torch's linear layer, and base class of all kinds; attributes are read at each call."""
 
     layer: Any
-    """The module that holds the weights."""
+    """Module with the weights."""
 
     kind = "dense"
     """Name of the kind in evidence."""
 
     casts_under_autocast = True
-    """True if PEFT casts the adapter's input to the adapter's dtype under autocast, too."""
+    """True if PEFT casts the adapter's input to the adapter's dtype even under autocast."""
 
     @property
     def features(self) -> int:
@@ -38,11 +37,11 @@ class Base:
 
     @property
     def readable(self) -> bool:
-        """True if the matrix can be dequantized at the moment."""
+        """True if the matrix can be dequantized in the current state."""
         return True
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Multiply inputs of shape (tokens, in) with the matrix, plus the bias, as the layer."""
+        """Return inputs of shape (tokens, in) times the matrix, plus the bias."""
         return functional.linear(inputs, self.layer.weight, self.layer.bias)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
@@ -51,7 +50,7 @@ class Base:
         return weight.to(dtype)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype | None:
-        """Return the dtype of products in the layer's backward; None for that of its outputs."""
+        """Return the dtype of products in the backward; None for the dtype of the outputs."""
         return None
 
 
@@ -66,7 +65,7 @@ class TransposedBase(Base):
         return int(self.layer.nf)
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Multiply inputs of shape (tokens, in) with the matrix, and add the bias."""
+        """Return inputs of shape (tokens, in) times the matrix, plus the bias."""
         return torch.addmm(self.layer.bias, inputs, self.layer.weight)
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
@@ -76,7 +75,7 @@ class TransposedBase(Base):
 
 
 class TensorBase(Base):
-    """Linear layer whose weight is a tensor subclass, as torchao's are."""
+    """Linear layer whose weight is a tensor subclass, such as torchao's."""
 
     kind = "tensor"
 
@@ -96,7 +95,7 @@ class FourBitBase(Base):
     casts_under_autocast = False
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Multiply inputs of shape (tokens, in) with the matrix, plus the bias, in their dtype."""
+        """Return inputs of shape (tokens, in) times the matrix, plus the bias, in their dtype."""
         dtype = self.backward_dtype(inputs.dtype)
         bias = None if self.layer.bias is None else self.layer.bias.to(dtype)
         # The layer's own kernel is not under autocast.
@@ -114,23 +113,23 @@ class FourBitBase(Base):
 
     @property
     def readable(self) -> bool:
-        """True if the packing is known: evaluation on some CPUs changes the weights' order."""
+        """True if the packing is known; evaluation on some CPUs reorders the weights."""
         return not getattr(self.layer.weight.quant_state, "packing_format_for_cpu", False)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype:
-        """Return the layer's compute dtype, that of the first inputs where it is not set."""
+        """Return the layer's compute dtype; by default the dtype of its first inputs."""
         found: torch.dtype | None = self.layer.compute_dtype
         return inputs if found is None else found
 
 
 class EightBitBase(Base):
-    """`Linear8bitLt` of bitsandbytes, which rounds its inputs too."""
+    """`Linear8bitLt` of bitsandbytes, which quantizes its inputs too."""
 
     kind = "bnb-int8"
     casts_under_autocast = False
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Multiply inputs of shape (tokens, in) with the matrix, plus the bias, by its kernel."""
+        """Return inputs of shape (tokens, in) times the matrix, plus the bias, by its kernel."""
         answer: torch.Tensor = self.layer(inputs)
         return answer
 
@@ -149,12 +148,12 @@ class EightBitBase(Base):
 
 
 class PackedBase(Base):
-    """Layer of GPTQModel's: GPTQ's layout in version 2, by torch or by its Triton kernel."""
+    """Layer of GPTQModel in GPTQ's format 2, unpacked by torch."""
 
     kind = "gptq"
 
     def multiply(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Multiply inputs of shape (tokens, in) with the matrix, and add the bias."""
+        """Return inputs of shape (tokens, in) times the matrix, plus the bias."""
         dtype, bias = compute_dtype(inputs), self.layer.bias
         bias = None if bias is None else bias.to(dtype)
         return functional.linear(inputs.to(dtype), self.dequantize(dtype), bias)
@@ -165,7 +164,7 @@ class PackedBase(Base):
 
 
 class TritonPackedBase(PackedBase):
-    """Packed layer that GPTQModel's Triton kernel unpacks."""
+    """Layer of GPTQModel unpacked by its Triton kernel."""
 
     def dequantize(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the dense matrix of shape (out, in), in a dtype."""
@@ -179,7 +178,7 @@ class TritonPackedBase(PackedBase):
 
 
 def find_base(layer: nn.Module) -> Base | str:
-    """Return the base of a layer, or the reason in a few words why it has none."""
+    """Return a layer's base, or a short reason why it is unsupported."""
     bitsandbytes: Any = sys.modules.get("bitsandbytes")
     if bitsandbytes is not None and isinstance(layer, bitsandbytes.nn.Linear4bit):
         return FourBitBase(layer)
@@ -197,7 +196,7 @@ def find_base(layer: nn.Module) -> Base | str:
 
 
 def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
-    """Return the dtype of products of these inputs: autocast's, if it is enabled."""
+    """Return the dtype of matrix products of inputs: autocast's, if enabled."""
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -205,7 +204,7 @@ def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
 
 
 def _linear(layer: nn.Module, weight: Any) -> Base | str:
-    """Return the base of a linear layer of torch by the class of its weight, or a reason."""
+    """Return the base of torch's linear layer by its weight's class, or a reason."""
     if type(weight) in (torch.Tensor, nn.Parameter):
         return Base(layer) if weight.is_floating_point() else "the base's weight is of integers"
     if callable(getattr(weight, "dequantize", None)):
@@ -214,7 +213,7 @@ def _linear(layer: nn.Module, weight: Any) -> Base | str:
 
 
 def _packed(layer: Any) -> Base | str:
-    """Return the base of a layer of GPTQModel's by its packing and kernel, or a reason."""
+    """Return the base of GPTQModel's layer by its packing and kernel, or a reason."""
     if layer.bits not in (2, 4, 8) or layer.qzero_format() != 2 or layer.adapter:
         return "the base's packing is not known"
     if isinstance(layer, _class("tritonv2", "TritonV2Linear")):
@@ -223,7 +222,7 @@ def _packed(layer: Any) -> Base | str:
 
 
 def _class(module: str, name: str) -> Any:
-    """Return a class of GPTQModel's layers; an empty tuple where it is not imported."""
+    """Return a layer class of GPTQModel; an empty tuple if that is not imported."""
     found = sys.modules.get(f"gptqmodel.nn_modules.qlinear.{module}")
     return getattr(found, name, ())
 

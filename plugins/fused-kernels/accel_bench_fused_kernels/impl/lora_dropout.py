@@ -1,7 +1,7 @@
-"""Apply dropout without keeping a mask: the backward draws again from the generator's state.
+"""Dropout without a stored mask: the backward redraws it from the generator's state.
 
-Torch's own keeps a mask as large as the input for the backward, beside the dropped copy that the
-next product keeps. A generator's state is 16 bytes on a GPU and 5 kB on a CPU.
+Torch's dropout stores a mask of the input's size for the backward, beside the dropped copy that the
+next product stores. A generator's state is 16 bytes on a GPU and 5 kB on a CPU.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import torch
 
 @dataclass(frozen=True)
 class Draw:
-    """Mask, or state of the generator to draw it again; one of the two is None."""
+    """A dropout mask, or the generator's state to redraw it; the other is None."""
 
     state: torch.Tensor | None
     """State of the device's generator before the draw."""
 
     mask: torch.Tensor | None
-    """Kept elements, true, of the input's shape: where states cannot be read."""
+    """Mask of the input's shape, true for kept elements; None if states can be read."""
 
 
 def prepare(like: torch.Tensor, probability: float) -> Draw:
-    """Prepare to drop elements of a tensor with the shape, dtype and device of `like`.
+    """Prepare dropout of a tensor with the shape, dtype and device of `like`.
 
-    The draw itself is `drop`; nothing else may draw in between.
+    `drop` draws; no other random numbers may be drawn in between.
     """
     if _keeps_masks(like):
         return Draw(None, torch.native_dropout(like, probability, True)[1])
@@ -33,9 +33,9 @@ def prepare(like: torch.Tensor, probability: float) -> Draw:
 
 
 def drop(inputs: torch.Tensor, probability: float, draw: Draw) -> torch.Tensor:
-    """Draw, and return the inputs with some elements zero and the others scaled up.
+    """Return the inputs with dropped elements zero and the others scaled up.
 
-    The numbers are those that `torch.nn.functional.dropout` would draw at this point.
+    The random numbers are those that `torch.nn.functional.dropout` would draw here.
     """
     if draw.mask is not None:
         return inputs * draw.mask * scale(probability)
@@ -46,7 +46,7 @@ def drop(inputs: torch.Tensor, probability: float, draw: Draw) -> torch.Tensor:
 def drop_again(
     inputs: torch.Tensor, probability: float, draw: Draw
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what `drop` returned for the same inputs, and the mask; draws nothing new."""
+    """Return the result of `drop` for the same inputs, and the mask, without a new draw."""
     if draw.mask is not None:
         return inputs * draw.mask * scale(probability), draw.mask
     assert draw.state is not None
@@ -61,12 +61,12 @@ def drop_again(
 
 
 def scale(probability: float) -> float:
-    """Return the factor of the elements that are kept."""
+    """Return the scaling factor of kept elements."""
     return 0.0 if probability >= 1 else 1 / (1 - probability)
 
 
 def _keeps_masks(like: torch.Tensor) -> bool:
-    """Return whether a generator's state is inaccessible: in compiled code and CUDA graphs."""
+    """Return whether the generator's state is inaccessible: in compiled code and CUDA graphs."""
     if torch.compiler.is_compiling():
         return True
     return like.is_cuda and bool(torch.cuda.is_current_stream_capturing())

@@ -1,4 +1,4 @@
-"""Replace the forwards of layers and gated MLPs while they are fused."""
+"""Fused forwards of layers and gated MLPs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from accel_bench_fused_kernels.impl.lora_layers import Member, is_hooked
 
 
 class Single:
-    """Projection that shares its input with no other, as far as is known."""
+    """Projection that is fused alone."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Compute the layer, in place of its forward."""
+        """Return the layer's output, in place of its forward."""
         alone = self.member.adapter is None or others or keywords
         if alone or not self.member.ready():
             answer: torch.Tensor = self.member.original(inputs, *others, **keywords)
@@ -28,30 +28,29 @@ class Single:
 
 
 class Group:
-    """Projections that are called with the same tensor one after the other.
+    """Projections that are called with the same tensor in succession.
 
-    The first call computes all of them and hands the others theirs when they are called, before the
-    input or a weight changes. Whenever that turns out otherwise, each is computed by itself from
-    then on: a group whose outputs are not fetched would be slower than none.
+    The first call computes all outputs, which the others return when called before the input or a
+    weight changes. Once this fails, each layer computes alone from then on, since unused outputs
+    would make a group slower.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = tuple(members)
-        """In the order in which they are called."""
+        """Layers in the order of their calls."""
 
         self.apart = False
-        """Whether they have turned out to see different tensors."""
+        """True once the layers were called with different tensors."""
 
         self._waiting: tuple[torch.Tensor, list[int], dict[int, torch.Tensor]] | None = None
-        """The input, versions of it and of the weights, and what was computed from it and not
-        fetched yet."""
+        """The last input, versions of input and weights, and outputs not returned yet."""
 
     def forget(self) -> None:
-        """Drop outputs that were not fetched."""
+        """Drop outputs that were not returned."""
         self._waiting = None
 
     def forward_first(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Compute all layers, in place of the forward of the first."""
+        """Compute the outputs of all layers; return that of the first."""
         if self._waiting is not None:
             self._waiting, self.apart = None, True
         alone = self.apart or others or keywords
@@ -64,7 +63,7 @@ class Group:
     def forward_other(
         self, place: int, inputs: torch.Tensor, *others: Any, **keywords: Any
     ) -> torch.Tensor:
-        """Return what the first call computed for another layer, in place of its forward."""
+        """Return a later layer's output, computed by the first call."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             seen, versions, answers = waiting
@@ -80,9 +79,9 @@ class Group:
         return Single(self.members[place]).forward(inputs, *others, **keywords)
 
     def _versions(self, inputs: torch.Tensor) -> list[int]:
-        """Return how often the input and the weights were changed in place.
+        """Return version counters of the input and the weights, which in-place changes increase.
 
-        Compiled code cannot branch on that; there nothing is changed between the calls.
+        Compiled code cannot branch on them, and changes nothing between the calls.
         """
         if torch.compiler.is_compiling():
             return []
@@ -91,9 +90,9 @@ class Group:
 
 
 class Other:
-    """Layer of a group, but the first.
+    """A later layer of a group.
 
-    A method, and not a partial function: torch compiles a block anew for each partial one.
+    A bound method compiles once, a partial function once per block.
     """
 
     def __init__(self, group: Group, place: int) -> None:
@@ -101,12 +100,12 @@ class Other:
         self.place = place
 
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
-        """Compute the layer, in place of its forward."""
+        """Return the layer's output, in place of its forward."""
         return self.group.forward_other(self.place, inputs, *others, **keywords)
 
 
 class Mlp:
-    """Gated MLP computed by one function, which keeps its input and its halves."""
+    """Gated MLP computed by one function, which stores its input and its two halves."""
 
     def __init__(
         self, module: nn.Module, members: Sequence[Member], activation: Activation
@@ -117,7 +116,7 @@ class Mlp:
         self.inner = (*[member.layer for member in members], module.act_fn)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Compute the MLP, in place of its forward."""
+        """Return the MLP's output, in place of its forward."""
         unseen = not any([is_hooked(layer) for layer in self.inner])
         if not unseen or not all([member.ready() for member in self.members]):
             answer: torch.Tensor = type(self.module).forward(self.module, inputs)
@@ -128,7 +127,7 @@ class Mlp:
 
 
 def _project(members: Sequence[Member], inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Compute projections of one input with their current weights."""
+    """Return projections of one input with their current weights."""
     projections = [member.projection(inputs) for member in members]
     return project(projections, inputs, _matrices(members))
 

@@ -1,7 +1,7 @@
-"""Compute frozen projections with LoRA as autograd functions that keep their input once.
+"""Autograd functions of frozen projections with LoRA, which store their input once.
 
-Kept are the input, the adapters' matrices and the products of rank's width. The backward
-dequantizes the matrix of a quantized base again, and draws dropout again.
+Stored are the input, the adapters' matrices and the low-rank products. The backward dequantizes a
+quantized base again, and redraws dropout.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Activation:
     """Activation of a gated MLP."""
 
     forward: Callable[[torch.Tensor], torch.Tensor]
-    """Returns a new tensor."""
+    """Function that returns the activation in a new tensor."""
 
     backward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    """Returns the gradient of the gate, from that of the answer, and the gate."""
+    """Function that returns the gradient of the gate, from that of the activation, and the gate."""
 
 
 @dataclass(frozen=True)
 class GatedMlp:
-    """Three projections of `down(activation(gate(x)) * up(x))` for one call."""
+    """Three projections `down(activation(gate(x)) * up(x))` of one call."""
 
     gate: Projection
     up: Projection
@@ -48,17 +48,17 @@ class GatedMlp:
 
     @property
     def all(self) -> tuple[Projection, ...]:
-        """Projections in the order in which they are multiplied."""
+        """Projections in the order of computation."""
         return self.gate, self.up, self.down
 
 
 def project(
     projections: Sequence[Projection], inputs: torch.Tensor, matrices: Sequence[Any]
 ) -> tuple[torch.Tensor, ...]:
-    """Compute several projections of one input of shape (..., in): each of shape (..., out).
+    """Return several projections of one input of shape (..., in): each of shape (..., out).
 
     `matrices` are A, of shape (rank, in), and B, of shape (out, rank), of each projection in turn,
-    None where it has no adapter.
+    None without an adapter.
     """
     flat = inputs.reshape(-1, inputs.shape[-1])
     answers = _Projections.apply(tuple(projections), flat, *matrices)
@@ -66,10 +66,10 @@ def project(
 
 
 def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> torch.Tensor:
-    """Compute a gated MLP of inputs of shape (..., in), and keep no more than its two halves.
+    """Return a gated MLP's output for inputs of shape (..., in), storing only its two halves.
 
-    `matrices` are A and B of gate, up and down in turn. What is kept is kept before the last
-    product begins: checkpointing then leaves that one out when it computes the MLP again.
+    `matrices` are A and B of gate, up and down in turn. All tensors are stored before the last
+    product begins, which checkpointing then omits from the recomputation.
     """
     flat = inputs.reshape(-1, inputs.shape[-1])
     with torch.no_grad():
@@ -84,7 +84,7 @@ def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> t
 
 
 class _Projections(torch.autograd.Function):
-    """Projections of one input, which is kept once and gets one gradient."""
+    """Several projections of one input, which is stored once and gets one gradient."""
 
     @staticmethod
     def forward(ctx: Any, projections: Sequence[Projection], inputs: Any, *matrices: Any) -> Any:
@@ -108,7 +108,7 @@ class _Projections(torch.autograd.Function):
 
 
 class _MlpBackward(torch.autograd.Function):
-    """Backward of a gated MLP; its forward keeps what that needs, and computes nothing."""
+    """Backward of a gated MLP; its forward only stores tensors."""
 
     @staticmethod
     def forward(ctx: Any, mlp: GatedMlp, found: Sequence[Any], *tensors: Any) -> Any:
@@ -169,7 +169,7 @@ def _differentiate_product(
     gate: torch.Tensor,
     up: torch.Tensor,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return gradients of gate and up from that of `activated * up`; overwrites those two."""
+    """Return gradients of gate and up from that of `activated * up`; overwrites both."""
     if gradient is None:
         return None, None
     gradient = gradient.to(gate.dtype)
@@ -178,7 +178,7 @@ def _differentiate_product(
 
 
 def _parts(projections: Sequence[Projection], matrices: Sequence[Any]) -> list[Part]:
-    """Pair projections with their matrices, which come in turn."""
+    """Return projections paired with their matrices."""
     return [
         Part(projection, matrices[2 * place], matrices[2 * place + 1])
         for place, projection in enumerate(projections)
@@ -186,7 +186,7 @@ def _parts(projections: Sequence[Projection], matrices: Sequence[Any]) -> list[P
 
 
 def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[Part]) -> None:
-    """Save for the backward: tensors visible to hooks and checkpointing, states beside them."""
+    """Save for the backward: tensors visible to hooks and checkpointing, and generator states."""
     ctx.states = [part.draw.state if part.draw is not None else None for part in parts]
     masks = [part.draw.mask if part.draw is not None else None for part in parts]
     narrow = [part.narrow for part in parts]
@@ -195,9 +195,9 @@ def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[Part]) -> N
 
 
 def _saved(ctx: Any, count: int, needs: Sequence[Part]) -> tuple[list[torch.Tensor], list[Part]]:
-    """Return what `_save` kept: `count` tensors, and the parts.
+    """Return what `_save` stored: `count` tensors, and the parts.
 
-    `needs` are the parts with flags of required gradients in place of the matrices.
+    `needs` are the parts with required gradients in place of the matrices.
     """
     every, size = list(ctx.saved_tensors), len(needs)
     rest = every[count:]

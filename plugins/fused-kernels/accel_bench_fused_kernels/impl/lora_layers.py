@@ -1,4 +1,4 @@
-"""Read PEFT's adapted layers, and frozen ones beside them, as projections to fuse."""
+"""Layers adapted by PEFT, and frozen ones beside them, read as projections to fuse."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from accel_bench_fused_kernels.impl.lora_bases import Base, compute_dtype, find_
 from accel_bench_fused_kernels.impl.lora_products import Projection
 
 PLAIN = frozenset({"Linear", "Linear4bit", "Linear8bitLt", "GPTQLoraLinear", "TorchaoLoraLinear"})
-"""PEFT's classes of layers that compute LoRA in its plain form."""
+"""PEFT's classes of layers that compute plain LoRA."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Attributes in which a module keeps its hooks."""
+"""Attributes of a module that hold its hooks."""
 
 
 class Member:
-    """Projection of a model: a base, with the one adapter of a layer of PEFT or without."""
+    """Layer of a model: a base with at most one adapter of PEFT."""
 
     def __init__(self, name: str, layer: nn.Module, base: Base, adapter: str | None) -> None:
         self.name = name
         """The layer's name in the model."""
 
         self.layer: Any = layer
-        """Layer that the model calls: PEFT's, or the base layer itself."""
+        """Module that the model calls: PEFT's layer, or the base layer itself."""
 
         self.base = base
-        """Base: how the frozen part multiplies."""
+        """Base layer, which multiplies with frozen weights."""
 
         self.adapter = adapter
-        """Name of the adapter; None for none."""
+        """Name of the adapter; None without one."""
 
         self.inner: tuple[nn.Module, ...] = ()
-        """Modules of PEFT's layer that a fused forward does not call."""
+        """Submodules of PEFT's layer that a fused forward does not call."""
 
         if adapter is not None:
             parts = self.layer.lora_dropout, self.layer.lora_A, self.layer.lora_B
             self.inner = (self.layer.base_layer, *[part[adapter] for part in parts])
 
     def ready(self) -> bool:
-        """Return whether the layer can be computed fused now: in training, and unchanged."""
+        """Return whether the layer can be fused now: in training mode, and unmodified."""
         if not torch.is_grad_enabled() or not self.base.readable:
             return False
         layer = self.layer
@@ -58,14 +58,14 @@ class Member:
         return type(self.layer).forward(self.layer, *inputs, **keywords)
 
     def matrices(self) -> tuple[Any, Any]:
-        """Return the adapter's A and B; None for no adapter."""
+        """Return the adapter's A and B; both None without an adapter."""
         if self.adapter is None:
             return None, None
         layer = self.layer
         return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
 
     def projection(self, inputs: torch.Tensor) -> Projection:
-        """Return the projection for one call, in its current state."""
+        """Return the projection of one call, in the layer's current state."""
         base = self.base
         backward_dtype = base.backward_dtype(inputs.dtype)
         if self.adapter is None:
@@ -88,7 +88,7 @@ class Member:
 
 
 def read_layer(name: str, layer: Any) -> Member | str:
-    """Return a layer of PEFT as a member, or the reason in a few words why it cannot be fused."""
+    """Return PEFT's layer as a member, or a short reason why it cannot be fused."""
     kind = type(layer).__name__
     if kind not in PLAIN or not type(layer).__module__.startswith("peft.tuners.lora"):
         return f"the adapter is a {kind}"
@@ -97,7 +97,7 @@ def read_layer(name: str, layer: Any) -> Member | str:
 
 
 def read_frozen(name: str, layer: nn.Module) -> Member | None:
-    """Return a layer without an adapter as a member; None for one that cannot be fused."""
+    """Return a layer without an adapter as a member; None if it cannot be fused."""
     found = _member(name, layer, layer, None)
     return found if isinstance(found, Member) else None
 
@@ -109,7 +109,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -> Member | str:
-    """Return a member if its base is known, frozen and has its own forward, else a reason."""
+    """Return a member if its base is known, frozen and unpatched, else a reason."""
     if any("forward" in vars(module) for module in layer.modules()):
         return "its forward is replaced already"
     if any(parameter.requires_grad for parameter in base.parameters()):
@@ -119,7 +119,7 @@ def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -
 
 
 def _why_not_plain(layer: LoraLayer) -> str | None:
-    """Return why a layer of PEFT does not compute plain LoRA; None where it does."""
+    """Return why PEFT's layer does not compute plain LoRA; None if it does."""
     active = [name for name in layer.active_adapters if name in layer.lora_A]
     if layer.disable_adapters or layer.merged:
         return "its adapter is merged" if layer.merged else "its adapters are disabled"

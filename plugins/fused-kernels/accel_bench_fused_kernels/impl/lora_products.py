@@ -1,8 +1,8 @@
-"""Compute products of frozen projections with LoRA, forward and backward, without autograd.
+"""Products of frozen projections with LoRA, forward and backward, without autograd.
 
 A projection is `x W^T + b + s dropout(x) A^T B^T`. Tensors have two dimensions: (tokens, features).
-Low-rank parts are added into what the large products made, and adapters that see the same input are
-multiplied together, so that the input is read once.
+Low-rank products are added in place to the large ones, and adapters of the same input are
+multiplied together, which reads the input once.
 """
 
 from __future__ import annotations
@@ -22,64 +22,64 @@ class Projection:
     """Frozen projection for one call, without its adapter's matrices."""
 
     dequantize: Callable[[torch.dtype], torch.Tensor]
-    """Returns the dense matrix of shape (out, in) in a dtype."""
+    """Function that returns the dense matrix of shape (out, in) in a dtype."""
 
     multiply: Callable[[torch.Tensor], torch.Tensor]
-    """Returns inputs of shape (tokens, in) times the matrix, plus the bias: (tokens, out), new."""
+    """Function that returns inputs of shape (tokens, in) times the matrix, plus the bias."""
 
     features: int
-    """Features that come out."""
+    """Number of output features."""
 
     backward_dtype: torch.dtype | None = None
-    """Dtype in which the backward multiplies with the matrix; None for that of the outputs."""
+    """Dtype of the backward's products with the matrix; None for that of the outputs."""
 
     scaling: float = 1.0
-    """Factor of the adapter's part."""
+    """Scaling factor of the adapter's product."""
 
     dropout: float = 0.0
-    """Probability that the adapter does not see an element of the input; 0 for all of them."""
+    """Probability of dropping an element of the adapter's input."""
 
     dropout_dtype: torch.dtype = torch.float32
-    """Dtype of what elements are dropped from, on which a GPU's draw depends."""
+    """Dtype of the dropped tensor, on which a GPU's random draw depends."""
 
     adapter_dtype: torch.dtype = torch.float32
-    """Dtype in which the adapter is multiplied."""
+    """Dtype of the adapter's products."""
 
 
 class Part(NamedTuple):
-    """Projection with its adapter, and what its forward keeps for its backward."""
+    """Projection with its adapter, and tensors stored for its backward."""
 
     projection: Projection
-    """The frozen part, and the adapter's settings."""
+    """The frozen projection, and the adapter's settings."""
 
     down: torch.Tensor | None
-    """A, of shape (rank, in); None where there is no adapter."""
+    """A, of shape (rank, in); None without an adapter."""
 
     up: torch.Tensor | None
-    """B, of shape (out, rank); None where there is no adapter."""
+    """B, of shape (out, rank); None without an adapter."""
 
     narrow: torch.Tensor | None = None
-    """The dropped input times A^T, of shape (tokens, rank); None where it is not known."""
+    """Dropped input times A^T, of shape (tokens, rank); None before it is computed."""
 
     draw: Draw | None = None
-    """Dropout's draw; None for no dropout."""
+    """Random draw of dropout; None without dropout."""
 
     needs: tuple[bool, bool] = (True, True)
-    """True for each of A and B whose gradient is required."""
+    """Flags of A and B whose gradients are required."""
 
 
 class Gradients(NamedTuple):
-    """Gradients of some projections of one input; None for those not required."""
+    """Gradients of projections of one input; None for those not required."""
 
     inputs: torch.Tensor | None
-    """Shape (tokens, in)."""
+    """Gradient of the input, of shape (tokens, in)."""
 
     matrices: list[torch.Tensor | None]
-    """Of A and B of each projection in turn."""
+    """Gradients of A and B of each projection in turn."""
 
 
 def multiply_narrow(parts: Sequence[Part], inputs: torch.Tensor) -> list[Part]:
-    """Multiply one input with A of every adapter; dropout is drawn in the parts' order."""
+    """Compute the input's products with A of every adapter; dropout is drawn in order."""
     found = list(parts)
     for dtype, places in _undropped(parts).items():
         chosen = [parts[place] for place in places]
@@ -99,7 +99,7 @@ def prepare_draw(projection: Projection, like: torch.Tensor) -> Draw:
 
 
 def multiply_dropped(part: Part, inputs: torch.Tensor) -> torch.Tensor:
-    """Draw the prepared dropout, and multiply the dropped inputs with A."""
+    """Draw the prepared dropout, and return the product of the dropped inputs with A."""
     projection, dtype = part.projection, part.projection.adapter_dtype
     assert part.draw is not None
     left = lora_dropout.drop(inputs.to(projection.dropout_dtype), projection.dropout, part.draw)
@@ -122,7 +122,7 @@ def output(part: Part, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def smallest(inputs: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
-    """Return the inputs for the backward: in the adapters' dtype where that is smaller."""
+    """Return the inputs to store for the backward, in the adapters' dtype if that is smaller."""
     adapted = [part.projection.adapter_dtype for part in parts if part.down is not None]
     widest = adapted[0] if adapted else inputs.dtype
     for dtype in adapted[1:]:
@@ -136,9 +136,9 @@ def differentiate(
     gradients: Sequence[torch.Tensor | None],
     needed: bool,
 ) -> Gradients:
-    """Return gradients from those of the outputs, None where an output was not used.
+    """Return gradients from those of the outputs, None for unused outputs.
 
-    `needed`: whether that of the inputs is required.
+    `needed` tells if the gradient of the inputs is required.
     """
     total: torch.Tensor | None = None
     of_narrow: dict[int, torch.Tensor] = {}
@@ -172,7 +172,7 @@ def differentiate(
 def _differentiate_up(
     part: Part, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradient of what B multiplies, and that of B where it is required."""
+    """Return the gradient of B's operand, and that of B if it is required."""
     gradient, scaling = gradient.to(part.projection.adapter_dtype), part.projection.scaling
     narrowed = _scale(gradient @ _given(part.up).to(gradient.dtype), scaling)
     if not part.needs[1]:
@@ -214,14 +214,14 @@ def _differentiate_dropped(
 
 
 def _multiply_again(part: Part, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the dropped inputs times A, as in the forward."""
+    """Return the dropped inputs times A, recomputed as in the forward."""
     dtype = part.projection.adapter_dtype
     left = inputs if part.draw is None else _drop_again(part, inputs)[0]
     return left.to(dtype) @ _given(part.down).to(dtype).T
 
 
 def _drop_again(part: Part, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the dropped inputs and the mask, drawn again."""
+    """Return the dropped inputs and the mask, redrawn."""
     projection = part.projection
     assert part.draw is not None
     before = inputs.to(projection.dropout_dtype)
@@ -229,7 +229,7 @@ def _drop_again(part: Part, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 
 def _undropped(parts: Sequence[Part]) -> dict[torch.dtype, list[int]]:
-    """Return places of the adapters without dropout, by the dtype of their products."""
+    """Return indices of the adapters without dropout, by the dtype of their products."""
     found: dict[torch.dtype, list[int]] = {}
     for place, part in enumerate(parts):
         if part.down is not None and not part.projection.dropout:
@@ -238,7 +238,7 @@ def _undropped(parts: Sequence[Part]) -> dict[torch.dtype, list[int]]:
 
 
 def _stacked(parts: Sequence[Part], dtype: torch.dtype) -> torch.Tensor:
-    """Concatenate A of several adapters: shape (sum of ranks, in)."""
+    """Return A of several adapters, concatenated: shape (sum of ranks, in)."""
     several = [_given(part.down).to(dtype) for part in parts]
     return torch.cat(several) if len(several) > 1 else several[0]
 
@@ -259,14 +259,14 @@ def _add_dense(
 def _add(
     total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, factor: float = 1.0
 ) -> torch.Tensor:
-    """Add a product to a tensor, in place; round one of another dtype once."""
+    """Add a product to a tensor in place; another dtype is rounded once."""
     if left.dtype == total.dtype:
         return total.addmm_(left, right.to(total.dtype), alpha=factor)
     return total.add_(left @ right, alpha=factor)
 
 
 def _own(narrow: torch.Tensor) -> torch.Tensor:
-    """Clone a tensor in compiled code, where no views of other tensors are kept."""
+    """Return a clone in compiled code, which stores no views of other tensors."""
     return narrow.clone() if torch.compiler.is_compiling() else narrow
 
 
@@ -283,6 +283,6 @@ def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _given(matrix: torch.Tensor | None) -> torch.Tensor:
-    """Return the matrix of a part that is known to have an adapter."""
+    """Return the matrix of a part that has an adapter."""
     assert matrix is not None
     return matrix

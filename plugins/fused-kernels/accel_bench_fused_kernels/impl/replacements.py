@@ -1,11 +1,11 @@
-"""Replace attributes, and restore them exactly."""
+"""Replacement of attributes that can be undone exactly."""
 
 from __future__ import annotations
 
 from typing import Any
 
 ABSENT = object()
-"""Sentinel for the value of an attribute that did not exist."""
+"""Sentinel for the original value of a missing attribute."""
 
 
 class Replacements:
@@ -25,11 +25,11 @@ class Replacements:
         setattr(owner, name, value)
 
     def note(self, owner: Any, name: str, before: Any) -> None:
-        """Record the original value of an attribute that other code has set."""
+        """Record the original value of an attribute that other code has replaced."""
         self._before.append((owner, name, before))
 
     def undo(self) -> None:
-        """Restore everything, the last first; delete attributes that did not exist."""
+        """Restore all attributes in reverse order; delete those that did not exist."""
         while self._before:
             owner, name, before = self._before.pop()
             if before is not ABSENT:

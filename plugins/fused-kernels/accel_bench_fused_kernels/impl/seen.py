@@ -1,4 +1,4 @@
-"""Count the kernels that ran, in one more forward and backward after the window."""
+"""Counts of launched kernels, in one forward and backward pass after the window."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import torch
 
 FUSED = ("rms_norm", "rope", "swiglu", "geglu", "cross_entropy", "element_mul")
-"""Parts of the names of fused kernels, Liger's and torch's."""
+"""Name patterns of fused kernels, Liger's and torch's."""
 
 ATTENTION = ("flash", "fmha", "sdpa", "cudnn")
-"""Parts of the names of attention's kernels, of any backend: compiled blocks call them too."""
+"""Name patterns of attention kernels of any backend, which compiled blocks call too."""
 
 
 def kernels_seen(run: Any) -> dict[str, int] | str:
-    """Return launches of fused and attention kernels in one micro-batch, or why there are none.
+    """Return launches of fused and attention kernels in one micro-batch, or why they are unknown.
 
-    The window has been measured, and what plugins measure has been read. The gradients go again.
-    On the model before it was wrapped, so that no other rank is waited for.
+    Metrics are read before this, and gradients are dropped after it. The unwrapped model is used,
+    which waits for no other rank.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -34,12 +34,12 @@ def kernels_seen(run: Any) -> dict[str, int] | str:
 
 
 def is_counted(kernel: str) -> bool:
-    """Return whether launches of a kernel of that name are counted."""
+    """Return whether launches of a kernel name are counted."""
     return any(name in kernel.lower() for name in (*FUSED, *ATTENTION))
 
 
 def _forward_backward(run: Any) -> None:
-    """Compute one micro-batch as an engine does."""
+    """Run the forward and backward pass of one micro-batch."""
     batch = next(run.batches)
     inputs = {name: tensor.to(str(run.device)) for name, tensor in batch.inputs.items()}
     with run.autocast():

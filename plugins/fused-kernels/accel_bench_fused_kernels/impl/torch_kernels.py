@@ -1,4 +1,4 @@
-"""Wrap torch's own kernels: RMS norm, and the loss without stored logits."""
+"""Torch's own fused kernels: RMS norm, and the loss without stored logits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NAMES = {
     "rms_norm": "torch.nn.functional.rms_norm",
     "linear_cross_entropy": "torch.nn.functional.linear_cross_entropy",
 }
-"""Names of the kernels in evidence."""
+"""Names of torch's kernels in evidence."""
 
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """Return the `forward` of a norm; one function for all equal norms, to be compiled once."""
+    """Return the `forward` of a norm; equal norms share one function, which compiles once."""
 
     def rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
         given = hidden_states.dtype
@@ -50,9 +50,9 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
     """Return cross-entropy of `head(hidden)`, computed chunk by chunk, in float32.
 
     Shapes: hidden (tokens, hidden size), target (tokens,). Torch returns the loss in the dtype of
-    its inputs. So what has 16 bits is added up here, token by token: a sum that is rounded to 8
-    bits once for each token is right to 5 digits over thousands of them, one that is rounded in the
-    end only to 2. The price is that the backward computes the logits again.
+    its inputs. 16-bit losses are therefore summed token by token in float32: rounding each token's
+    loss to 8 bits keeps 5 digits of the sum over thousands of tokens, rounding the sum only 2. The
+    cost is that the backward recomputes the logits.
     """
     if softcap is not None:
         raise ValueError("torch's kernel does not bound logits")

@@ -1,1 +1,1 @@
-"""Images, images with texts, and speech: made up, drawn or spoken on this machine."""
+"""Data plugins of images, images with texts, and speech, generated on this machine."""

@@ -1,4 +1,4 @@
-"""Make batches of images with texts, of which each byte is a token."""
+"""Batches of images with texts, whose tokens are bytes."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from accel_bench_media.data.images import CaptionOptions, fitting_problems
 from accel_bench_media.data.images_impl import ImageDataset, black, made_up_names
 
 BYTES = 256
-"""Token ids of a text are below this; those of the model's special tokens lie above."""
+"""Number of token ids of text bytes; special tokens have larger ids."""
 
 
 @dataclass(frozen=True)
 class Collator:
-    """Images with the text of each class, of one length."""
+    """Collator of images with their class's text, of equal length."""
 
     dataset: ImageDataset
     plan: BatchPlan
 
     ids: Integers
-    """Token ids of the text of each class, shape (classes, length)."""
+    """Token ids of each class's text, shape (classes, length)."""
 
     labels: Integers
-    """The same where they are supervised, else -100."""
+    """Token ids of supervised tokens, -100 elsewhere, shape (classes, length)."""
 
     mask: Integers
-    """1 where a token is real, else 0."""
+    """Mask with 1 for real tokens and 0 for padding, shape (classes, length)."""
 
     dtype: torch.dtype
     """Dtype of the model's weights."""
 
     def pairs(self, samples: Integers, step: Step) -> Batch:
-        """Return images and their captions; each pair is supervised once."""
+        """Return images with their captions; each pair is supervised once."""
         chosen = self.dataset.labels[samples]
         tensors = {
             "pixel_values": self.dataset.values(samples, self.dtype),
@@ -52,7 +52,7 @@ class Collator:
         return batch_of(tensors, self.plan, TokenCounts(pairs, pairs, pairs), len(step.samples))
 
     def answers(self, samples: Integers, step: Step) -> Batch:
-        """Return one image in each row, with a question and the answer that is supervised."""
+        """Return rows of an image, a question, and the supervised answer."""
         chosen = self.dataset.labels[samples]
         mask = self.mask[chosen]
         tensors = {
@@ -90,7 +90,7 @@ def simulated_batch(run: Run, options: CaptionOptions, images: int) -> Batch:
 
 
 def collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
-    """Return what makes batches for the run's task. Raises ScenarioError where it cannot."""
+    """Return the collator for the run's task. Raises ScenarioError for an unsupported one."""
     texts = _texts(run, options, run.dataset.names)
     dtype = getattr(torch, run.scenario.model.dtype)
     collator = Collator(run.dataset, plan, *texts, dtype)
@@ -98,14 +98,14 @@ def collate_of(run: Run, options: CaptionOptions, plan: BatchPlan) -> Collate:
 
 
 def _asks(run: Run) -> bool:
-    """Return whether the run's task has a question about each image."""
+    """Return whether the run's task asks a question about each image."""
     return run.scenario.task.use == "image-text-to-text"
 
 
 def _texts(
     run: Run, options: CaptionOptions, names: Sequence[str]
 ) -> tuple[Integers, Integers, Integers]:
-    """Return ids, labels and mask of the text of each class for the run's model."""
+    """Return token ids, labels and mask of each class's text for the run's model."""
     config = run.unwrapped_model.config
     text, vision = config.get_text_config(), config.vision_config
     for problem in fitting_problems(options, vision.image_size):
@@ -120,7 +120,7 @@ def _texts(
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Token ids of a model for the beginning and the end of a text, and for what follows it."""
+    """Token ids of a model for the beginning, end and padding of a text."""
 
     beginning: int
     end: int
@@ -141,7 +141,7 @@ def special_tokens(text: Any, name: str) -> SpecialTokens:
 
 
 def image_tokens(config: Any) -> int:
-    """Return how many tokens stand for an image: its patches, less where a model joins some."""
+    """Return the number of tokens of an image: its patches, divided by the model's merging."""
     vision = config.vision_config
     patches: int = (vision.image_size // vision.patch_size) ** 2
     return patches // getattr(config, "scale_factor", 1) ** 2
@@ -150,8 +150,8 @@ def image_tokens(config: Any) -> int:
 def texts_of(
     rows: list[tuple[list[int], list[int]]], padding: int, longest: int
 ) -> tuple[Integers, Integers, Integers]:
-    """Return ids, labels and mask of texts that begin with what is not supervised, padded to the
-    longest. Raises ScenarioError for one that is too long."""
+    """Return token ids, labels and mask of texts with an unsupervised prefix, padded to the
+    longest. Raises ScenarioError for a text that is too long."""
     width = max(len(before) + len(after) for before, after in rows)
     if width > longest:
         raise ScenarioError(

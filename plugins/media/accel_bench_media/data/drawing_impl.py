@@ -1,4 +1,4 @@
-"""Draw texts with fonts, each in a random font, size and place."""
+"""Drawing of texts in random fonts, sizes and positions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 LARGEST, SMALLEST = 0.8, 0.4
-"""Height of a font as a share of the image; a long word is drawn smaller, so that it fits."""
+"""Font height as a fraction of the image; a long word is drawn smaller to fit."""
 
 MARGIN = 0.1
-"""How far a text is moved from the middle at most, as a share of the image."""
+"""Maximum offset of a text from the centre, as a fraction of the image."""
 
 
 class Drawing:
-    """Draws white texts on black squares of one size, with some fonts."""
+    """Drawer of white texts on black squares of one size, with given fonts."""
 
     def __init__(self, image_size: int, fonts: list[str]) -> None:
-        """Take paths of TrueType files; an empty one is Pillow's own font."""
+        """`paths` are of TrueType files; empty paths stand for Pillow's own font."""
         self._size = image_size
         self._fonts = fonts
 

@@ -1,4 +1,4 @@
-"""The data plugins `images` and `captions`: pictures with a class, a caption or a question each."""
+"""The data plugins `images` and `captions`: pictures with a class, a caption or a question."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from accel_bench_media.data.images_impl import ImageDataset
 
 GLYPHS = string.digits + string.ascii_letters + string.punctuation
-"""Characters that the source `glyphs` draws, one for each class."""
+"""Characters drawn by the source `glyphs`, one for each class."""
 
 WORDS = tuple(sorted(name for name in sys.stdlib_module_names if name.isalpha()))
-"""Words that the source `words` draws: names of modules of the standard library."""
+"""Words drawn by the source `words`: module names of the standard library."""
 
 NO_PILLOW = "drawing needs Pillow 10.1: pip install 'accel-bench[vision]'; or set data.source"
 
 
 class ImageOptions(Options):
-    """Which pictures, and how many classes of them."""
+    """Options of `images`: the pictures and their classes."""
 
     source: Literal["synthetic", "glyphs", "words"] = "synthetic"
-    """`synthetic`: a random pattern for each class, under noise; `glyphs`: characters, and `words`:
-    names of modules, drawn in sizes and places of their own."""
+    """Source of the pictures. `synthetic`: a random pattern for each class, with noise; `glyphs`:
+    characters, and `words`: module names, drawn in random sizes and positions."""
 
     image_size: int = Field(224, ge=8, le=4096)
-    """Pixels in a row and in a column; that of the model, where its positions are learned."""
+    """Width and height in pixels; the model's size if its positions are learned."""
 
     classes: int = Field(10, ge=2, le=100_000)
-    """Different patterns, characters or words; at most the labels of the model."""
+    """Number of different patterns, characters or words; at most the model's number of labels."""
 
     samples: int = Field(512, ge=1, le=10_000_000)
-    """Images of an epoch; classes take turns."""
+    """Number of images in an epoch; classes take turns."""
 
     fonts: tuple[str, ...] = Field(("pillow",), min_length=1, strict=False)
-    """What is drawn with: `pillow`, its own font; `matplotlib`, those of DejaVu that come with it;
-    or the path of a TrueType file."""
+    """Fonts for drawing: `pillow`, its own font; `matplotlib`, the DejaVu fonts included in it; or
+    the path of a TrueType file."""
 
     @model_validator(mode="after")
     def _enough_texts(self) -> ImageOptions:
@@ -59,22 +59,22 @@ class ImageOptions(Options):
         return self
 
     def texts(self) -> tuple[str, ...]:
-        """Return what is drawn for each class; empty where nothing is drawn."""
+        """Return the text drawn for each class; empty for the source `synthetic`."""
         source = {"glyphs": tuple(GLYPHS), "words": WORDS}.get(self.source, ())
         return source[: self.classes]
 
     def names(self) -> tuple[str, ...]:
-        """Return the name of each text, such as `latin small letter a`; a word is its own name."""
+        """Return the name of each class's text: `latin small letter a`, or the word itself."""
         if self.source == "glyphs":
             return tuple(unicodedata.name(text).lower() for text in self.texts())
         return self.texts()
 
     def font_paths(self) -> list[str]:
-        """Return the files of the fonts, empty for Pillow's own. Raises ScenarioError for none."""
+        """Return the font files, empty for Pillow's own. Raises ScenarioError if there is none."""
         return [path for font in self.fonts for path in _font_files(font)]
 
     def fonts_digest(self) -> str:
-        """Return the SHA-256 of the fonts, Pillow's own by its version."""
+        """Return the SHA-256 of the fonts; of Pillow's own, its version."""
         digest = hashlib.sha256()
         for path in self.font_paths():
             own = metadata.version("pillow").encode()
@@ -86,15 +86,15 @@ ImageOptionsT = TypeVar("ImageOptionsT", bound=ImageOptions)
 
 
 class Pictures(MediaData[ImageOptionsT]):
-    """Base of data plugins of images that are drawn, or made up."""
+    """Base class of data plugins with generated images."""
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of the fonts that are drawn with; None where nothing is drawn."""
+        """Return a digest of the fonts; None if nothing is drawn."""
         return None if self.options.source == "synthetic" else self.options.fonts_digest()
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Draw in a process that is not measured."""
+        """Draw the images before the measurement, in a separate process."""
         from accel_bench_media.data import images_impl
 
         if self.options.source != "synthetic":
@@ -102,7 +102,7 @@ class Pictures(MediaData[ImageOptionsT]):
 
     @hookimpl
     def load_data(self, run: Run) -> ImageDataset:
-        """Make up the images from `data.seed`, or map what was drawn into memory."""
+        """Generate images from `data.seed`, or memory-map drawn ones."""
         from accel_bench_media.data import images_impl
 
         dataset = images_impl.load(run, self.options)
@@ -118,7 +118,7 @@ class Images(Pictures[ImageOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Return why the images cannot be drawn, or do not fit the model."""
+        """Yield reasons why the images cannot be drawn, or do not fit the model."""
         yield from drawing_problems(self.options)
         config = model_config(experiment.scenario.model) or {}
         yield from fitting_problems(self.options, config.get("image_size"))
@@ -131,13 +131,13 @@ class Images(Pictures[ImageOptions]):
 
 
 def drawing_problems(options: ImageOptions) -> Iterator[str]:
-    """Yield why nothing can be drawn here."""
+    """Yield missing requirements for drawing."""
     if options.source != "synthetic" and find_spec("PIL") is None:
         yield f"data.source {options.source!r}: {NO_PILLOW} to synthetic"
 
 
 def fitting_problems(options: ImageOptions, size: Any) -> Iterator[str]:
-    """Yield that images are not of the size that the model's positions are for."""
+    """Yield a problem if images differ in size from the model's learned positions."""
     if isinstance(size, int) and size != options.image_size:
         yield (
             f"data.image_size is {options.image_size}, but the model takes images of {size}: set "
@@ -146,7 +146,7 @@ def fitting_problems(options: ImageOptions, size: Any) -> Iterator[str]:
 
 
 def label_problems(options: ImageOptions, labels: Any) -> Iterator[str]:
-    """Yield that there are more classes than the model tells apart."""
+    """Yield a problem if there are more classes than the model has labels."""
     if isinstance(labels, int) and labels < options.classes:
         yield (
             f"data.classes is {options.classes}, but the model has {labels} labels: set "
@@ -172,17 +172,17 @@ def _font_files(font: str) -> list[str]:
 
 
 class CaptionOptions(ImageOptions):
-    """Which pictures, and what is asked about them."""
+    """Options of `captions`: the pictures, and the question about them."""
 
     question: str = Field("What is this?", min_length=1, max_length=1_000)
-    """What a model that generates text is asked about every image; it answers with the caption."""
+    """Question about every image for generating models; the answer is the caption."""
 
 
 class Captions(Pictures[CaptionOptions]):
     """Seeded images with their names as captions: patterns, characters or words.
 
-    A token is a byte of the text, so that any vocabulary is large enough; `data.sequence_length` is
-    the longest text.
+    A token is a byte of the text, which suits any vocabulary; `data.sequence_length` is the maximum
+    length.
     """
 
     Options = CaptionOptions
@@ -190,7 +190,7 @@ class Captions(Pictures[CaptionOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Return why the images cannot be drawn, or do not fit the model."""
+        """Yield reasons why the images cannot be drawn, or do not fit the model."""
         yield from drawing_problems(self.options)
         config: dict[str, Any] = dict(model_config(experiment.scenario.model) or {})
         vision = config.get("vision_config")

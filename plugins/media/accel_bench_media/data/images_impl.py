@@ -1,4 +1,4 @@
-"""Make up or draw images of classes, keep what was drawn, and make batches of them."""
+"""Datasets of generated images with classes, cached if drawn, and their batches."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from accel_bench_media.data.images import ImageOptions, fitting_problems, label_
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 CACHE_FORM = 1
-"""Version of what a cached folder holds; another one is another key."""
+"""Version of the cached files, part of the cache key."""
 
 PATTERN_SIZE = 8
-"""Squares in a row of a made-up pattern."""
+"""Number of squares per row of a pattern."""
 
 NOISE = 0.5
-"""Share of noise in a made-up image."""
+"""Fraction of noise in a synthetic image."""
 
 CHANNELS = 3
-"""Channels that models get: a drawn image has the same values in all."""
+"""Number of channels; a drawn image has equal channels."""
 
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images of several classes, which may lie in a memory-mapped file."""
+    """Images of several classes, possibly memory-mapped."""
 
     pixels: Pixels
-    """Shape (samples, 1 or 3 channels, height, width)."""
+    """Pixels of shape (samples, 1 or 3 channels, height, width)."""
 
     labels: Integers
-    """Class of each image, shape (samples,)."""
+    """Class index of each image, shape (samples,)."""
 
     fingerprint: str
-    """Hexadecimal digest: equal for equal content."""
+    """Hexadecimal digest of the content."""
 
     names: tuple[str, ...] = ()
-    """What each class shows, in words."""
+    """Name of each class's subject."""
 
     vocab_size: int = 0
-    """Images alone have no tokens."""
+    """Number of token ids, 0 for images alone."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what is trained on."""
+        """Return JSON evidence of the dataset."""
         return {
             "samples": len(self),
             "classes": len(set(self.labels.tolist())),
@@ -71,7 +71,7 @@ class ImageDataset:
 
 
 def load(run: Run, options: ImageOptions) -> ImageDataset:
-    """Return the images that options and seed alone decide."""
+    """Return the images determined by options and seed."""
     labels = np.arange(options.samples, dtype=np.int64) % options.classes
     if options.source == "synthetic":
         seed = run.scenario.data.seed
@@ -84,9 +84,9 @@ def load(run: Run, options: ImageOptions) -> ImageDataset:
 
 
 def make_up(options: ImageOptions, labels: Integers, seed: int) -> Pixels:
-    """Return the pattern of each image's class under noise, shape (samples, 3, size, size).
+    """Return images with their class's pattern and noise, shape (samples, 3, size, size).
 
-    A pattern is random squares of random colours: neither brightness nor one colour tells it.
+    A pattern is random squares of random colours: brightness or one colour does not reveal it.
     """
     generator = np.random.default_rng(seed)
     squares = generator.random((options.classes, CHANNELS, PATTERN_SIZE, PATTERN_SIZE), np.float32)
@@ -101,13 +101,13 @@ def make_up(options: ImageOptions, labels: Integers, seed: int) -> Pixels:
 
 
 def made_up_names(classes: int, seed: int) -> tuple[str, ...]:
-    """Return eight random letters for each class."""
+    """Return a name of eight random letters for each class."""
     letters = np.random.default_rng((seed, classes)).integers(97, 123, (classes, 8), np.uint8)
     return tuple(row.tobytes().decode() for row in letters)
 
 
 def drawn(run: Run, options: ImageOptions) -> Path:
-    """Return the folder with pixels.npy, of shape (samples, 1, size, size); draw when it is new."""
+    """Return the folder with pixels.npy, of shape (samples, 1, size, size), drawn once."""
     import PIL
 
     key: dict[str, Any] = {
@@ -140,14 +140,14 @@ def simulated_batch(run: Run, options: ImageOptions, images: int) -> Batch:
 
 
 def black(run: Run, options: ImageOptions, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return images of zeros in the dtype of the model's weights: `shape`, channels and size."""
+    """Return black images of `shape`, channels and size in the dtype of the model's weights."""
     size = options.image_size
     dtype = getattr(torch, run.scenario.model.dtype)
     return torch.zeros((*shape, CHANNELS, size, size), dtype=dtype)
 
 
 def collate_of(run: Run, options: ImageOptions, plan: BatchPlan) -> Collate:
-    """Return what makes batches of images in the dtype of the model's weights, with their labels.
+    """Return the collator of images, in the dtype of the model's weights, with labels.
 
     Raises ScenarioError for images that do not fit the model.
     """

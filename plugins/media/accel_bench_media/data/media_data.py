@@ -1,4 +1,4 @@
-"""Base of the data plugins of images and speech."""
+"""Base class of the data plugins of images and speech."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 class MediaData(SampleData[OptionsT]):
-    """Batches, and what is simulated, come from a module that imports torch."""
+    """Data plugin whose batches come from a module that imports torch."""
 
     _more_samples = "raise data.samples"
 
     def _impl(self) -> Any:
-        """Return the module that has `collate_of` and `simulated_batch`."""
+        """Return the module with `collate_of` and `simulated_batch`."""
         raise NotImplementedError
 
     def _order(self, run: Run, plan: BatchPlan) -> Order | None:
-        """Return the order of samples in an epoch; None for the seeded permutation."""
+        """Return the order of samples in an epoch; None for a seeded permutation."""
         return None
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return what makes batches for the run's task, with the run's model."""
+        """Return the collator for the run's task and model."""
         collate: Collate = self._impl().collate_of(run, self.options, plan)
         return collate
 
     def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-        """Yield micro-batches without end, in the order of `_order`."""
+        """Yield micro-batches endlessly, in the order of `_order`."""
         from accel_bench.modeling.data.sample_batches import micro_batches
 
         count, order = len(run.dataset), self._order(run, plan)
@@ -42,6 +42,6 @@ class MediaData(SampleData[OptionsT]):
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int) -> Batch:
-        """Return samples of the largest size as the task needs them."""
+        """Return a micro-batch of the largest samples for the task."""
         batch: Batch = self._impl().simulated_batch(run, self.options, micro_batch_size)
         return batch

@@ -1,4 +1,4 @@
-"""The data plugin `speech`: utterances with their texts, of tones or spoken by espeak-ng."""
+"""The data plugin `speech`: utterances with transcripts, of tones or spoken by espeak-ng."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from accel_bench_media.data.speech_impl import SpeechDataset
 
 SPEAKER = "espeak-ng"
-"""The program that speaks, and Debian's package of it."""
+"""Speech synthesizer: program and Debian package."""
 
 ONE_SECOND = 10
-"""Seconds after which the program's version is given up."""
+"""Timeout in seconds of the program's version query."""
 
 
 class SpeechOptions(Options):
-    """Which utterances, which of them are kept, and how they become batches."""
+    """Options of `speech`: the utterances, their lengths, and their batches."""
 
     source: Literal["tones", "espeak-ng"] = "tones"
-    """`tones`: random words, with a tone for each letter; `espeak-ng`: first sentences of the
-    standard library's docstrings, spoken by that program."""
+    """Source of the utterances. `tones`: random words, with a tone for each letter; `espeak-ng`:
+    first sentences of the standard library's docstrings, spoken by that program."""
 
     samples: int = Field(256, ge=1, le=1_000_000)
-    """Utterances that are made; those of other lengths than these are left out."""
+    """Number of generated utterances, before those outside the length limits are dropped."""
 
     min_audio_len: int = Field(1_000, ge=1, le=16_777_216)
-    """Shortest utterance, in audio samples of 1/16,000 s."""
+    """Minimum length of an utterance, in audio samples of 1/16,000 s."""
 
     max_audio_len: int = Field(100_000, ge=1, le=16_777_216)
-    """Longest utterance, in audio samples."""
+    """Maximum length of an utterance, in audio samples."""
 
     normalize_audio: bool = True
-    """Give each utterance a mean of 0 and a variance of 1."""
+    """Normalize each utterance to mean 0 and variance 1."""
 
     padding: Literal["max_length", "longest"] = "longest"
-    """Pad to the longest utterance of all, or to that of the micro-batch."""
+    """Length to pad to: the longest utterance of all, or of the micro-batch."""
 
     bucketing: bool = False
-    """Put utterances of similar lengths into one optimizer step, so that less is padded."""
+    """Group utterances of similar lengths into one optimizer step, for less padding."""
 
     voice: str = Field("en", pattern=r"^[A-Za-z][A-Za-z0-9+_-]{0,63}$")
     """Voice of espeak-ng."""
@@ -74,7 +74,7 @@ class Speech(MediaData[SpeechOptions]):
     tasks = frozenset({"ctc", "speech-pretraining", "speech-seq2seq"})
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return the version of the program that speaks, with a digest of what it is given."""
+        """Return the version of the synthesizer, with a digest of its inputs."""
         if self.options.source == "tones" or shutil.which(SPEAKER) is None:
             return None
         digest = text_sources.content_digest(text_sources.stdlib_files(1_000_000))
@@ -82,7 +82,7 @@ class Speech(MediaData[SpeechOptions]):
 
     @hookimpl
     def check_scenario(self) -> Iterable[str]:
-        """Check that the program that speaks is installed."""
+        """Yield a problem if the synthesizer is not installed."""
         if self.options.source == SPEAKER and shutil.which(SPEAKER) is None:
             yield (
                 "data.source espeak-ng needs the program espeak-ng, of Debian's package espeak-ng: "
@@ -91,7 +91,7 @@ class Speech(MediaData[SpeechOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Speak in a process that is not measured."""
+        """Synthesize utterances before the measurement, in a separate process."""
         from accel_bench_media.data import speech_impl
 
         if self.options.source == SPEAKER:
@@ -99,7 +99,7 @@ class Speech(MediaData[SpeechOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> SpeechDataset:
-        """Make up the tones from `data.seed`, or map what was spoken into memory."""
+        """Generate tones from `data.seed`, or memory-map synthesized utterances."""
         from accel_bench_media.data import speech_impl
 
         dataset = speech_impl.load(run, self.options)
@@ -122,7 +122,7 @@ class Speech(MediaData[SpeechOptions]):
 
 
 def speaker_version() -> str:
-    """Return what the program says of its version, without where its data is."""
+    """Return the synthesizer's version, without the path of its data."""
     done = subprocess.run(
         [SPEAKER, "--version"], capture_output=True, text=True, timeout=ONE_SECOND, check=True
     )

@@ -1,4 +1,4 @@
-"""Make batches of utterances: waveforms with transcripts, with masks, or log-mel features."""
+"""Batches of utterances: waveforms with transcripts, waveforms with masks, or log-mel features."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ Waveform: TypeAlias = npt.NDArray[np.float32]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 BUCKET_STEPS = 16
-"""Optimizer steps whose utterances are sorted by length together."""
+"""Number of optimizer steps whose utterances are sorted by length together."""
 
 MASK_STREAM = 2
-"""Added to the seed for masks, so that drawing them leaves the order as it is."""
+"""Offset of the seed for masks, which keeps the order of utterances independent."""
 
 SMALLEST_VARIANCE = 1e-7
-"""Added to the variance of an utterance, as transformers' feature extractors do."""
+"""Term added to an utterance's variance, as in transformers' feature extractors."""
 
 HOP = 160
 """Audio samples between two frames of log-mel features."""
 
 FRAMES_IN_POSITION = 2
-"""Frames of features that become one position of a whisper encoder."""
+"""Feature frames per position of a whisper encoder."""
 
 
 @dataclass(frozen=True)
 class Collator:
-    """What all forms of batches share: utterances, how they are divided, and the model."""
+    """Base of all collators: utterances, batch layout, and the model's configuration."""
 
     dataset: SpeechDataset
     options: SpeechOptions
@@ -53,12 +53,12 @@ class Collator:
     """Dtype of the model's weights."""
 
     def waveforms(self, samples: Integers) -> list[Waveform]:
-        """Return utterances, normalized where the options say so."""
+        """Return waveforms, normalized if the options say so."""
         found = [self.dataset.utterance(index) for index in samples]
         return list(map(normalized, found)) if self.options.normalize_audio else found
 
     def padded(self, samples: Integers) -> tuple[dict[str, torch.Tensor], TokenCounts]:
-        """Return `input_values` and, where anything may be padded, `attention_mask`; and counts."""
+        """Return `input_values`, `attention_mask` if padding is possible, and counts."""
         lengths = self.dataset.lengths[samples]
         everything = self.dataset.lengths
         longest = everything.max() if self.options.padding == "max_length" else lengths.max()
@@ -72,7 +72,7 @@ class Collator:
         return tensors, TokenCounts(values.size, int(lengths.sum()), 0)
 
     def transcribed(self, samples: Integers, step: Step) -> Batch:
-        """Return waveforms with the tokens of what is said; those are what is supervised."""
+        """Return waveforms with supervised tokens of their transcripts."""
         tensors, counts = self.padded(samples)
         texts = [self.dataset.tokens(index) for index in samples]
         tensors["labels"] = padded_tokens(texts, IGNORED_LABEL)
@@ -80,10 +80,10 @@ class Collator:
         return self.batch(tensors, counts, sum(map(len, texts)), in_step)
 
     def masked(self, samples: Integers, step: Step) -> Batch:
-        """Return waveforms with frames to predict and others to tell each of them from.
+        """Return waveforms with masked frames and the negatives of each.
 
-        Which ones follows from the place of an utterance in the endless order alone, so that they
-        are drawn anew in each epoch, and every rank knows those of the whole step.
+        Masks depend only on the index in the endless order, so that each epoch has new ones, and
+        every rank knows those of the whole step.
         """
         tensors, counts = self.padded(samples)
         frames = int(frames_of(self.config, tensors["input_values"].shape[1]))
@@ -100,7 +100,7 @@ class Collator:
         return self.batch(tensors, counts, int(np.sum(masks)), in_step)
 
     def log_mel(self, extractor: Any) -> Collate:
-        """Return what makes batches of log-mel features with the tokens of what is said."""
+        """Return the collator of log-mel features with tokens of the transcripts."""
 
         def collate(samples: Integers, step: Step) -> Batch:
             features = extractor(
@@ -129,9 +129,9 @@ class Collator:
         return batch_of(tensors, self.plan, counts, in_step)
 
     def _mask(self, index: int, place: int, frames: int | None = None) -> Mask:
-        """Return which frames of an utterance are hidden at its place, padded to some frames.
+        """Return the mask of an utterance at its index, padded to some frames.
 
-        As many spans begin as `mask_time_prob` asks for; they may overlap.
+        The number of spans follows from `mask_time_prob`; spans may overlap.
         """
         real = int(frames_of(self.config, int(self.dataset.lengths[index])))
         span = self.config.mask_time_length
@@ -147,9 +147,9 @@ class Collator:
         return mask
 
     def _negatives(self, place: int, mask: Mask) -> Integers:
-        """Return for each hidden frame others that are hidden in the same utterance.
+        """Return for each masked frame other masked frames of the utterance.
 
-        Shape (frames, `num_negatives`); rows of frames that are not hidden are 0.
+        Shape (frames, `num_negatives`); rows of unmasked frames are 0.
         """
         (hidden,) = np.nonzero(mask)
         count = self.config.num_negatives
@@ -162,7 +162,7 @@ class Collator:
 
 
 def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
-    """Return what makes batches for the run's task. Raises ScenarioError where it cannot."""
+    """Return the collator for the run's task. Raises ScenarioError for an unsupported one."""
     config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
     collator = Collator(run.dataset, options, plan, config, dtype)
     if run.scenario.task.use == "ctc":
@@ -175,9 +175,9 @@ def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
 
 
 def bucketed(lengths: Integers, plan: BatchPlan, utterances: Integers, epoch: int) -> Integers:
-    """Return utterances such that those of a step have similar lengths.
+    """Return utterances in an order such that those of a step have similar lengths.
 
-    Sorted are those of a few steps, which follow one another in an order of their own.
+    Utterances of a few steps are sorted together; the steps are then shuffled.
     """
     size = plan.global_batch_size
     samples = utterances[sample_order(len(utterances), plan.seed, epoch)]
@@ -192,14 +192,14 @@ def bucketed(lengths: Integers, plan: BatchPlan, utterances: Integers, epoch: in
 
 
 def normalized(waveform: Waveform) -> Waveform:
-    """Return a waveform with a mean of 0 and a variance of 1."""
+    """Return a waveform normalized to mean 0 and variance 1."""
     scale = np.sqrt(waveform.var() + np.float32(SMALLEST_VARIANCE))
     found: Waveform = (waveform - waveform.mean()) / scale
     return found
 
 
 def padded_tokens(rows: list[list[int]], padding: int) -> torch.Tensor:
-    """Return token ids of several lengths as one tensor, shape (rows, longest)."""
+    """Return token ids of several lengths as one padded tensor, shape (rows, longest)."""
     found = np.full((len(rows), max(map(len, rows))), padding, dtype=np.int64)
     for row, tokens in zip(found, rows, strict=True):
         row[: len(tokens)] = tokens
@@ -207,15 +207,14 @@ def padded_tokens(rows: list[list[int]], padding: int) -> torch.Tensor:
 
 
 def frames_of(config: Any, samples: Any) -> Any:
-    """Return how many frames a wav2vec2 encoder makes of some audio samples."""
+    """Return the number of frames that a wav2vec2 encoder makes of some audio samples."""
     for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
         samples = (samples - kernel) // stride + 1
     return samples
 
 
 def check_frames(dataset: SpeechDataset, config: Any) -> None:
-    """Refuse utterances of fewer frames than CTC needs: one for each character, and one between
-    two that are equal."""
+    """Refuse utterances with fewer frames than CTC needs for their characters."""
     frames = frames_of(config, dataset.lengths)
     for text, length, found in zip(dataset.transcripts, dataset.lengths, frames, strict=True):
         needed = len(text) + sum(one == other for one, other in pairwise(text))
@@ -227,7 +226,7 @@ def check_frames(dataset: SpeechDataset, config: Any) -> None:
 
 
 def check_masks(dataset: SpeechDataset, config: Any) -> None:
-    """Refuse utterances in which too few frames can be hidden for one to differ from another."""
+    """Refuse utterances too short for at least two masked frames."""
     shortest = int(frames_of(config, int(dataset.lengths.min())))
     if min(shortest, config.mask_time_length) < 2:
         raise ScenarioError(
@@ -264,7 +263,7 @@ def feature_extractor(dataset: SpeechDataset, config: Any) -> Any:
 
 
 def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:
-    """Return utterances of `max_audio_len` with what the run's task has beside them."""
+    """Return utterances of `max_audio_len` with the other inputs of the run's task."""
     config, dtype = run.unwrapped_model.config, getattr(torch, run.scenario.model.dtype)
     samples, written = options.max_audio_len, longest_text(options)
     heard = samples
@@ -284,13 +283,13 @@ def simulated_batch(run: Run, options: SpeechOptions, utterances: int) -> Batch:
 
 
 def longest_text(options: SpeechOptions) -> int:
-    """Return the characters that are said in the longest utterance, at most."""
+    """Return the maximum number of characters in the longest utterance."""
     shortest, longest = TONE_SAMPLES
     return max(1, options.max_audio_len // (longest if options.source == "tones" else shortest))
 
 
 def _features(config: Any, utterances: int, tokens: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of log-mel features and of what is said."""
+    """Return the shapes of log-mel features and of labels."""
     frames = FRAMES_IN_POSITION * config.max_source_positions
     text = (utterances, min(tokens, config.max_target_positions))
     features = (utterances, config.num_mel_bins, frames)
@@ -298,7 +297,7 @@ def _features(config: Any, utterances: int, tokens: int) -> dict[str, tuple[int,
 
 
 def _hidden(config: Any, utterances: int, samples: int) -> Mapping[str, torch.Tensor]:
-    """Return which frames are hidden, and the others that each is told from."""
+    """Return the mask of frames, and the negatives of each masked frame."""
     frames = (utterances, int(frames_of(config, samples)))
     return {
         "mask_time_indices": torch.zeros(frames, dtype=torch.bool),

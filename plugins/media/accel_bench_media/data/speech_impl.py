@@ -1,4 +1,4 @@
-"""Make utterances, of tones or by espeak-ng, and keep those of the lengths that are asked for."""
+"""Datasets of utterances, of tones or by espeak-ng, filtered by length."""
 
 from __future__ import annotations
 
@@ -31,67 +31,65 @@ from accel_bench_media.data.speech import SPEAKER, SpeechOptions, speaker_versio
 Audio: TypeAlias = npt.NDArray[np.int16]
 
 SAMPLING_RATE = 16_000
-"""Audio samples in a second."""
+"""Audio samples per second."""
 
 FULL_SCALE = 32_768
-"""What the loudest audio sample of 16 bits is divided by."""
+"""Divisor that scales 16-bit audio samples to the range -1 to 1."""
 
 ALPHABET = "|ETAONIHSRDLUMWCFGYPBVK'XJQZ"
-"""Characters of a transcript, `|` between words, in the order of wav2vec2's published vocabulary.
-"""
+"""Characters of a transcript, `|` between words, in the order of wav2vec2's vocabulary."""
 
 FIRST_CHARACTER = 4
-"""Token id of the first of them: those before it are padding (the blank of CTC), beginning, end and
-unknown."""
+"""Token id of the first character, after padding (the blank of CTC), beginning, end and unknown."""
 
 VOCABULARY = FIRST_CHARACTER + len(ALPHABET)
 
 TONE_SAMPLES = (800, 1_600)
-"""Shortest and longest tone of a letter, in audio samples."""
+"""Minimum and maximum length of a letter's tone, in audio samples."""
 
 LOWEST_TONE, NEXT_TONE = 300.0, 1.08
-"""Frequency of the first character in Hz, and the ratio of one character's to the one before."""
+"""Frequency of the first character in Hz, and the ratio of frequencies of successive characters."""
 
 STDLIB_BYTES = 1_000_000
-"""How much of the standard library's source is searched for docstrings."""
+"""Maximum bytes of the standard library's source that are searched for docstrings."""
 
 SENTENCE = re.compile(r"[A-Z][A-Za-z', ]{15,118}\.")
-"""What is spoken: a sentence of words alone."""
+"""Pattern of a spoken sentence, made of words alone."""
 
 SPEAK_SECONDS = 60
-"""A sentence that takes longer than this to be synthesized is given up."""
+"""Timeout in seconds of synthesizing a sentence."""
 
 CACHE_FORM = 1
-"""Version of what a cached folder holds; another one is another key."""
+"""Version of the cached files, part of the cache key."""
 
 
 @dataclass(frozen=True)
 class SpeechDataset:
-    """Utterances as parts of one flat array, which may be a memory-mapped file."""
+    """Utterances as slices of one flat array, possibly memory-mapped."""
 
     audio: Audio
-    """Audio samples of all utterances that were made, shape (audio samples,)."""
+    """Audio samples of all generated utterances, shape (audio samples,)."""
 
     starts: Integers
-    """Start of each kept utterance, shape (utterances,)."""
+    """Start index of each kept utterance, shape (utterances,)."""
 
     lengths: Integers
-    """Its audio samples, shape (utterances,)."""
+    """Length of each kept utterance in audio samples, shape (utterances,)."""
 
     transcripts: tuple[str, ...]
-    """What is said in each: characters of `ALPHABET`."""
+    """Transcript of each utterance, in characters of `ALPHABET`."""
 
     fingerprint: str
-    """Hexadecimal digest: equal for equal content."""
+    """Hexadecimal digest of the content."""
 
     too_short: int = 0
-    """Utterances that were left out, being shorter than `min_audio_len`."""
+    """Number of dropped utterances shorter than `min_audio_len`."""
 
     too_long: int = 0
-    """Utterances that were left out, being longer than `max_audio_len`."""
+    """Number of dropped utterances longer than `max_audio_len`."""
 
     vocab_size: int = VOCABULARY
-    """Every token id of a transcript is smaller than this."""
+    """Number of token ids of transcripts."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -107,7 +105,7 @@ class SpeechDataset:
         return [FIRST_CHARACTER + ALPHABET.index(one) for one in self.transcripts[index]]
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what is trained on."""
+        """Return JSON evidence of the dataset."""
         return {
             "samples": len(self),
             "audio_seconds": float(self.lengths.sum() / SAMPLING_RATE),
@@ -122,7 +120,7 @@ class SpeechDataset:
 
 
 def load(run: Run, options: SpeechOptions) -> SpeechDataset:
-    """Return the utterances of the lengths that are asked for. Raises ScenarioError for none."""
+    """Return the utterances within the length limits. Raises ScenarioError without any."""
     if options.source == "tones":
         audio, ends, transcripts = make_tones(options, run.scenario.data.seed)
         fingerprint = hashlib.sha256(audio.tobytes()).hexdigest()[:24]
@@ -160,10 +158,9 @@ def _within_lengths(
 
 
 def make_tones(options: SpeechOptions, seed: int) -> tuple[Audio, Integers, list[str]]:
-    """Return audio samples, where each utterance ends in them, and what is said.
+    """Return audio samples, the end index of each utterance, and transcripts.
 
-    Lengths are evenly distributed between the shortest and the longest that are asked for, seeds
-    and options alone decide.
+    Lengths are evenly distributed between the limits, determined by seed and options.
     """
     generator = np.random.default_rng(seed)
     pieces, transcripts = [], []
@@ -177,7 +174,7 @@ def make_tones(options: SpeechOptions, seed: int) -> tuple[Audio, Integers, list
 
 
 def _random_words(generator: np.random.Generator, characters: int) -> str:
-    """Return words of two to seven letters, of some characters in all."""
+    """Return words of two to seven letters, with a total number of characters."""
     letters = list(ALPHABET[1:])
     text = ""
     while len(text) < characters:
@@ -187,7 +184,7 @@ def _random_words(generator: np.random.Generator, characters: int) -> str:
 
 
 def _tones(text: str, length: int, generator: np.random.Generator) -> Audio:
-    """Return a tone for each character, one after the other, with silence for the rest."""
+    """Return a tone for each character in succession, then silence up to the length."""
     sound = generator.normal(0, 0.005, length)
     place = 0
     for character in text:
@@ -201,9 +198,9 @@ def _tones(text: str, length: int, generator: np.random.Generator) -> Audio:
 
 
 def spoken(run: Run, options: SpeechOptions) -> Path:
-    """Return the folder with audio.npy, ends.npy and transcripts.json; speak when it is new.
+    """Return the folder with audio.npy, ends.npy and transcripts.json, synthesized once.
 
-    Lengths are no part of the key, so that a sweep over them speaks once.
+    Length limits are no part of the cache key, so that a sweep over them synthesizes once.
     """
     sentences = list(islice(docstring_sentences(), options.samples))
     key: dict[str, Any] = {
@@ -216,7 +213,7 @@ def spoken(run: Run, options: SpeechOptions) -> Path:
 
 
 def docstring_sentences() -> Iterator[str]:
-    """Yield the first sentence of each docstring of the standard library, each once."""
+    """Yield the first sentence of each docstring of the standard library, without repetitions."""
     seen: set[str] = set()
     files = text_sources.stdlib_files(STDLIB_BYTES)
     sources = text_sources.read_documents(
@@ -251,7 +248,7 @@ def _fill(sentences: list[str], options: SpeechOptions, folder: Path) -> None:
 
 
 def speak(sentence: str, options: SpeechOptions) -> Audio:
-    """Return a sentence as espeak-ng speaks it. Raises ScenarioError for a voice it lacks."""
+    """Return the audio of a sentence by espeak-ng. Raises ScenarioError for an unknown voice."""
     speed = str(options.words_per_minute)
     command = [SPEAKER, "-v", options.voice, "-s", speed, "--stdin", "--stdout"]
     done = subprocess.run(
@@ -270,6 +267,6 @@ def speak(sentence: str, options: SpeechOptions) -> Audio:
 
 
 def transcript_of(sentence: str) -> str:
-    """Return a sentence in the characters of `ALPHABET`."""
+    """Return a sentence as a transcript, in the characters of `ALPHABET`."""
     words = re.findall(r"[A-Z']+", sentence.upper())
     return "|".join(words)

@@ -1,1 +1,1 @@
-"""What a model of images or speech learns, and how its loss is computed."""
+"""Tasks of images and speech, with their losses."""

@@ -12,9 +12,9 @@ from accel_bench.modeling.tensors import is_simulated
 
 
 class FrozenEncoder:
-    """Keeps an encoder frozen for its first training micro-batches.
+    """Callback that freezes an encoder for the first training micro-batches.
 
-    Its parameters require gradients until then, so that an optimizer built before has them.
+    Its parameters require gradients before, so that the optimizer contains them.
     """
 
     def __init__(self, model: Any, micro_batches: int) -> None:
@@ -25,7 +25,7 @@ class FrozenEncoder:
         self._frozen = False
 
     def begin_micro_batch(self) -> None:
-        """Freeze the encoder in the first micro-batch, and let it train after the last."""
+        """Freeze the encoder in the first micro-batch; unfreeze it after the last frozen one."""
         if not torch.is_grad_enabled():
             return
         if self._frozen != bool(self._left):
@@ -36,7 +36,7 @@ class FrozenEncoder:
 
 
 class CTCLoss:
-    """Computes the loss from the logits of a model, outside of what may be compiled."""
+    """CTC loss of a model's logits, outside of the compiled region."""
 
     def __init__(self, model: Any, frozen: FrozenEncoder) -> None:
         config = model.config
@@ -48,7 +48,7 @@ class CTCLoss:
     def __call__(
         self, model: Any, inputs: Mapping[str, torch.Tensor], supervised_in_step: int
     ) -> torch.Tensor:
-        """Return the losses of a micro-batch's utterances over the characters of the step."""
+        """Return the losses of a micro-batch's utterances, per character of the step."""
         self._frozen.begin_micro_batch()
         labels = inputs["labels"]
         features = {name: tensor for name, tensor in inputs.items() if name != "labels"}
@@ -65,7 +65,7 @@ class CTCLoss:
         return total / supervised_in_step
 
     def _frames(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return how many frames each utterance has, shape (utterances,)."""
+        """Return the number of frames of each utterance, shape (utterances,)."""
         values, mask = inputs["input_values"], inputs.get("attention_mask")
         if mask is None:
             lengths = torch.full(values.shape[:1], values.shape[1], device=values.device)

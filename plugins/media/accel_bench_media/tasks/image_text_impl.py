@@ -14,10 +14,10 @@ from accel_bench.modeling.losses import repeated_rows
 def contrastive_loss(
     model: Any, inputs: Mapping[str, torch.Tensor], supervised_in_step: int
 ) -> torch.Tensor:
-    """Return the losses of a micro-batch's pairs, the mean of both directions, over the pairs of
-    the step.
+    """Return the losses of a micro-batch's pairs, averaged over both directions, divided by the
+    pairs of the step.
 
-    An image with the same caption is no negative.
+    Images with equal captions are not negatives of each other.
     """
     logits = model(**inputs).logits_per_text.float()
     logits = logits.masked_fill(repeated_rows(inputs["input_ids"]), -torch.inf)

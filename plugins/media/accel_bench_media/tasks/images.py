@@ -13,13 +13,13 @@ class ImageClassification(Task[Options]):
     families = frozenset({"vision"})
 
     def held(self, batch: Batch) -> Held:
-        """Return the images of a batch."""
+        """Return the number of images of a batch."""
         images, labels = len(batch.inputs["pixel_values"]), len(batch.inputs["labels"])
         return Held((images, images), (images, images), (labels, labels))
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the cross-entropy."""
+        """Return the cross-entropy loss."""
         from accel_bench.modeling.losses import labelled_loss
 
         return labelled_loss
@@ -28,8 +28,8 @@ class ImageClassification(Task[Options]):
 class ImageText(Task[Options]):
     """Trains pairs of encoders such as CLIP by contrast (Radford et al. 2021, arXiv:2103.00020).
 
-    An image is told from the others of its micro-batch on its device: other batch sizes are another
-    loss. What is counted are pairs of an image and its caption.
+    Negatives are the other images of the micro-batch on the same device, so the loss depends on the
+    batch size. The counted unit is a pair of image and caption.
     """
 
     counts = "pairs"
@@ -46,7 +46,7 @@ class ImageText(Task[Options]):
     update_sensitivity = 1.8
 
     def held(self, batch: Batch) -> Held:
-        """Return the pairs of a batch."""
+        """Return the number of pairs in a batch."""
         pairs = len(batch.inputs["pixel_values"]), len(batch.inputs["input_ids"])
         return Held((min(pairs), min(pairs)), (min(pairs), min(pairs)), (min(pairs), min(pairs)))
 
@@ -61,12 +61,12 @@ class ImageText(Task[Options]):
 class ImageTextToText(Task[Options]):
     """Trains decoders that see images, by the loss that the model computes itself on the answers.
 
-    What is counted are tokens, those that stand for the image among them.
+    The counted unit is a token, image tokens included.
     """
 
     model_class = "AutoModelForImageTextToText"
     families = frozenset({"multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the tokens of a batch; the model shifts its labels."""
+        """Return the number of tokens of a batch; the model shifts its labels."""
         return held_tokens(batch, shifts=True)

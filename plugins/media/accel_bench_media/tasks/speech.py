@@ -24,22 +24,22 @@ from accel_bench.errors import ScenarioError
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
-"""Keys of configurations for the probability that a layer is left out of a step."""
+"""Configuration keys of the probability of dropping a layer (LayerDrop)."""
 
 
 class SpeechTask(Task[OptionsT]):
-    """Base of tasks of speech; layers that are left out by chance are refused.
+    """Base class of speech tasks, which refuse LayerDrop.
 
-    What is counted are audio samples: values of the waveform, 16,000 a second, as fairseq2 counts
-    the elements of its batches of audio.
+    The counted unit is an audio sample: a value of the waveform, 16,000 per second, as fairseq2
+    counts elements of audio batches.
     """
 
     counts = "audio_samples"
     families: ClassVar[frozenset[str]] = frozenset({"audio"})
 
     def random_operations(self, model: Any) -> str:
-        """Return `SpecAugment` for a model that hides times or frequencies at random while it
-        trains; else an empty text. See Park et al. 2019, arXiv:1904.08779."""
+        """Return `SpecAugment` for a model that masks times or frequencies at random in training;
+        else empty. See Park et al. 2019, arXiv:1904.08779."""
         config = model.config
         probabilities = (getattr(config, f"mask_{axis}_prob", 0) for axis in ("time", "feature"))
         asked = getattr(config, "apply_spec_augment", True) and any(probabilities)
@@ -47,18 +47,18 @@ class SpeechTask(Task[OptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Refuse layers that are left out by chance."""
+        """Refuse a model with LayerDrop."""
         yield from dropped_layers(model_config(experiment.scenario.model) or {})
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Refuse what the plan could not know. Raises ScenarioError."""
+        """Refuse a loaded model's settings unknown to the plan. Raises ScenarioError."""
         for problem in dropped_layers(run.model.config.to_dict()):
             raise ScenarioError(problem)
 
 
 def held_waveforms(batch: Batch, supervised: Any) -> Held:
-    """Return the audio samples of a batch of waveforms."""
+    """Return the number of audio samples of a batch of waveforms."""
     values, mask = batch.inputs["input_values"], batch.inputs.get("attention_mask")
     size = int(values.numel())
     real = size if mask is None else int(mask.sum())
@@ -67,8 +67,8 @@ def held_waveforms(batch: Batch, supervised: Any) -> Held:
 
 
 def dropped_layers(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield that layers are left out by chance: they get no gradient, so that nothing is proven,
-    and what a step costs is chance too."""
+    """Yield a problem for LayerDrop: dropped layers get no gradient, so nothing is verified, and
+    the cost of a step is random."""
     for key in DROPPED_LAYERS:
         if (value := config.get(key)) and isinstance(value, int | float):
             yield (
@@ -80,38 +80,38 @@ def dropped_layers(config: Mapping[str, Any]) -> Iterator[str]:
 class SpeechSeq2Seq(SpeechTask[Options]):
     """Trains encoder-decoders such as whisper by the cross-entropy of what is said.
 
-    What is counted are audio samples; the silence to which a model pads is processed too.
+    The counted unit is an audio sample; padded silence is processed too.
     """
 
     model_class = "AutoModelForSpeechSeq2Seq"
 
     def held(self, batch: Batch) -> Held:
-        """Return the tokens that are supervised; features do not tell how long an utterance was."""
+        """Return the number of supervised tokens; features do not reveal an utterance's length."""
         most = batch.tokens.processed
         supervised = int((batch.inputs["labels"] >= 0).sum())
         return Held((most, most), (1, most), (supervised, supervised))
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the cross-entropy."""
+        """Return the cross-entropy loss."""
         from accel_bench.modeling.losses import labelled_loss
 
         return labelled_loss
 
 
 class SpeechPretrainingOptions(Options):
-    """How much of an utterance is hidden."""
+    """Options of `speech-pretraining`: the fraction of masked frames."""
 
     masked: float = Field(0.65, gt=0, le=1)
-    """Frames in the spans that are hidden / frames. Spans may overlap, so that with 0.65 about half
-    of an utterance is hidden, as in Baevski et al."""
+    """Fraction of frames in masked spans. Spans may overlap, so that 0.65 masks about half of an
+    utterance, as in Baevski et al."""
 
 
 class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
     """Trains wav2vec 2.0 without transcripts (Baevski et al. 2020, arXiv:2006.11477).
 
-    The loss, contrastive and of diversity, is over the hidden frames. What is counted are audio
-    samples.
+    The contrastive and diversity loss is over the masked frames. The counted unit is an audio
+    sample.
     """
 
     Options = SpeechPretrainingOptions
@@ -119,36 +119,36 @@ class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
     batch_dependent = True
 
     def adjust_model(self, model: Any) -> None:
-        """Set how much is hidden: published configurations have SpecAugment's share instead.
+        """Set the masked fraction: published configurations have SpecAugment's instead.
 
-        Raises ScenarioError for a model that cannot hide anything.
+        Raises ScenarioError for a model without masking.
         """
         for problem in without_embedding(model.config.to_dict()):
             raise ScenarioError(problem)
         model.config.mask_time_prob = self.options.masked
 
     def random_operations(self, model: Any) -> str:
-        """Return the noise by which an utterance's frames get their quantized targets."""
+        """Return the name of the noise by which targets of frames are quantized."""
         return "Gumbel noise"
 
     def held(self, batch: Batch) -> Held:
-        """Return the audio samples of a batch; hidden frames are supervised."""
+        """Return the number of audio samples of a batch; masked frames are supervised."""
         return held_waveforms(batch, batch.inputs["mask_time_indices"].sum())
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Refuse layers that are left out by chance, and a model that cannot hide anything."""
+        """Refuse a model with LayerDrop, or without masking."""
         yield from super().check_scenario(experiment)
         yield from without_embedding(model_config(experiment.scenario.model) or {})
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the model's own loss over the hidden frames of the step."""
+        """Return the model's own loss over the masked frames of the step."""
         return hidden_loss
 
 
 def without_embedding(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield that a model has no embedding to put in the place of hidden frames."""
+    """Yield a problem if the model has no embedding for masked frames."""
     if config.get("mask_time_prob") == 0 and not config.get("mask_feature_prob"):
         yield (
             "with mask_time_prob 0 the model has no embedding of hidden frames: set "
@@ -157,42 +157,42 @@ def without_embedding(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def hidden_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the sum of the losses of hidden frames, divided by those of the step."""
+    """Return the sum of the masked frames' losses, divided by the number in the step."""
     return model(**inputs).loss / supervised_in_step
 
 
 LONGEST_WARMUP = 30
-"""Steps after which a warm-up of `auto` length ends at the latest."""
+"""Maximum number of steps of a warm-up of `auto` length."""
 
 
 class CTCOptions(Options):
-    """Which parts of the encoder train."""
+    """Options of `ctc`: frozen parts of the encoder."""
 
     freeze_feature_encoder: bool = True
-    """Leave the convolutions that read the waveform as they are, as fine-tuning does."""
+    """Freeze the convolutions that read the waveform, as in fine-tuning."""
 
     freeze_encoder_for_n_steps: int = Field(0, ge=0)
-    """Train the output projection alone in the first steps. A run measures one of the two phases:
-    with fewer steps than `measure.warmup` the encoder trains before the window opens, and with a
-    number that no step of the run reaches it does not train; anything between is refused."""
+    """Number of first steps that train the output projection alone. A run measures one of two
+    phases: with fewer steps than `measure.warmup` the encoder trains in the whole window, and with
+    at least as many as the run's steps it never trains; numbers in between are refused."""
 
 
 class CTC(SpeechTask[CTCOptions]):
     """Trains speech encoders by connectionist temporal classification (Graves et al. 2006).
 
-    The loss is that of utterances over their characters. What is counted are audio samples.
+    The loss of an utterance is divided by its characters. The counted unit is an audio sample.
     """
 
     Options = CTCOptions
     model_class = "AutoModelForCTC"
 
     def held(self, batch: Batch) -> Held:
-        """Return the audio samples of a batch; characters are supervised."""
+        """Return the number of audio samples of a batch; characters are supervised."""
         return held_waveforms(batch, (batch.inputs["labels"] >= 0).sum())
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Refuse an encoder that would start to train while it is measured."""
+        """Refuse an encoder that would be unfrozen during the measurement."""
         scenario, frozen = experiment.scenario, self.options.freeze_encoder_for_n_steps
         if self._thaws(scenario):
             if scenario.world_size > 1:
@@ -211,7 +211,7 @@ class CTC(SpeechTask[CTCOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Freeze what the options say, before the optimizer is built."""
+        """Freeze the parts set by the options, before the optimizer is built."""
         super().accelerate_model(run)
         model, frozen = run.model, self.options.freeze_encoder_for_n_steps
         if self._thaws(run.scenario):
@@ -224,9 +224,9 @@ class CTC(SpeechTask[CTCOptions]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the loss, with blanks as the model's configuration says.
+        """Return the CTC loss, with the blank of the model's configuration.
 
-        The encoder is frozen with its first call: the optimizer has all weights by then.
+        The encoder is frozen at the first call, after the optimizer was built with all weights.
         """
         from accel_bench_media.tasks.ctc_impl import CTCLoss, FrozenEncoder
 
@@ -234,7 +234,7 @@ class CTC(SpeechTask[CTCOptions]):
         return CTCLoss(run.unwrapped_model, FrozenEncoder(run.unwrapped_model, micro_batches))
 
     def _thaws(self, scenario: Scenario) -> bool:
-        """Return whether the encoder starts to train in the warm-up."""
+        """Return whether the encoder is unfrozen during the warm-up."""
         warmup = scenario.measure.warmup
         return warmup != "auto" and 0 < self.options.freeze_encoder_for_n_steps < warmup
 
@@ -246,7 +246,7 @@ class CTC(SpeechTask[CTCOptions]):
 
 
 def steps_of(scenario: Scenario) -> int:
-    """Return the steps of a run at most: of warm-up, window and learning curve."""
+    """Return the maximum steps of a run: warm-up, window and learning curve."""
     measure = scenario.measure
     warmup = LONGEST_WARMUP if measure.warmup == "auto" else measure.warmup
     return warmup + measure.steps + scenario.evaluate.steps

@@ -1,4 +1,4 @@
-"""Benchmarks of operations, blocks and small models at shapes that are published.
+"""Benchmarks of operations, blocks and small models at the shapes of published models.
 
-The modules here are light: a benchmark imports torch when it builds something, in `impl`.
+Importing these modules is light: only building a benchmark imports torch, in `impl`.
 """

@@ -1,4 +1,4 @@
-"""Attention alone: torch's own choice of a kernel, flash, flex, and sequences of any length."""
+"""Benchmarks of attention: sdpa, flash, flex, and packed sequences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from accel_bench_op.benchmarks.parts import PartBenchmark
 from accel_bench_op.benchmarks.shapes import MIXED_SIZES
 
 PARTS_OF_A_ROW = (2, 4, 8, 8)
-"""Sequences of a packed row: a half of its tokens, a quarter, and two eighths."""
+"""Sequences of a packed row: one half of its tokens, one quarter, two eighths."""
 
 
 NO_FLOAT32 = "its kernel has no float32 on a GPU; set the dtype to bfloat16"
-"""Why flash attention cannot run."""
+"""Reason why flash attention cannot run."""
 
 
 class _Attention(PartBenchmark):
@@ -23,10 +23,10 @@ class _Attention(PartBenchmark):
     operation = "attention"
     sizes = MIXED_SIZES
     is_flash = False
-    """True if it is flash attention's kernel on a GPU."""
+    """True for the flash kernel on a GPU."""
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return queries, keys and values, of which there may be fewer heads."""
+        """Return queries, and keys and values with possibly fewer heads."""
         sizes = self.shape.length, self.shape.head
         query = self.activations(self.shape.batch, self.shape.heads, *sizes)
         key, value = (
@@ -37,11 +37,11 @@ class _Attention(PartBenchmark):
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each sequence."""
+        """Number of tokens of each sequence."""
         return [self.shape.length] * self.shape.batch
 
     def unavailable(self) -> str:
-        """Return that the kernel lacks the dtype; empty where it has it."""
+        """Return that the kernel lacks the dtype; empty if it has it."""
         lacks = self.is_flash and self.device != "cpu" and self.dtype in ("float32", "float64")
         return f"benchmark {self.name}: {NO_FLOAT32}" if lacks else ""
 
@@ -51,7 +51,7 @@ class _Attention(PartBenchmark):
 
 
 class SdpaAttention(_Attention):
-    """Torch's `scaled_dot_product_attention`, which chooses its kernel."""
+    """Benchmark of torch's `scaled_dot_product_attention` with its own choice of kernel."""
 
     name = "sdpa_attention"
     description = "Causal attention by torch's scaled_dot_product_attention."
@@ -62,7 +62,7 @@ class SdpaAttention(_Attention):
 
 
 class FlashAttention(_Attention):
-    """Torch's flash kernel; it has no float32 on a GPU."""
+    """Benchmark of torch's flash kernel, which has no float32 on a GPU."""
 
     name = "flash_attention"
     description = "Causal attention by torch's flash attention kernel alone."
@@ -74,7 +74,7 @@ class FlashAttention(_Attention):
 
 
 class FlexAttention(_Attention):
-    """Torch's flex attention with a causal block mask; compiled on a GPU."""
+    """Benchmark of torch's flex attention with a causal block mask, compiled on a GPU."""
 
     name = "flex_attention"
     description = "Causal attention by torch's flex_attention; on a CPU without a backward pass."
@@ -90,7 +90,7 @@ class FlexAttention(_Attention):
 
 
 class VarlenAttention(_Attention):
-    """Attention of packed rows: torch's kernel on a GPU, one call for each sequence on a CPU."""
+    """Benchmark of packed rows: torch's varlen kernel on a GPU, a call per sequence on a CPU."""
 
     name = "varlen_attention"
     description = "Causal attention of sequences of several lengths packed in rows, unpadded."
@@ -98,11 +98,11 @@ class VarlenAttention(_Attention):
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each sequence."""
+        """Number of tokens of each sequence."""
         return [self.shape.length // part for part in PARTS_OF_A_ROW] * self.shape.batch
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return queries, keys and values (tokens, heads, head), and where sequences begin."""
+        """Return queries, keys and values (tokens, heads, head), and start indices of sequences."""
         import torch
 
         tokens, head = sum(self.lengths), self.shape.head
@@ -122,5 +122,5 @@ class VarlenAttention(_Attention):
 
 
 def attention_flops(heads: int, head: int, lengths: Sequence[int]) -> int:
-    """Return the forward FLOPs of causal attention: half of what all pairs of tokens would be."""
+    """Return the forward FLOPs of causal attention, half of those of full attention."""
     return 2 * heads * head * sum(length * length for length in lengths)

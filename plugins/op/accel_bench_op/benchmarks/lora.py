@@ -1,4 +1,4 @@
-"""Linear layers with LoRA, by PEFT, over a frozen base: dense, or quantized by a library."""
+"""Benchmarks of PEFT's linear layers with LoRA over a frozen base, dense or quantized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_bench_op.benchmarks.shapes import LLAMAS
 
 
 class LoraLinear(PartBenchmark):
-    """Projection from hidden to intermediate width, frozen and dense, with a trained adapter."""
+    """Benchmark of a frozen dense projection, hidden to intermediate width, with an adapter."""
 
     name = "lora_linear"
     description = "Linear layer with LoRA over a dense base."
@@ -25,33 +25,33 @@ class LoraLinear(PartBenchmark):
     """Kind of the base."""
 
     needs: tuple[str, str] = ("", "")
-    """Library of the base's layer, and the extra that installs it."""
+    """Library of the base layer, and the extra that installs it."""
 
     rank = 16
     """Rank of the adapter."""
 
     def unavailable(self) -> str:
-        """Return that the library is not installed, with the command; empty where it is."""
+        """Return that the library is missing, with the install command; empty if installed."""
         library, extra = self.needs
         if not library or find_spec(library):
             return ""
         return f"benchmark {self.name} needs {library}: {install_command(extra)}"
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module whose `proj` is a layer of PEFT's."""
+        """Return a module whose `proj` is PEFT's layer."""
         sizes = self.shape.hidden, self.shape.intermediate
         return self.build(impl.lora.adapted, self.base, *sizes, self.rank)
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same in float64: the base's dequantized matrix, and the same adapter."""
+        """Return the float64 reference: the base's dequantized matrix with the same adapter."""
         return impl.lora.in_float64(fn, self.base)
 
     def flops(self) -> int | None:
-        """Return those of the products with the base and with both matrices of the adapter."""
+        """Return the FLOPs of the products with the base and the adapter's two matrices."""
         return self._base_flops + self._adapter_flops
 
     def backward_flops(self) -> int | None:
-        """Return those of the gradients of input and adapter; the base gets none."""
+        """Return the FLOPs of the gradients of input and adapter; the base is frozen."""
         return self._base_flops + 2 * self._adapter_flops
 
     @property
@@ -65,7 +65,7 @@ class LoraLinear(PartBenchmark):
 
 
 class LoraNF4Linear(LoraLinear):
-    """Base in 4 bits by bitsandbytes, as QLoRA has it."""
+    """Benchmark of LoRA over a 4-bit base of bitsandbytes, as in QLoRA."""
 
     name = "lora_nf4_linear"
     description = "Linear layer with LoRA over a base in nf4 by bitsandbytes."
@@ -76,10 +76,10 @@ class LoraNF4Linear(LoraLinear):
 
 
 class LoraInt8Linear(LoraLinear):
-    """Base in 8 bits by bitsandbytes, which rounds the layer's inputs to 8 bits too.
+    """Benchmark of LoRA over an 8-bit base of bitsandbytes, which quantizes inputs too.
 
-    Each input is off by up to 1/254 of the largest of its row, about 1/80 of a typical one; over a
-    row these errors average out, but for a factor of two.
+    The error of each input is up to 1/254 of its row's largest, about 1/80 of a typical input; in a
+    sum over a row these errors average out except for a factor of two.
     """
 
     name = "lora_int8_linear"
@@ -92,7 +92,7 @@ class LoraInt8Linear(LoraLinear):
 
 
 class LoraGPTQLinear(LoraLinear):
-    """Base in 4 bits by GPTQModel, whose kernel multiplies in 16 bits whatever it is given."""
+    """Benchmark of LoRA over a 4-bit base of GPTQModel, which multiplies in 16 bits always."""
 
     name = "lora_gptq_linear"
     description = "Linear layer with LoRA over a base in GPTQ's 4 bits by GPTQModel."

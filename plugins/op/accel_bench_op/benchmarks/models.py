@@ -1,4 +1,4 @@
-"""Experts, blocks and whole models of GPT-2, Llama, Mistral, Mixtral, by transformers' classes."""
+"""Benchmarks of experts, blocks and models of GPT-2, Llama, Mistral, Mixtral in transformers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ MIXTRALS = sizes_of("tiny-mixtral", "mixtral-8x7b")
 
 
 class TransformersBenchmark(PartBenchmark):
-    """Benchmark of a module of transformers', which may hold experts."""
+    """Base of benchmarks of a transformers module, possibly with experts."""
 
     counts_bytes = False
 
     def reference(self, fn: Any) -> Callable[..., Any]:
-        """Return a copy in float64, whose experts multiply one after the other."""
+        """Return a float64 copy, whose experts multiply in a loop."""
         return impl.transformers_parts.in_float64(fn)
 
     def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
-        """Return that copy with the experts that `fn` chooses; None where there are no experts."""
+        """Return a float64 copy that uses the experts chosen by `fn`; None without experts."""
         return impl.transformers_parts.in_float64_with_experts_of(fn)
 
 
 class GroupedExperts(TransformersBenchmark):
-    """Gated experts of Mixtral, by transformers' grouped product."""
+    """Benchmark of Mixtral's gated experts, by transformers' grouped product."""
 
     name = "grouped_experts"
     description = "Experts of Mixtral by one grouped product, without their router."
@@ -46,7 +46,7 @@ class GroupedExperts(TransformersBenchmark):
     counts_bytes = True
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return hidden states (tokens, hidden), and experts and their weights by token."""
+        """Return hidden states (tokens, hidden), and the experts and weights of each token."""
         import torch
 
         chosen = self.shape.experts_per_token
@@ -60,19 +60,19 @@ class GroupedExperts(TransformersBenchmark):
         return impl.transformers_parts.experts(self.shape, self.device, self.dtype)
 
     def flops(self) -> int | None:
-        """Return those of three products for each token and expert of its."""
+        """Return the FLOPs of three products for each token and chosen expert."""
         per_expert = 3 * self.shape.hidden * self.shape.intermediate
         return 2 * self.shape.tokens * self.shape.experts_per_token * per_expert
 
 
 class _Part(TransformersBenchmark):
-    """Block, or its attention, on hidden states of shape (batch, tokens, hidden)."""
+    """Base of benchmarks of a block, on hidden states of shape (batch, tokens, hidden)."""
 
     rotates = True
-    """True if it takes cosines and sines."""
+    """True if it takes cosines and sines of rotary embedding."""
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return hidden states, and cosines and sines of the positions."""
+        """Return hidden states, with cosines and sines if the module takes them."""
         hidden, _ = super().make_batch()
         return (*hidden, *(self.turns() if self.rotates else ())), {}
 
@@ -82,12 +82,12 @@ class _Part(TransformersBenchmark):
         return parts.Part(parts.block(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
-        """Return those of a block."""
+        """Return the FLOPs of a block."""
         return block_flops(self.shape)
 
 
 class _AttentionPart(_Part):
-    """Attention with its projections."""
+    """Base of benchmarks of attention with its projections."""
 
     def fn(self) -> Callable[..., Any]:
         """Return a module around transformers' attention."""
@@ -95,12 +95,12 @@ class _AttentionPart(_Part):
         return parts.Part(parts.attention(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
-        """Return those of projections, scores and values."""
+        """Return the FLOPs of projections, scores and values."""
         return attention_part_flops(self.shape)
 
 
 class _Model(TransformersBenchmark):
-    """Causal language model with its loss; fewer blocks fit in less memory."""
+    """Base of benchmarks of a causal language model with its loss, optionally of few blocks."""
 
     operation = "causal_lm"
 
@@ -109,12 +109,12 @@ class _Model(TransformersBenchmark):
         return (self.indices(self.shape.vocabulary, self.shape.batch, self.shape.length),), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module whose `model` is transformers' and which returns its loss."""
+        """Return a module that returns the loss of the transformers model in its `model`."""
         parts = impl.transformers_parts
         return parts.Loss(parts.model(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
-        """Return those of all blocks and of the output projection."""
+        """Return the FLOPs of all blocks and of the output projection."""
         head = 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
         return self.shape.layers * block_flops(self.shape) + head
 
@@ -122,7 +122,7 @@ class _Model(TransformersBenchmark):
 def _of(
     kind: type[Benchmark], name: str, description: str, sizes: Sizes, **more: Any
 ) -> type[Benchmark]:
-    """Return a kind of benchmark under a name, at the sizes of one family of models."""
+    """Return a named subclass of a benchmark, at the sizes of one model family."""
     own = {"name": name, "description": description, "sizes": sizes, "__module__": __name__}
     return type(name, (kind,), {"__doc__": description, **own, **more})
 
@@ -161,7 +161,7 @@ mixtral = _of(_Model, "mixtral", "Mixtral with its loss.", with_few_layers(MIXTR
 
 
 def attention_part_flops(shape: Shape) -> int:
-    """Return the forward FLOPs of attention with its projections, half of the scores counted."""
+    """Return the forward FLOPs of attention with projections, for causal scores."""
     projected = shape.hidden * shape.head * (2 * shape.heads + 2 * shape.key_heads)
     scores = attention_flops(shape.heads, shape.head, [shape.length] * shape.batch)
     return 2 * shape.tokens * projected + scores

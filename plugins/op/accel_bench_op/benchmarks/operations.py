@@ -1,4 +1,4 @@
-"""Operations on their own: norms, MLPs, embeddings, losses, and the step of an optimizer."""
+"""Benchmarks of single operations: norms, MLPs, embeddings, losses, and an optimizer step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from accel_bench_op.benchmarks.parts import PartBenchmark
 from accel_bench_op.benchmarks.shapes import GPT2_SIZES, LLAMA_SIZES, MIXED_SIZES
 
 TOKEN_BYTES = 8
-"""Bytes of a token's number."""
+"""Bytes of a token id."""
 
 
 class RMSNorm(PartBenchmark):
-    """RMS norm in operations of torch, as Llama computes it."""
+    """Benchmark of Llama's RMS norm in torch operations."""
 
     name = "rms_norm"
     description = "RMS norm with a weight, computed in float32 as Llama does."
@@ -28,7 +28,7 @@ class RMSNorm(PartBenchmark):
 
 
 class LayerNorm(PartBenchmark):
-    """Torch's layer norm."""
+    """Benchmark of torch's layer norm."""
 
     name = "layer_norm"
     description = "Layer norm with a weight and a bias, as GPT-2 has it."
@@ -37,17 +37,17 @@ class LayerNorm(PartBenchmark):
     unread = ("bias",)
 
     def fn(self) -> Callable[..., Any]:
-        """Return torch's module."""
+        """Return torch's `LayerNorm`."""
         from torch import nn
 
         return self.module(nn.LayerNorm, self.shape.hidden)
 
 
 class _MLP(PartBenchmark):
-    """MLP of hidden states of shape (batch, tokens, hidden)."""
+    """Base of benchmarks of an MLP on hidden states of shape (batch, tokens, hidden)."""
 
     activation = "silu"
-    """What gates, of `impl.layers.ACTIVATIONS`."""
+    """Name of the activation in `impl.layers.ACTIVATIONS`."""
 
     def fn(self) -> Callable[..., Any]:
         """Return a module with `gate_proj`, `up_proj`, `down_proj` and `act_fn`."""
@@ -55,13 +55,13 @@ class _MLP(PartBenchmark):
         return self.module(impl.layers.GatedMLP, *widths, self.activation)
 
     def flops(self) -> int | None:
-        """Return those of the products."""
+        """Return the FLOPs of the projections."""
         weights = self.shape.mlp_matrices * self.shape.hidden * self.shape.intermediate
         return 2 * self.shape.tokens * weights
 
 
 class LlamaMLP(_MLP):
-    """SwiGLU."""
+    """Benchmark of Llama's SwiGLU MLP."""
 
     name = "llama_mlp"
     description = "SwiGLU MLP: down(silu(gate(x)) * up(x))."
@@ -70,7 +70,7 @@ class LlamaMLP(_MLP):
 
 
 class GemmaMLP(_MLP):
-    """GeGLU; Gemma's own sizes are not in the catalog."""
+    """Benchmark of a GeGLU MLP as in Gemma, at other models' sizes."""
 
     name = "gemma_mlp"
     description = "GeGLU MLP: down(gelu(gate(x)) * up(x)), gelu by its tanh approximation."
@@ -80,7 +80,7 @@ class GemmaMLP(_MLP):
 
 
 class GPT2MLP(_MLP):
-    """GPT-2's, with biases and without a gate."""
+    """Benchmark of GPT-2's MLP, with biases and without a gate."""
 
     name = "gpt2_mlp"
     description = "MLP of GPT-2: two projections with biases, gelu in between."
@@ -94,7 +94,7 @@ class GPT2MLP(_MLP):
 
 
 class Embedding(PartBenchmark):
-    """Look-up of tokens' vectors; the backward adds gradients into a table."""
+    """Benchmark of an embedding; the backward adds gradients into the table."""
 
     name = "embedding"
     description = "Embedding of tokens; the backward makes the gradient of the whole table."
@@ -107,19 +107,19 @@ class Embedding(PartBenchmark):
         return (self.indices(self.shape.vocabulary, self.shape.batch, self.shape.length),), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return torch's module."""
+        """Return torch's `Embedding`."""
         from torch import nn
 
         return self.module(nn.Embedding, self.shape.vocabulary, self.shape.hidden)
 
     def bytes_moved(self) -> int | None:
-        """Return those of the tokens, and of their vectors, read and written."""
+        """Return the bytes of the token ids, and of their vectors, read and written."""
         vectors = self.shape.hidden * as_dtype(self.dtype).itemsize
         return self.shape.tokens * (TOKEN_BYTES + 2 * vectors)
 
 
 class RotaryEmbedding(PartBenchmark):
-    """Rotation of queries and keys by their positions."""
+    """Benchmark of rotary embedding of queries and keys."""
 
     name = "rotary_embedding"
     description = "Rotary embedding of queries and keys."
@@ -129,7 +129,7 @@ class RotaryEmbedding(PartBenchmark):
     sizes = LLAMA_SIZES
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return queries and keys as projections leave them, cosines and sines."""
+        """Return queries and keys in the projections' layout, with cosines and sines."""
         shape = self.shape
         query, key = (
             # Heads beside one another in memory: a view of what a projection makes.
@@ -142,18 +142,18 @@ class RotaryEmbedding(PartBenchmark):
         return (query, key, *self.turns()), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a function `(q, k, cos, sin)` of the rotated queries and keys."""
+        """Return a function `(q, k, cos, sin)` that returns rotated queries and keys."""
         return impl.layers.rotary
 
     def postprocess_for_backward(self, out: Any) -> Any:
-        """Return both outputs as one tensor, so that queries and keys get a gradient."""
+        """Return both outputs as one tensor, so that queries and keys both get a gradient."""
         import torch
 
         return torch.cat([one.flatten() for one in out])
 
 
 class CrossEntropy(PartBenchmark):
-    """Mean loss of logits."""
+    """Benchmark of the mean cross-entropy of logits."""
 
     name = "cross_entropy"
     description = "Cross-entropy of logits of all tokens, computed in float32."
@@ -172,7 +172,7 @@ class CrossEntropy(PartBenchmark):
 
 
 class LinearCrossEntropy(PartBenchmark):
-    """Mean loss of hidden states, with the projection to logits."""
+    """Benchmark of the output projection with the mean cross-entropy."""
 
     name = "linear_cross_entropy"
     description = "Output projection and cross-entropy; kernels that fuse them store no logits."
@@ -190,12 +190,12 @@ class LinearCrossEntropy(PartBenchmark):
         return self.module(impl.layers.LinearCrossEntropy, self.shape.hidden, self.shape.vocabulary)
 
     def flops(self) -> int | None:
-        """Return those of the projection."""
+        """Return the FLOPs of the projection."""
         return 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
 
 
 class AdamWStep(PartBenchmark):
-    """Torch's AdamW over the matrices of one block; there is nothing to differentiate."""
+    """Benchmark of torch's AdamW over the matrices of one block, without a backward pass."""
 
     name = "adamw_step"
     description = "One step of torch's AdamW over the matrices of a block."
@@ -209,14 +209,14 @@ class AdamWStep(PartBenchmark):
         return tuple(self.activations(*size, seed=seed) for seed, size in sizes), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module that holds the matrices and steps with the gradients that it is given."""
+        """Return a module that holds the matrices and steps with given gradients."""
         return self.module(impl.layers.AdamWStep, self.shape.block_matrices)
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same in float64, the optimizer's state included."""
+        """Return the float64 reference, optimizer state included."""
         return impl.layers.stepping_in_float64(fn)
 
     def bytes_moved(self) -> int | None:
-        """Return those of weights and two moments, read and written, and of gradients."""
+        """Return the bytes of weights and two moments, read and written, and of gradients."""
         elements = sum(rows * columns for rows, columns in self.shape.block_matrices)
         return 7 * elements * as_dtype(self.dtype).itemsize

@@ -1,4 +1,4 @@
-"""Base of the benchmarks here: an operation, a block or a model at the shape of a known model."""
+"""Base of the included benchmarks: an operation, block or model at the shape of a known model."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ TOLERANCE: Mapping[str, float] = {
     "bfloat16": 3e-2,
     "float16": 4e-3,
 }
-"""Largest error against float64, relative to the largest value of a tensor.
+"""Maximum error relative to the largest value of a float64 tensor, by dtype.
 
-A product over n elements is off by about sqrt(n) roundings in the dtype that it is added up in,
-float32 in all but float64: 1e-5 for the 11,008 of a Llama. This leaves a factor of five. In 16 bits
-the inputs of each operation are rounded, to 2**-9 and 2**-12 of them, and a block has up to eight
-operations one after the other.
+A product over n elements has an error of about sqrt(n) roundings in the dtype of the sum, float32
+except in float64: 1e-5 for the 11,008 of a Llama, with a factor of five on top. In 16 bits each
+operation's inputs are rounded too, to 2**-9 and 2**-12 of them, in up to eight successive
+operations of a block.
 """
 
 
 class PartBenchmark(Benchmark):
-    """Benchmark of a part of a model, at the shape of a model that is known by name."""
+    """Benchmark of a part of a model, at the shape of a known model."""
 
     args: tuple[BenchmarkArg, ...] = (
         BenchmarkArg("model", "Model whose shape it is, of `shapes.SHAPES`; null for a tiny one."),
@@ -55,13 +55,13 @@ class PartBenchmark(Benchmark):
         self.dtype = str(dtype).removeprefix("torch.")
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return hidden states of shape (batch, tokens, hidden), which most parts take."""
+        """Return hidden states of shape (batch, tokens, hidden), the input of most parts."""
         return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
 
     def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Call a function with its tensors made on the device, in the dtype, from a fixed seed.
+        """Call a function with the benchmark's device and dtype and a fixed seed.
 
-        For weights, which are the same in every batch.
+        It is used for weights, which are equal for every batch.
         """
         return impl.making.made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
 
@@ -70,24 +70,24 @@ class PartBenchmark(Benchmark):
         return self.build(impl.making.filled, kind, *args)
 
     def drawn(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Call a function as `build` does, from a seed that changes with torch's: for batches."""
+        """Call a function like `build`, with a seed that depends on torch's, for batches."""
         return self.build(make, *args, seed=impl.making.batch_seed(seed))
 
     def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
-        """Return normally distributed activations, which get a gradient where there is one."""
+        """Return normally distributed activations, which require gradients for a backward."""
         import torch
 
         found: torch.Tensor = self.drawn(torch.randn, *sizes, seed=seed)
         return found.requires_grad_(self.requires_grad)
 
     def indices(self, below: int, *sizes: int) -> torch.Tensor:
-        """Return random whole numbers from 0 on, such as tokens or labels."""
+        """Return random nonnegative integers, such as token ids or labels."""
         import torch
 
         return self.drawn(torch.randint, 0, below, sizes)
 
     def turns(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines of the positions, for rotary embedding."""
+        """Return cosines and sines of the positions for rotary embedding."""
         shape = self.shape
         angles = impl.layers.angles, shape.length, shape.head, shape.rotary_base
         return self.build(*angles)

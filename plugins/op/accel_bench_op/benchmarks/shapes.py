@@ -1,4 +1,4 @@
-"""Name the shapes of the benchmarks: models of the catalog, nanoGPT's sizes, and tiny ones."""
+"""Shapes of the benchmarks: models of the catalog, nanoGPT's sizes, and tiny ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sizes = Mapping[str, Mapping[str, object]]
 
 
 def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_property[int]:
-    """Return an attribute: the first of some keys that a configuration sets, or the default."""
+    """Return an attribute: the first set one of some configuration keys, or the default."""
 
     def read(shape: Shape) -> int:
         for key in keys:
@@ -30,20 +30,19 @@ def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_p
 
 @dataclass(frozen=True)
 class Shape:
-    """Model of the catalog with changes, and the batch that it is benchmarked at; its sizes have
-    one name, whatever its configuration calls them."""
+    """A catalog model with changes and a batch; dimensions are named alike for all models."""
 
     card: str
     """Name of the model in the catalog."""
 
     batch: int = 1
-    """Sequences of a batch."""
+    """Number of sequences in a batch."""
 
     length: int = 4096
-    """Tokens of a sequence."""
+    """Number of tokens in a sequence."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the configuration with other values."""
+    """Changed values by configuration key."""
 
     @property
     def architecture(self) -> str:
@@ -52,49 +51,49 @@ class Shape:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """Its configuration, in transformers' words."""
+        """Configuration of the model, by transformers' keys."""
         return model_config(ModelUse(id=self.card, overrides={**self.changes})) or {}
 
     @property
     def tokens(self) -> int:
-        """Tokens of a batch."""
+        """Number of tokens in a batch."""
         return self.batch * self.length
 
     hidden = _size("hidden_size", "n_embd")
     """Width of the residual stream."""
 
     intermediate = _size("intermediate_size", "n_inner", default=lambda shape: 4 * shape.hidden)
-    """Width inside of an MLP, or of one expert."""
+    """Inner width of an MLP, or of one expert."""
 
     layers = _size("num_hidden_layers", "n_layer")
     """Number of blocks."""
 
     heads = _size("num_attention_heads", "n_head")
-    """Number of heads of queries."""
+    """Number of query heads."""
 
     key_heads = _size("num_key_value_heads", default=lambda shape: shape.heads)
-    """Number of heads of keys, and of values."""
+    """Number of key and value heads."""
 
     head = _size("head_dim", default=lambda shape: shape.hidden // shape.heads)
     """Width of a head."""
 
     vocabulary = _size("vocab_size")
-    """Number of tokens that can be told apart."""
+    """Vocabulary size."""
 
     experts = _size("num_local_experts", default=lambda shape: 0)
-    """Number of experts of a block; 0 for a dense MLP."""
+    """Number of experts in a block; 0 for a dense MLP."""
 
     experts_per_token = _size("num_experts_per_tok", default=lambda shape: 1)
-    """Number of experts that compute a token; 1 for a dense MLP."""
+    """Number of experts per token; 1 for a dense MLP."""
 
     @property
     def mlp_matrices(self) -> int:
-        """Number of matrices of an MLP or of an expert: a gated one has three."""
+        """Number of matrices in an MLP or expert: three if gated, else two."""
         return 2 if "n_embd" in self.config else 3
 
     @property
     def block_matrices(self) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of the matrices of a block; those of one expert, where there are any."""
+        """Rows and columns of the matrices in a block; of one expert for experts."""
         queries, keys = self.head * self.heads, self.head * self.key_heads
         hidden, inner = self.hidden, self.intermediate
         attention = (queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries)
@@ -112,7 +111,7 @@ NANOGPT: Mapping[str, Any] = {
     "embd_pdrop": 0.0,
     "attn_pdrop": 0.0,
 }
-"""What nanoGPT changes in GPT-2: a vocabulary of a multiple of 64, and no dropout."""
+"""Changes of nanoGPT to GPT-2's configuration: a vocabulary multiple of 64, no dropout."""
 
 SMALL: Mapping[str, Any] = {
     "vocab_size": 256,
@@ -124,12 +123,12 @@ SMALL: Mapping[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""Sizes that a CPU computes in milliseconds. Rows fill a block of 64, which 4 bits share a scale
-for, and 16 bytes, which torch's grouped product asks for."""
+"""Configuration changes of tiny shapes, computed in milliseconds on a CPU. Rows are multiples of 64
+values, the block of 4-bit scales, and of 16 bytes, for torch's grouped product."""
 
 
 def _gpt2(width: int, layers: int, heads: int, batch: int = 12) -> Shape:
-    """Return one of nanoGPT's sizes: 1,024 tokens; 12 sequences are its default."""
+    """Return one of nanoGPT's sizes: 1,024 tokens, by default 12 sequences."""
     sizes = {"n_embd": width, "n_layer": layers, "n_head": heads}
     return Shape("gpt2", batch, 1024, {**NANOGPT, **sizes})
 
@@ -155,11 +154,11 @@ SHAPES: dict[str, Shape] = {
     "mixtral-8x7b": Shape("mixtral-8x7b"),
     "qwen2.5-7b": Shape("qwen2.5-7b"),
 }
-"""Shapes by name. Thunder publishes Llama 2 7B at one sequence of 4,096 tokens, and times GPT-2's
-sizes as nanoGPT has them."""
+"""Shapes by name. Llama 2 7B has one sequence of 4,096 tokens, as published for Thunder, which also
+times nanoGPT's sizes."""
 
 FEW_LAYERS = "-2-layers"
-"""End of the names of shapes with two blocks, which fit into less memory."""
+"""Suffix of names of shapes with two blocks, for less memory."""
 
 SHAPES |= {
     name + FEW_LAYERS: replace(SHAPES[name], changes={"num_hidden_layers": 2})
@@ -168,7 +167,7 @@ SHAPES |= {
 
 
 def find_shape(name: str, batch: int | None = None, length: int | None = None) -> Shape:
-    """Return a shape by name, with another batch or length where they are given.
+    """Return a shape by name, optionally with another batch or length.
 
     Raises AccelBenchError for an unknown name, with the nearest one.
     """
@@ -179,12 +178,12 @@ def find_shape(name: str, batch: int | None = None, length: int | None = None) -
 
 
 def sizes_of(tiny: str, *names: str) -> Sizes:
-    """Return sizes of a benchmark by id: the tiny shape of a family, and shapes by their names."""
+    """Return sizes of a benchmark by name: a family's tiny shape, and the named shapes."""
     return {"tiny": {"model": tiny}, **{name: {"model": name} for name in names}}
 
 
 def with_few_layers(sizes: Sizes) -> Sizes:
-    """Return sizes, and behind each but the tiny one that of two blocks of the same shape."""
+    """Return sizes, each except the tiny one followed by its variant with two blocks."""
     names = [one for name in sizes if name != "tiny" for one in (name, name + FEW_LAYERS)]
     return sizes_of(str(sizes["tiny"]["model"]), *names)
 
@@ -193,11 +192,11 @@ GPT2_SIZES = sizes_of("tiny-gpt2", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl
 """nanoGPT's sizes."""
 
 LLAMAS = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b")
-"""Sizes of blocks, of whole models, and of layers with adapters."""
+"""Sizes of blocks, of whole models, and of adapted layers."""
 
 LLAMA_SIZES = sizes_of("tiny-llama", "llama-2-7b", "llama-2-70b", "llama-3-8b", "qwen2.5-7b")
-"""Sizes of operations that all models like Llama have."""
+"""Sizes of operations in models like Llama."""
 
 MIXED_SIZES = sizes_of("tiny-llama", "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b")
-"""Sizes of operations of both: heads of keys as many as of queries and fewer, vocabularies of
+"""Sizes of other operations: with as many key heads as query heads and fewer, and vocabularies of
 32,000 to 128,256 tokens."""

@@ -1,1 +1,1 @@
-"""Provide the parts that need torch and transformers."""
+"""Parts of `padding-free` that import torch and transformers."""

@@ -1,4 +1,4 @@
-"""Provide attention that separates the sequences of a row."""
+"""Attention functions that separate the sequences of a row."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ Heads: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values, each of shape (1, heads, tokens, size of a head)."""
 
 KERNEL_OPTIONS = frozenset({"scale", "window_size"})
-"""Arguments of torch's kernel that are needed; its first versions lack some."""
+"""Required arguments of torch's kernel, of which its first versions lack some."""
 
 TAKES_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
-"""True if torch's kernel takes fewer heads of keys and values than of queries: 2.11 does not."""
+"""True if torch's kernel supports fewer key and value heads than query heads; 2.11 does not."""
 
 LARGEST_HEAD = 256
-"""Largest head that the kernel takes."""
+"""Largest head dimension that torch's kernel supports."""
 
 OLDEST_CAPABILITY = (8, 0)
-"""Oldest CUDA compute capability that it runs on."""
+"""Oldest CUDA compute capability that torch's kernel supports."""
 
 UNKNOWN = ("position_bias", "s_aux", "softcap")
-"""Arguments of attention functions that change what comes out, and that ours do not have."""
+"""Unsupported arguments of attention functions that change the output."""
 
 ROUTER_LOSS = "the loss of the model's router reads the mask that padding would need"
-"""Reason why a model that balances its experts by a loss needs a mask."""
+"""Reason why a model with a router loss needs a mask."""
 
 
 class SeparatedAttention:
-    """Transformers' attention function of one name, replaced until it is undone."""
+    """Replacement of transformers' attention function of one name, until `undo`."""
 
     def __init__(self, name: str, longest: int) -> None:
-        """Replace the function called `name`; no sequence is longer than `longest` tokens."""
+        """Replace the function called `name`; sequences have at most `longest` tokens."""
         self.name = name
         self.calls: dict[str, int] = {}
         self._before = ALL_ATTENTION_FUNCTIONS._local_mapping.get(name)
@@ -50,14 +50,14 @@ class SeparatedAttention:
         ALL_ATTENTION_FUNCTIONS[name] = make(ALL_ATTENTION_FUNCTIONS[name], longest, self._count)
 
     def undo(self) -> None:
-        """Restore the function that was replaced."""
+        """Restore the original function."""
         if self._before is None:
             ALL_ATTENTION_FUNCTIONS._local_mapping.pop(self.name, None)
         else:
             ALL_ATTENTION_FUNCTIONS[self.name] = self._before
 
     def _count(self, kernel: str) -> None:
-        """Count a call that is not compiled: a changing number would be compiled in each step."""
+        """Count an uncompiled call; compiled code would recompile for each count."""
         if not torch.compiler.is_compiling():
             self.calls[kernel] = self.calls.get(kernel, 0) + 1
 
@@ -65,8 +65,8 @@ class SeparatedAttention:
 def for_rows(original: Any, attend: Callable[[nn.Module, Heads, torch.Tensor, Any], Any]) -> Any:
     """Return an attention function that calls `attend` for rows of several sequences.
 
-    `attend(module, heads, starts, others)` gets the places where they begin, which transformers
-    hands on as `cu_seq_lens_q`, and no mask. Without those the function is `original`.
+    `attend(module, heads, starts, others)` gets their start indices, which transformers passes as
+    `cu_seq_lens_q`, and no mask. Without these the function is `original`.
     """
 
     def choose(  # noqa: PLR0913, PLR0917 - the signature is transformers'
@@ -86,10 +86,9 @@ def for_rows(original: Any, attend: Callable[[nn.Module, Heads, torch.Tensor, An
 
 
 def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return an attention function that needs neither padding nor a mask, nor flash-attn.
+    """Return an attention function without padding, mask or flash-attn.
 
-    On a GPU it is torch's own kernel for sequences of any length, on a CPU one call for each
-    sequence.
+    On a GPU it is torch's kernel for packed sequences, on a CPU one call per sequence.
     """
 
     def attend(
@@ -106,7 +105,7 @@ def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
 
 
 def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return flash-attn's function, called with the places where sequences begin."""
+    """Return flash-attn's function, called with the start indices of sequences."""
 
     def attend(module: nn.Module, heads: Heads, starts: torch.Tensor, others: Any) -> Any:
         count("flash_attn_varlen_func")
@@ -122,7 +121,7 @@ def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]
 
 
 def refuse_unknown(others: dict[str, Any]) -> None:
-    """Raise PluginError for an argument that would be ignored in silence."""
+    """Raise PluginError for an argument that would be ignored silently."""
     wrong = [name for name in UNKNOWN if others.get(name) is not None]
     if others.get("is_causal") is False:
         wrong.append("is_causal=False")
@@ -136,7 +135,7 @@ def refuse_unknown(others: dict[str, Any]) -> None:
 def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> torch.Tensor:
     """Call torch's kernel: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
-    It is not known to autocast, and rotary embeddings in float32 may come before it.
+    Autocast does not support it, and rotary embeddings may produce float32 inputs.
     """
     autocast = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda") if autocast else heads[0].dtype
@@ -165,8 +164,8 @@ def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> to
 def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
     """Attend by sequence: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
-    Nothing of tokens x tokens is made. It reads the places of the sequences, for which a CPU waits
-    for nothing, but which a compiler could not follow: it would compile each number anew.
+    No tensor of tokens x tokens is made. Reading the start indices costs no waiting on a CPU, but a
+    compiler would recompile for each of them.
     """
     sizes = starts.diff().tolist()
     grouped = heads[0].shape[1] != heads[1].shape[1]
@@ -188,16 +187,16 @@ def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
 
 
 def _band(length: int, window: int | None) -> torch.Tensor | None:
-    """Return the causal mask of a sliding window; None where it holds the whole sequence."""
+    """Return the causal mask of a sliding window; None if it covers the whole sequence."""
     if window is None or window >= length:
         return None
     return torch.ones(length, length, dtype=torch.bool).tril().triu(1 - window)
 
 
 def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
-    """Return the attention for this run's model and device, and why, if by default.
+    """Return the attention for this run's model and device, and the reason of a default.
 
-    Raises PluginError when the attention chosen by name is not possible.
+    Raises PluginError if the attention chosen by name is unsupported.
     """
     asked = run.scenario.model.attention
     if asked == "flash_attention_2":
@@ -217,7 +216,7 @@ def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
 
 
 def not_by_sequences(run: Run) -> str | None:
-    """Return why attention cannot go by sequences here; None where it can."""
+    """Return why attention by sequences is unsupported here; None if it is supported."""
     config = getattr(run.model, "config", None)
     config = config.get_text_config() if config is not None else None
     if getattr(config, "attn_logit_softcapping", None):
@@ -232,7 +231,7 @@ def _adds_router_loss(run: Run) -> bool:
 
 
 def _not_on_gpu(run: Run, config: Any) -> str | None:
-    """Return why torch's kernel cannot compute this model on this GPU; None where it can."""
+    """Return why torch's kernel does not support this model on this GPU; None if it does."""
     dropout = max(getattr(config, name, 0.0) or 0.0 for name in ("attention_dropout", "attn_pdrop"))
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     capability = torch.cuda.get_device_capability(run.device.index)
@@ -255,7 +254,7 @@ def _not_on_gpu(run: Run, config: Any) -> str | None:
 
 
 def product_dtype(run: Run) -> torch.dtype:
-    """Return the dtype that the scenario computes in."""
+    """Return the dtype in which the scenario computes."""
     name = run.scenario.compute_dtype
     dtype: torch.dtype = getattr(torch, name)
     return dtype

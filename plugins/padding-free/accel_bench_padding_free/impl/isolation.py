@@ -1,4 +1,4 @@
-"""Check that a model keeps the sequences of a row apart."""
+"""Verification that a model separates the sequences of a row."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from accel_bench_padding_free.batches import Attention, flat_inputs
 from accel_bench_padding_free.impl.attention import product_dtype
 
 PROBE_LENGTHS = (16, 32)
-"""Lengths of the two sequences of the probe: kernels of quantized layers want multiples of 16."""
+"""Lengths of the probe's two sequences; kernels of quantized layers need multiples of 16."""
 
 ALLOWED_DIFFERENCE = {torch.float32: 1e-2}
-"""Largest relative distance of the probe's logits, by the dtype of products."""
+"""Maximum relative distance of the probe's logits, by the dtype of products."""
 
 ALLOWED_IN_HALF = 1e-1
-"""The same for 16 bits. A sequence that sees another one is farther away than its own size."""
+"""Maximum distance for 16 bits; attending to another sequence gives a distance above 1."""
 
 
 def prove_isolation(run: Run, attention: Attention) -> float | None:
     """Compare the model's logits of a sequence in a row with those of the sequence alone.
 
-    Returns the relative distance of the logits of a sequence that stands behind another one from
-    those of the sequence alone, computed by the model's own attention; None for a model without
-    weights yet. Raises InvalidRunError when they are not the same: sequences see one another, or
-    positions do not start again.
+    Returns the relative distance for a sequence behind another one, computed by the model's own
+    attention; None for a model without weights yet. Raises InvalidRunError for a distance above the
+    maximum: sequences attend to one another, or positions do not start again.
     """
     if any(parameter.is_meta for parameter in run.model.parameters()):
         return None
@@ -58,10 +57,10 @@ def prove_isolation(run: Run, attention: Attention) -> float | None:
 
 @contextlib.contextmanager
 def _still(model: nn.Module) -> Iterator[None]:
-    """Turn dropout off within the block.
+    """Disable dropout within the block.
 
-    Only modules without weights of their own change mode: kernels of quantized layers may turn for
-    good into ones without a gradient in evaluation mode.
+    Only modules without weights change mode, since kernels of quantized layers may switch
+    permanently to ones without gradient in evaluation mode.
     """
     told = [m for m in model.modules() if m.training and not (m._parameters or m._buffers)]
     for module in told:

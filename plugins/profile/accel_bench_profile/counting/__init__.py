@@ -1,1 +1,1 @@
-"""Count what one training step does, in a step of its own that is not timed."""
+"""Counting of one training step's work, in a separate step without timing."""

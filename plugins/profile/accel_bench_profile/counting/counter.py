@@ -1,4 +1,4 @@
-"""Count the operations of one step as torch dispatches them, and what autograd saves in it."""
+"""Counter of a step's operations as torch dispatches them, and of tensors saved by autograd."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from accel_bench_profile.ledger.schema import Entry, EntryKey, Figure, Site, ent
 TO_HOST = frozenset(
     {torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 )
-"""Methods that wait for a device, and of a tensor in host memory are no operation at all."""
+"""Methods that synchronize with a device; on host tensors they dispatch no operation."""
 
 AS_TEXT = frozenset({torch.Tensor.__repr__, torch.Tensor.__format__})
-"""Methods that write a tensor as text: torch hides what they do from all modes, but of a number's
-format."""
+"""Methods that format a tensor as text, whose operations torch hides from dispatch modes."""
 
 NOT_COUNTED = frozenset({"detach", "_record_function_enter_new", "_record_function_exit"})
-"""What is no work: ranges for a profiler, and the new variables of saved tensors."""
+"""Operations that are no work: profiler ranges, and variables of saved tensors."""
 
 
 class StepCounter:
-    """Counts between `start` and `stop`; a compiled part counts as its kernels.
+    """Counter between `start` and `stop`; compiled code counts as its kernels.
 
-    `sites` says where; storages of `kept` tensors, such as weights, are not saved for anything.
+    `sites` locates operations; the storages of `kept` tensors, such as weights, never count as
+    saved.
     """
 
     def __init__(self, sites: Sites, kept: Iterable[Any], host_state: Iterable[Any]) -> None:
@@ -48,7 +48,7 @@ class StepCounter:
         self._modes = ExitStack()
 
     def start(self, host_calls: bool) -> None:
-        """Count from here on; `host_calls` too, which a compiler would see and compile anew."""
+        """Start counting; `host_calls` are counted too, unless a compiler would trace them."""
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
         self._modes.enter_context(hooks)
         if host_calls:
@@ -56,19 +56,19 @@ class StepCounter:
         self._modes.enter_context(EachOperation(self.run))
 
     def stop(self) -> None:
-        """Stop counting, unless that is done."""
+        """Stop counting, if it was started."""
         self._modes.close()
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return what was counted, in the order of first occurrence."""
+        """Return the counted entries, in the order of first occurrence."""
         return entries_of(self._totals)
 
     def add(self, key: EntryKey, figures: dict[Figure, int]) -> None:
-        """Add to the entry of a place, an operation, its kind and its dtype."""
+        """Add figures to the entry of a place, an operation, its kind and its dtype."""
         self._totals.setdefault(key, Counter()).update(figures)
 
     def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Call an operation and count it; what a wrapped tensor consists of comes by itself."""
+        """Call and count an operation; those of wrapped tensors are dispatched separately."""
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         if self._paused or func.overloadpacket.__name__ in NOT_COUNTED:
@@ -79,7 +79,7 @@ class StepCounter:
         return out
 
     def host_call(self, name: str, tensor: torch.Tensor) -> None:
-        """Count a call that waits for a device, or would if the tensor were on one."""
+        """Count a call that synchronizes with a device, or would on one."""
         site = self.sites.here()
         if self._on_host(site, [tensor]):
             return
@@ -89,7 +89,7 @@ class StepCounter:
     def _on_host(self, site: Site, used: list[torch.Tensor]) -> bool:
         """Return whether tensors are in host memory on every device.
 
-        Those are the optimizer's number of steps, and batches until their data phase is over.
+        Such are the optimizer's step numbers, and batches until the end of the data phase.
         """
         if not used or used[0].device.type != "cpu":
             return False
@@ -117,7 +117,7 @@ class StepCounter:
         self.add((site, operation, kind, dtype), figures)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count the storage of a tensor that autograd saves, once; keep it without its history."""
+        """Count the storage of a tensor that autograd saves, once; return it detached."""
         self._paused = True
         try:
             for plain in plain_tensors(tensor):
@@ -133,7 +133,7 @@ class StepCounter:
 
 
 class _HostCalls(TorchFunctionMode):
-    """Counts calls that wait for a device, or would, and dispatch nothing that can be seen."""
+    """Counter of synchronizing calls that dispatch no visible operation."""
 
     def __init__(self, counter: StepCounter) -> None:
         super().__init__()
@@ -149,12 +149,12 @@ class _HostCalls(TorchFunctionMode):
 
 
 def _names_host(args: Any, kwargs: Any) -> bool:
-    """Return whether `.to` has the word "cpu"; a `torch.device` may be that of another tensor."""
+    """Return whether the arguments of `.to` include "cpu"; a `torch.device` is ambiguous."""
     return "cpu" in [one for one in (*args[1:2], kwargs.get("device")) if isinstance(one, str)]
 
 
 def _storage(tensor: torch.Tensor) -> StorageWeakRef | None:
-    """Return a reference by which a storage is known, also after it is gone."""
+    """Return a weak reference that identifies a storage even after its release."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # a sparse tensor has none
@@ -166,7 +166,7 @@ def _storages(tensors: Iterable[Any]) -> set[StorageWeakRef | None]:
 
 
 def _new_storages(used: list[torch.Tensor], made: list[torch.Tensor]) -> dict[Figure, int]:
-    """Return how many storages an operation has made for its results, and their bytes."""
+    """Return the number and bytes of new storages in an operation's results."""
     before = {_storage(tensor) for tensor in used}
     new = {one: tensor for tensor in made if (one := _storage(tensor)) not in before}
     size = sum(tensor.untyped_storage().nbytes() for one, tensor in new.items() if one is not None)

@@ -1,6 +1,6 @@
-"""Which kind of operation one of torch's is, and the bytes that it reads and writes.
+"""Kinds of torch's operations, and the bytes that they read and write.
 
-Bytes are those of its schema: the same for all its spellings.
+Bytes follow from an operation's schema, so that all its variants are counted alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SYNCHRONIZING = frozenset(
 """Operations whose result, or its size, the host waits for."""
 
 MASKS = (torch.bool, torch.uint8)
-"""Dtypes of an index that chooses by a mask."""
+"""Dtypes of an index that is a mask."""
 
 NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     ("indexing", ("embedding", "index", "gather", "scatter", "masked_fill", "where", "slice_b")),
@@ -37,11 +37,11 @@ NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     ("creation", ("triu", "eye", "empty", "new_")),
     ("reduction", ("sum", "mean", "amax", "amin", "norm", "any", "all", "var", "max")),
 )
-"""Parts of names by kind, of operations that profiles call memory-bound; the first is taken."""
+"""Name patterns of kinds that profiles call memory-bound; the first match counts."""
 
 
 def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], flops: int) -> Kind:
-    """Return the kind of an operation that does not synchronize; `flops` are of its products."""
+    """Return the kind of an operation without synchronization; `flops` are its products'."""
     name = func.overloadpacket.__name__
     if is_collective(func):
         return "communication"
@@ -57,7 +57,7 @@ def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], f
 
 
 def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
-    """Return whether the host waits for an operation on a device that works on its own."""
+    """Return whether the host waits for an operation on an asynchronous device."""
     name = func.overloadpacket.__name__
     if name in SYNCHRONIZING:
         return True
@@ -71,9 +71,9 @@ def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
 
 
 def _counts_a_mask(args: Any) -> bool:
-    """Return whether a mask is among the indices: how many are chosen is read first.
+    """Return whether the indices include a mask, whose number of ones is read first.
 
-    A number is filled in without that.
+    Filling in a single value needs no number.
     """
     indices = [one for one in args[1] if isinstance(one, torch.Tensor)]
     filled = len(args) > 2 and args[2].numel() == 1 and args[2].device.type == "cpu"
@@ -83,7 +83,7 @@ def _counts_a_mask(args: Any) -> bool:
 
 
 def cast_of(name: str, used: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> str:
-    """Return `float32 to bfloat16` of an operation that changes the dtype; else nothing."""
+    """Return `float32 to bfloat16` for an operation that changes the dtype; else empty."""
     source = None
     if name == "_to_copy" and used and made:
         source, target = used[0], made[0]
@@ -106,13 +106,13 @@ OVERWRITING = frozenset(
         *("random_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "geometric_"),
     }
 )
-"""Operations that write their first argument without reading it."""
+"""Operations that overwrite their first argument without reading it."""
 
 GATHERING = frozenset({"embedding", "index", "_unsafe_index", "gather", "index_select", "take"})
-"""Operations that read of their first argument as much as they return."""
+"""Operations that read as much of their first argument as they return."""
 
 Given = Mapping[str, Any]
-"""The arguments of an operation by their names in its schema."""
+"""Arguments of an operation by name in its schema."""
 
 SCATTERING: Mapping[str, Callable[[Given], int]] = {
     **dict.fromkeys(
@@ -129,16 +129,16 @@ SCATTERING: Mapping[str, Callable[[Given], int]] = {
         lambda given: chosen_elements(given["self"], given["indices"]),
     ),
 }
-"""Operations that write some elements of their first argument, and how many."""
+"""Number of written elements, for operations that write a part of their first argument."""
 
 ONLY_PLACING = frozenset({"index_copy_", "index_fill_"})
-"""Operations of these that never read what they write over."""
+"""Scattering operations that never read the elements they overwrite."""
 
 
 def moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     """Return the bytes that an operation reads and writes.
 
-    What it writes are the arguments that its schema names so, and results that are no arguments.
+    Written are the arguments marked so in its schema, and results that are no arguments.
     """
     name, given = func.overloadpacket.__name__, list(_arguments(func, args, kwargs))
     if name in SCATTERING:
@@ -158,7 +158,7 @@ def moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> int:
 
 
 def _scattered(name: str, given: Given) -> int:
-    """Return the bytes that an operation moves which writes some elements of its first argument."""
+    """Return the bytes moved by an operation that writes a part of its first argument."""
     target = given["self"]
     size = SCATTERING[name](given) * target.element_size()
     reads = name not in ONLY_PLACING and _adds_up(name, given)
@@ -169,19 +169,19 @@ def _scattered(name: str, given: Given) -> int:
 
 
 def _adds_up(name: str, given: Given) -> bool:
-    """Return whether what is written depends on what is there."""
+    """Return whether an operation accumulates into the written elements."""
     if name in ("put_", "index_put_", "_index_put_impl_"):
         return bool(given.get("accumulate", False))
     return name != "scatter_" or "reduce" in given
 
 
 def _slices(tensor: torch.Tensor, dim: int, number: int) -> int:
-    """Return the elements of so many slices of a dimension."""
+    """Return the number of elements in so many slices of a dimension."""
     return number * (tensor.numel() // tensor.shape[dim] if tensor.numel() and tensor.dim() else 1)
 
 
 def chosen_elements(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int:
-    """Return how many elements `tensor[indices]` has; a mask chooses as many as it has ones."""
+    """Return the number of elements of `tensor[indices]`; for a mask, its number of ones."""
     shapes, dim, kept = [], 0, 1
     for index in indices:
         if index is None:
@@ -197,7 +197,7 @@ def chosen_elements(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]
 
 
 def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the arguments of the schema with their values; those with a default may be missing."""
+    """Yield the schema's arguments with their values; defaults may be missing."""
     for number, argument in enumerate(func._schema.arguments):
         if number < len(args):
             yield argument, args[number]

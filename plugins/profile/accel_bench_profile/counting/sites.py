@@ -1,4 +1,4 @@
-"""Find the module and the source line that an operation comes from, backward operations too."""
+"""Sites of operations: the module and source line, for backward operations too."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from accel_bench.engine import FOLLOWING, PhaseName
 from accel_bench_profile.ledger.schema import Phase, Site
 
 CALL = torch.nn.Module._call_impl.__code__
-"""What runs whenever a module is called; its `self` is the module."""
+"""Code object of every module call, whose `self` is the module."""
 
 BACKWARD = torch.autograd.graph._engine_run_backward.__code__
-"""What starts a backward pass: below it, the stack is the engine's."""
+"""Code objects that start a backward pass, below which stack frames are the engine's."""
 
 LONGEST_CODE = 160
-"""Characters of a line that are kept."""
+"""Maximum characters of a stored source line."""
 
 HERE = Path(__file__).parent
 WORKER = Path(accel_bench.__file__).with_name("worker")
 
 
 class Place(NamedTuple):
-    """A line of a source file, and the module that it ran for."""
+    """A source line with the module that it ran for."""
 
     module: str
     file: str
@@ -43,7 +43,7 @@ NOWHERE = Place("", "", 0, "")
 
 
 class Sites:
-    """Finds the site of what is executed now, in the step of one model."""
+    """Locator of the currently executed operation in a step of one model."""
 
     def __init__(self, model: Any) -> None:
         modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
@@ -58,11 +58,11 @@ class Sites:
         self.phase: Phase = "data"
 
     def mark(self, ended: PhaseName) -> None:
-        """Note that the engine has ended a part of the step."""
+        """Note the end of a phase of the step."""
         self.phase = FOLLOWING.get(ended, self.phase)
 
     def here(self) -> Site:
-        """Return the site of the operation that torch dispatches now."""
+        """Return the site of the operation that torch currently dispatches."""
         place, in_forward = self._walk(sys._getframe(1))
         backward = torch._C._current_graph_task_id() != -1
         if not backward:
@@ -74,7 +74,7 @@ class Sites:
         return self.site(place, "backward" if backward else self.phase)
 
     def site(self, place: Place, phase: Phase) -> Site:
-        """Return a place as a part of the ledger."""
+        """Return a place as a site of the ledger."""
         key = (phase, place)
         if key not in self._known:
             self._known[key] = Site(
@@ -90,8 +90,8 @@ class Sites:
     def _walk(self, frame: FrameType | None) -> tuple[Place, bool]:
         """Return the first line outside of torch, and the first module of the model.
 
-        Second, whether both stand before the start of a backward pass: they then are what really
-        runs, as in a forward pass that is computed again.
+        The second result tells if both come before a backward pass's start: they are then executed
+        now, as in a recomputed forward pass.
         """
         module: str | None = None
         line = NOWHERE
@@ -108,9 +108,9 @@ class Sites:
         return line._replace(module=module or ""), True
 
     def _module_of(self, frame: FrameType) -> str | None:
-        """Return the name of the module whose method a frame is; None for any other function.
+        """Return the name of the module whose method a frame executes; None for other functions.
 
-        A checkpointed module may be computed again by its forward alone, without a call.
+        A checkpointed module may be recomputed by its forward, without a call.
         """
         if frame.f_code.co_varnames[:1] != ("self",):
             return None
@@ -119,7 +119,7 @@ class Sites:
     def _ended_in_backward(
         self, line: Place, module: str | None, frame: FrameType
     ) -> tuple[Place, bool]:
-        """Return the line of a backward function in Python, else that of the node alone."""
+        """Return the line of a Python backward function, else that of the autograd node."""
         if line is not NOWHERE:
             own = module if module is not None else self._of_node(NOWHERE).module
             return line._replace(module=own), True
@@ -127,7 +127,7 @@ class Sites:
         return caller, False
 
     def _of_node(self, caller: Place) -> Place:
-        """Return the place of the forward operation whose backward runs; else the caller's."""
+        """Return the place of the forward operation of the current node, else the caller's."""
         node = torch._C._current_autograd_node()
         if node is None:
             return caller
@@ -140,7 +140,7 @@ class Sites:
 
 @cache
 def is_users_file(file: str) -> bool:
-    """Return whether a file belongs to neither torch, nor Python's library, nor this counter."""
+    """Return whether a file belongs neither to torch, Python's library nor this counter."""
     if file.startswith("<") or "torchinductor" in file:
         return False
     packages = f"{os.sep}site-packages{os.sep}"
@@ -151,7 +151,7 @@ def is_users_file(file: str) -> bool:
 
 @cache
 def shown(file: str) -> str:
-    """Return a source file's path from the folder that it is imported from; else its name."""
+    """Return a source file's path relative to its import folder; else its name."""
     folders = (folder for folder in sys.path if folder and file.startswith(folder + os.sep))
     longest = max(folders, key=len, default="")
     return file[len(longest) + 1 :] if longest else os.path.basename(file)

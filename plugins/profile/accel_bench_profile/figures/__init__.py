@@ -1,1 +1,1 @@
-"""What recorded steps say: kernels, the host, communication, and what to look at first."""
+"""Figures of recorded steps: kernels, host, communication, modules, and findings."""

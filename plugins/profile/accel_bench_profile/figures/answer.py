@@ -1,4 +1,4 @@
-"""What to look at first: findings of all ranks in the order of what they cost."""
+"""Findings of a profile on all ranks, by cost, with the first as the answer."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from accel_bench.analysis.wording import milliseconds, percent
 from accel_bench_profile.figures.schema import UNNAMED, Finding, HostReads, Place, RankProfile
 
 LONG_GAP, LONG_COMMUNICATION, HOST_BOUND = 0.05, 0.1, 0.2
-"""Shares of a step from which on a place that stands still, communication that nothing hides, and
-a device that waits for the host, come before the kernels."""
+"""Fractions of a step from which gaps, exposed communication and a device waiting for the host are
+reported before the kernels."""
 
 NOTHING = "nothing was recorded"
 
 
 def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
-    """Return what stands out on any rank, the most expensive first, then what has no price here:
-    ranks that wait for another, values that are read, and the kernels."""
+    """Return the findings of all ranks: the most expensive first, then those without known cost
+    (ranks that wait, host reads), then the kernels."""
     found = [one for profile in profiles for one in _of_rank(profile, len(profiles) > 1)]
     found += _read_findings(profiles)
     found += _communication_findings(profiles)
@@ -34,7 +34,7 @@ def findings_of(profiles: Sequence[RankProfile]) -> tuple[Finding, ...]:
 
 
 def _marks(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
-    """Yield that steps were marked for Nsight, where every rank has marked some."""
+    """Yield a finding on steps marked for Nsight, if every rank has some."""
     if profiles and all(one.recorder == "nsight" and one.steps for one in profiles):
         steps = min(one.steps for one in profiles)
         text = f"marked for Nsight: {steps} step{'s' * (steps != 1)} of each rank; see its report"
@@ -42,7 +42,7 @@ def _marks(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
 
 
 def answer_of(findings: Sequence[Finding]) -> str:
-    """Return one line: the first finding, or that there is none but the longest kernel."""
+    """Return the first finding, or a line on the longest kernel without one."""
     if not findings:
         return NOTHING
     first = findings[0]
@@ -81,7 +81,7 @@ def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Find
 
 
 def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
-    """Yield each place at which values are read once, for all ranks that read some there."""
+    """Yield a finding for each place of host reads, over all ranks."""
     ranks: dict[Place, list[tuple[RankProfile, HostReads]]] = {}
     for profile in profiles:
         for one in profile.host.reads if profile.host and profile.step_seconds else ():
@@ -110,9 +110,9 @@ def _read_finding(profile: RankProfile, one: HostReads, who: str) -> Finding:
 
 
 def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[Finding]:
-    """Yield what communication costs on the rank with the least, for which all others wait.
+    """Yield findings on communication, on the rank with the least of it.
 
-    What others have more of it, they wait.
+    Additional time on other ranks is waiting.
     """
     ranks = [one for one in profiles if one.communication is not None and one.step_seconds]
     if not ranks:

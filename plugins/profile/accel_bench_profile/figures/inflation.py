@@ -1,4 +1,4 @@
-"""What recording adds to steps: taken off by event, and what is left of it kept out of the bars."""
+"""Overhead of recording: subtracted per event, with the rest excluded from the parts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias
 from accel_bench_profile.figures.modules import OUTSIDE, Direction, ModuleTimes, StepKind
 
 DEAREST = 50e-6
-"""Seconds that torch's profiler spends on no event: it takes some microseconds for an operation,
-and some 20 for a range of ours."""
+"""Maximum overhead of an event in seconds: some microseconds for an operation of torch's profiler,
+some 20 for a range of this plugin."""
 
 
 class Part(NamedTuple):
-    """What a time belongs to."""
+    """Part of a step: kind, module and direction."""
 
     module: str
     kind: StepKind
@@ -24,10 +24,10 @@ class Part(NamedTuple):
 
 
 UNEXPLAINED = Part(OUTSIDE, "idle", "other")
-"""What lies in no module and in no operation."""
+"""Part outside of modules and operations."""
 
 Seconds: TypeAlias = Mapping[Part, float]
-"""Seconds of the unit by part."""
+"""Seconds per unit by part."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,18 @@ class ProfiledRun:
     """One run of a stack: its measured window, and its ranks' profiles."""
 
     seconds: float
-    """Seconds of the unit in the measured window."""
+    """Seconds per unit in the measured window."""
 
     window_step_seconds: float
-    """Mean step of that window."""
+    """Mean seconds of a step in the measured window."""
 
     ranks: Sequence[ModuleTimes]
 
     plain_seconds: float | None = None
-    """Median of the steps just before the recorded ones, mean of the ranks; None without any."""
+    """Median seconds of the steps before the recorded ones, averaged over ranks, or None."""
 
     taken_seconds: float = 0.0
-    """Seconds that other work on the machine took of a recorded step, mean of the ranks."""
+    """Seconds that other processes took from a recorded step, averaged over ranks."""
 
     @property
     def step_seconds(self) -> float:
@@ -55,18 +55,18 @@ class ProfiledRun:
 
     @property
     def inflation(self) -> float:
-        """How much longer the recorded steps took."""
+        """Ratio of recorded to measured step time."""
         return self.step_seconds / self.window_step_seconds
 
     @property
     def events(self) -> float:
-        """Recorded events of a step."""
+        """Number of recorded events per step."""
         return fmean(sum(one.events for one in rank.times) for rank in self.ranks)
 
     def recorded(self, event_seconds: float) -> dict[Part, float]:
-        """Return the seconds of the unit by part as recorded, less those for recording events.
+        """Return the seconds per unit by part as recorded, without the overhead of events.
 
-        They add up to more than the unit's as far as recorded steps still take longer.
+        The sum exceeds the measured seconds by the remaining overhead.
         """
         steps = self.seconds / self.window_step_seconds / len(self.ranks)
         sums: dict[Part, float] = defaultdict(float)
@@ -78,7 +78,7 @@ class ProfiledRun:
 
 
 def event_seconds(runs: Iterable[ProfiledRun]) -> float:
-    """Return what recording an event costs: the same for all runs, by least squares."""
+    """Return the overhead of an event in seconds, fitted to all runs by least squares."""
     found = [(r.events, r.step_seconds - (r.plain_seconds or r.window_step_seconds)) for r in runs]
     squares = sum(events**2 for events, _ in found)
     cost = sum(events * longer for events, longer in found) / squares if squares else 0.0
@@ -86,7 +86,7 @@ def event_seconds(runs: Iterable[ProfiledRun]) -> float:
 
 
 def scaled(recorded: Seconds, seconds: float) -> dict[Part, float]:
-    """Return the parts of these seconds, in the proportions of the recorded ones."""
+    """Return parts of given total seconds, in the proportions of the recorded ones."""
     whole = sum(recorded.values())
     return {part: seconds * spent / whole for part, spent in recorded.items()}
 
@@ -94,10 +94,10 @@ def scaled(recorded: Seconds, seconds: float) -> dict[Part, float]:
 def without_inflation(
     sides: tuple[Seconds, Seconds], inflations: tuple[float, float]
 ) -> tuple[Seconds, Seconds]:
-    """Move to the unexplained what parts change by only since one side is scaled down more.
+    """Move to unexplained the changes of parts caused only by different scaling of the sides.
 
-    A part keeps the change that both its scaled and its recorded seconds have; these are in the
-    scale of the side that recording made less longer.
+    A part keeps the change common to its scaled and recorded seconds; the latter are in the scale
+    of the side with less overhead.
     """
     a, b = dict(sides[0]), dict(sides[1])
     for part in sorted({*a, *b} - {UNEXPLAINED}):

@@ -1,4 +1,4 @@
-"""Kinds of operations and kernels, and which of them are fused, by their names."""
+"""Kinds of operations and kernels, and evidence of fusion, by their names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SHARED: Mapping[NamedKind, str] = {
     "attention": r"attention|flash|fmha|sdpa|_fort_native_sdp|softmax",
     "norm": r"(layer|rms|group|batch)_?norm|RowwiseMoments",
 }
-"""Names by kind, in the order in which they are tried, whatever their case."""
+"""Name patterns by kind, in order of matching, regardless of case."""
 
 
 @lru_cache(maxsize=4096)
 def shared_kind(name: str) -> NamedKind | None:
-    """Return the kind of an operation or kernel by its name; None for one of another kind."""
+    """Return the kind of an operation or kernel by name; None for a kind not shared."""
     known = (kind for kind, form in SHARED.items() if re.search(form, name, re.IGNORECASE))
     return next(known, None)
 
@@ -38,7 +38,7 @@ PATTERNS: tuple[tuple[Kind, str], ...] = (
         r"|nvjet|mkldnn|mkl_linear|splitK",
     ),
 )
-"""Kinds in the order in which they are tried, each with the names that it has."""
+"""Name patterns of kinds, in order of matching."""
 
 FUSED: tuple[tuple[str, str], ...] = (
     ("attention in one kernel", r"flash|fmha_cutlass|_efficient_attention|_fort_native_sdp"),
@@ -53,51 +53,51 @@ FUSED: tuple[tuple[str, str], ...] = (
     ("cross-entropy in one kernel", r"cross_entropy\w*kernel|element_mul_kernel"),
     ("matrix products of experts in one kernel", r"grouped_?(mm|gemm)"),
 )
-"""What names of kernels are evidence of."""
+"""Fused operations by patterns of kernel names."""
 
 READ = "aten::_local_scalar_dense"
-"""The operation with which the host reads a value of a tensor, as `.item()` does."""
+"""Operation by which the host reads a tensor's value, as in `.item()`."""
 
 BACKEND = re.compile(r"^(gloo|ucc|mpi):")
-"""Ranges in which a backend on the host carries out a collective, on a thread of its own."""
+"""Ranges in which a host backend runs a collective on its own thread."""
 
 WAITS = re.compile(r"^(cuda|hip)(Stream|Device|Event)Synchronize|^cudaMemcpy$|^cuStreamSynchronize")
-"""Calls of a device's runtime in which the host waits for it."""
+"""Calls of a device's runtime in which the host waits."""
 
 
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> Kind:
-    """Return the kind of an operation or kernel; `memory-bound` for a name that is of no other."""
+    """Return the kind of an operation or kernel; `memory-bound` for unmatched names."""
     known = (kind for kind, pattern in PATTERNS if re.search(pattern, name, re.IGNORECASE))
     return next(known, "memory-bound")
 
 
 def kind_of_operation(name: str) -> Kind:
-    """Return the kind of an operation of the host, where functions of Python have no namespace."""
+    """Return the kind of a host operation; Python functions have no namespace."""
     kind = kind_of(name)
     return "autograd" if kind == "memory-bound" and "::" not in name else kind
 
 
 @lru_cache(maxsize=4096)
 def fused_by(name: str) -> str:
-    """Return what a kernel's name shows to be fused; empty for a plain one."""
+    """Return the fused operations shown by a kernel's name; empty for a plain kernel."""
     known = (what for what, pattern in FUSED if re.search(pattern, name, re.IGNORECASE))
     return next(known, "")
 
 
 def computes(name: str) -> bool:
-    """Return whether an operation of the host computes, and does not only call others."""
+    """Return whether a host operation computes itself, rather than only calling others."""
     return kind_of_operation(name) not in ("autograd", "communication")
 
 
 STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
-"""All of them, in the order in which they are shown."""
+"""All kinds of a step, in display order."""
 
 STRENGTH: tuple[StepKind, ...] = (
     "idle", "memory-bound", "matmul", "norm", "loss", "attention", "optimizer", "data",
     "communication",
 )  # fmt: skip
-"""The same, the one that says more about nested operations behind the other."""
+"""All kinds of a step, in increasing precedence for nested operations."""
 
 INDUCTOR: tuple[tuple[StepKind, re.Pattern[str]], ...] = (
     ("matmul", re.compile(r"triton_tem_\w*mm")),
@@ -105,10 +105,10 @@ INDUCTOR: tuple[tuple[StepKind, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"triton_tem_\w*(flex|attention)")),
     ("norm", re.compile(r"triton_\w*rsqrt")),
 )
-"""Kernels of torch.compile by the operations that are fused in them, which their names hold."""
+"""Kernels of torch.compile, with the fused operations in their names."""
 
 ATTENTION_PARTS = re.compile(r"bmm|softmax|matmul|einsum")
-"""Operations that are attention where a module of attention calls them itself."""
+"""Operations that count as attention if an attention module calls them itself."""
 
 
 def step_kind(name: str) -> StepKind:
@@ -123,7 +123,7 @@ def step_kind(name: str) -> StepKind:
 
 
 def kind_in(name: str, role: str) -> StepKind:
-    """Return the kind of an operation that a module of this role calls itself."""
+    """Return the kind of an operation called directly by a module of a role."""
     kind = step_kind(name)
     if role == "attention" and kind == "matmul":
         return "attention" if ATTENTION_PARTS.search(name) else kind
@@ -133,5 +133,5 @@ def kind_in(name: str, role: str) -> StepKind:
 
 
 def stronger(first: StepKind, second: StepKind) -> StepKind:
-    """Return which of two kinds says more: `attention` more than the `matmul` within."""
+    """Return the more specific of two kinds: `attention` rather than `matmul`."""
     return max(first, second, key=STRENGTH.index)

@@ -1,4 +1,4 @@
-"""The time of a profiled step by module, kind of operation and direction."""
+"""Time of a profiled step by module, kind of operation and direction."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Literal, TypeAlias
 from accel_bench.documents.base import Frozen
 
 NamedKind: TypeAlias = Literal["matmul", "attention", "norm", "loss", "optimizer"]
-"""Kinds that profiles, waterfalls and ledgers have."""
+"""Kinds common to profiles, waterfalls and ledgers."""
 
 StepKind: TypeAlias = Literal[NamedKind, "memory-bound", "data", "communication", "idle"]
-"""Kinds that a step consists of; `memory-bound` is the rest of the operations, `data` all that
-gets batches, `idle` what no operation covers: Python's own work, and waiting."""
+"""Kinds of a step's time; `memory-bound` is the rest of the operations, `data` the loading of
+batches, `idle` the time outside of operations: Python and waiting."""
 
 Direction: TypeAlias = Literal["forward", "backward", "recompute", "optimizer", "other"]
-"""When a module's operation runs; `recompute` is the second forward of activation checkpointing,
-`other` what belongs to none of them, such as getting batches."""
+"""Direction of a module's operation; `recompute` is the second forward of activation checkpointing,
+`other` anything else, such as loading batches."""
 
 ROOT = "(model)"
-"""Name of the model itself: what it computes in none of its modules, its loss for one."""
+"""Name of the model itself, for computation outside of its modules, such as the loss."""
 
 DATA = "(data)"
-"""Name of what gets the batches of a step."""
+"""Name of the loading of batches."""
 
 OUTSIDE = "(outside of modules)"
-"""Name of what runs in no module."""
+"""Name of computation outside of modules."""
 
 
 class ModuleTime(Frozen):
@@ -37,29 +37,29 @@ class ModuleTime(Frozen):
     direction: Direction
 
     seconds: float
-    """Seconds of a step, without those of modules inside."""
+    """Seconds per step, without those of inner modules."""
 
     calls: float
-    """Operations that compute, without those that call others that do; or kernels of a device."""
+    """Number of computing operations, innermost only; or of a device's kernels."""
 
     events: float = 0.0
-    """Operations and ranges in a step that are recorded within this time."""
+    """Number of recorded operations and ranges per step within this time."""
 
 
 class ModuleTimes(Frozen):
-    """A profiled step of one rank, divided: the times add up to it."""
+    """Time of a profiled step of one rank, whose parts add up to the step."""
 
     steps: int
-    """Steps that were profiled."""
+    """Number of profiled steps."""
 
     step_seconds: float
-    """Mean duration of a profiled step, which the profiler makes longer."""
+    """Mean seconds of a profiled step, profiling overhead included."""
 
     times: tuple[ModuleTime, ...]
-    """The parts of it, the longest first."""
+    """Parts of the step, the longest first."""
 
     compiled: tuple[str, ...] = ()
-    """Modules that are compiled as one: no module is seen inside them."""
+    """Modules compiled as a whole, without visible inner modules."""
 
     device: bool
-    """True if the times are those of kernels on a device; else those of the host's main thread."""
+    """True for times of a device's kernels; false for times of the host's main thread."""

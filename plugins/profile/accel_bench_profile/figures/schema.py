@@ -1,4 +1,4 @@
-"""What a profile of a rank holds, and what `accel-bench profile` prints of it."""
+"""Profile of a rank, and the JSON document of `accel-bench profile`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from accel_bench.result import Status
 from accel_bench_profile.figures.modules import OUTSIDE, ModuleTimes, NamedKind
 
 Kind: TypeAlias = Literal[NamedKind, "memory-bound", "communication", "compiled", "autograd"]
-"""Kinds of operations and kernels. `memory-bound` is all that moves numbers and computes little;
-`compiled` is what torch.compile made of several operations on a CPU, whose parts it does not show;
-`autograd` is what the backward pass does around operations, backward functions in Python included.
-"""
+"""Kinds of operations and kernels. `memory-bound` are all that move data with little computation;
+`compiled` is torch.compile's fused code on a CPU, whose parts are invisible; `autograd` is the
+backward pass around operations, Python backward functions included."""
 
 PROFILE_FOLDER = "profile"
-"""Name of the folder in a run's folder that holds a folder of each profiled rank."""
+"""Name of the folder in a run's folder with the profiled ranks' folders."""
 
 PROFILE_FILE = "profile.json"
 """Name of a rank's profile in its folder."""
 
 UNNAMED = OUTSIDE
-"""Stands for the module of what no module did."""
+"""Placeholder for work outside of modules."""
 
 
 class Place(Frozen):
@@ -36,264 +35,261 @@ class Place(Frozen):
     """Path of the innermost module, such as `model.layers.0.mlp`."""
 
     phase: str = ""
-    """Phase of the step, of `PhaseName`; empty for what follows the last one, and where the engine
-    marks none."""
+    """Phase of the step, of `PhaseName`; empty after the last phase, or without marks."""
 
 
 class CallTime(Frozen):
-    """Calls of one name in a mean step: of a kernel, an operation or a collective."""
+    """Calls of one kernel, operation or collective in a mean step."""
 
     name: str
 
     calls: float
-    """Calls in a step."""
+    """Number of calls per step."""
 
     seconds: float
-    """Seconds in a step; of an operation without those of operations that it calls, of a collective
-    from its start to its end on this rank."""
+    """Seconds per step; for operations without nested ones, for collectives from start to end on
+    this rank."""
 
 
 class KernelTime(CallTime):
-    """One kernel of a device, or one operation on a CPU."""
+    """Time of a device's kernel, or of an operation on a CPU."""
 
     kind: Kind
 
 
 class FusedKernel(CallTime):
-    """Evidence that several operations ran as one kernel: its name."""
+    """Evidence of fusion: a kernel's name."""
 
     what: str
-    """What that name stands for, such as `flash attention`."""
+    """Meaning of the name, such as `flash attention`."""
 
 
 class Gap(Frozen):
-    """A place at which every recorded step stood still."""
+    """A place at which every recorded step was idle."""
 
     place: Place
 
     seconds: float
-    """Seconds in the step with the least."""
+    """Idle seconds in the step with the least."""
 
     own_seconds: float
-    """What is left of them in the step with the least, where what other work may have taken from
-    the process there is taken off."""
+    """Idle seconds without possible preemption by other processes, in the step with the least."""
 
 
 class HostReads(Frozen):
-    """A place at which the host reads a value of a tensor, or waits for the device."""
+    """A place at which the host reads a tensor's value, or waits for the device."""
 
     place: Place
 
     calls: float
-    """Calls in a step."""
+    """Number of calls per step."""
 
     seconds: float
-    """Seconds in a step; on a CPU next to nothing."""
+    """Seconds per step; negligible on a CPU."""
 
 
 class LaunchGaps(Frozen):
-    """How long a device stands idle before kernels that the host launched too late."""
+    """Idle time of a device before kernels that the host launched late."""
 
     kernels: float
-    """Kernels in a step."""
+    """Number of kernels per step."""
 
     late: float
-    """Kernels that were launched after the device had finished all before."""
+    """Number of kernels launched after the device had finished all earlier ones."""
 
     seconds: float
-    """Idle seconds in a step before them."""
+    """Idle seconds per step before late kernels."""
 
     median_seconds: float | None
-    """Median from the launch on the host to the start of a kernel, of all kernels."""
+    """Median seconds from a kernel's launch on the host to its start, of all kernels."""
 
 
 class HostTime(Frozen):
-    """Time in which a step stands still."""
+    """Idle time of a step."""
 
     measures: Literal["device idle", "no operation"]
-    """`device idle`: the device has nothing to do while the host works. `no operation`: on a CPU,
-    which is the device itself, the time in no operation of torch: Python, sleeping, waiting."""
+    """Definition of idle time. `device idle`: the device has no work while the host is busy. `no
+    operation`: on a CPU, the time outside of torch's operations: Python, sleeping, waiting."""
 
     seconds: float
-    """Seconds in a step."""
+    """Idle seconds per step."""
 
     share: float
-    """Of the seconds of the recorded step."""
+    """Fraction of the recorded step."""
 
     waiting_seconds: float | None = None
     """Seconds in which the host waits for the device; null on a CPU."""
 
     preempted_seconds: float | None = None
-    """Seconds in which the thread of the steps was ready, and the system ran other work; null where
-    the system does not say."""
+    """Seconds in which the stepping thread was ready while other processes ran; null if the system
+    does not report them."""
 
     gaps: tuple[Gap, ...] = ()
-    """The longest, by place: single gaps of more than a millisecond, added up."""
+    """Longest idle gaps by place: the sum of gaps above a millisecond."""
 
     reads: tuple[HostReads, ...] = ()
-    """What makes, or on a GPU would make, the host wait for the device; by place."""
+    """Reads by which the host waits for the device, or would on a GPU, by place."""
 
     launches: LaunchGaps | None = None
-    """Null on a CPU, which launches nothing."""
+    """Late launches; null on a CPU, which launches no kernels."""
 
 
 class CommunicationTime(Frozen):
-    """Collectives of a mean step, with what waits for slower ranks."""
+    """Collectives of a mean step, including waiting for slower ranks."""
 
     seconds: float
-    """Seconds in which at least one collective is under way."""
+    """Seconds with at least one collective in progress."""
 
     exposed_seconds: float
-    """Seconds of these in which nothing is computed."""
+    """Seconds of communication without concurrent computation."""
 
     share: float
-    """`seconds` of those of the recorded step."""
+    """Fraction of the recorded step spent in communication."""
 
     exposed_share: float
     collectives: tuple[CallTime, ...] = ()
 
 
 class MemoryPeak(Frozen):
-    """Most bytes of tensors on a rank's device at once, by category, over a few steps.
+    """Peak bytes of tensors on a rank's device, by category, over a few recorded steps.
 
-    What was there before counts where the steps use it. The steps are those of the recording, and
-    no measured ones.
+    Earlier allocations count if the steps use them. The steps are part of no measurement.
     """
 
     steps: int
-    """Recorded steps."""
+    """Number of recorded steps."""
 
     peak_bytes: int
 
     peak: dict[str, int]
-    """Its bytes by category, such as `activations`, the largest first."""
+    """Bytes at the peak by category, such as `activations`, the largest first."""
 
     snapshot: str = ""
-    """File beside the profile that https://pytorch.org/memory_viz shows; empty but on CUDA."""
+    """Name of the snapshot file for https://pytorch.org/memory_viz; empty except on CUDA."""
 
 
 class StepScalars(Frozen):
-    """One optimizer step of a rank that nothing recorded, and that no metric is made of."""
+    """Scalars of one unrecorded optimizer step of a rank, which is part of no metric."""
 
     seconds: float
 
     elements: int
-    """Tokens that are not padding."""
+    """Number of tokens without padding."""
 
     memory_bytes: int | None = None
-    """On CUDA the peak of allocated bytes within the step, else the resident memory after it."""
+    """Peak of allocated bytes within the step on CUDA; else the resident memory after it."""
 
 
 class RankProfile(Frozen):
-    """What one profiled rank leaves as `profile/rank<N>/profile.json`."""
+    """Profile of a rank, stored as `profile/rank<N>/profile.json`."""
 
     schema_version: int = 1
     rank: int
     device: str
 
     recorder: Literal["torch", "nsight"] = "torch"
-    """What recorded the steps: torch's profiler, or Nsight, whose own file has the figures."""
+    """Recorder of the steps: torch's profiler, or Nsight, which keeps figures in its own file."""
 
     steps: int
-    """Recorded steps that the figures are means of; of Nsight those that were marked for it."""
+    """Number of recorded steps, or of steps marked for Nsight."""
 
     step_seconds: float | None
-    """Median of the recorded steps, and on a GPU, where the host runs ahead within a cycle, the
-    median over cycles of their means: longer than a measured one, since recording is work."""
+    """Median seconds of the recorded steps; on a GPU, where the host runs ahead within a cycle, the
+    median of the cycles' means. Recording makes them longer than measured ones."""
 
     window_step_seconds: float | None
-    """Median step of the measured window, which nothing recorded."""
+    """Median seconds of a step in the measured window."""
 
     kernel_seconds: float = 0.0
-    """Seconds of all kernels, or on a CPU of all operations, in a mean step."""
+    """Seconds per mean step of all kernels, or on a CPU of all operations."""
 
     kernels: tuple[KernelTime, ...] = ()
-    """Kernels with the most time, and those with the most calls, the longest first."""
+    """Kernels with the most time and those with the most calls, the longest first."""
 
     kinds: dict[Kind, float] = Field(default_factory=dict)
-    """Seconds of all of them in a mean step, by kind."""
+    """Seconds per mean step by kind, of all kernels."""
 
     fused: tuple[FusedKernel, ...] = ()
-    """Kernels whose name says that they are fused."""
+    """Kernels whose names show fusion."""
 
     host: HostTime | None = None
     communication: CommunicationTime | None = None
-    """Null where no collective was recorded."""
+    """Collectives; null if none was recorded."""
 
     modules: ModuleTimes | None = None
-    """Time of a mean step by module; null where no step was recorded."""
+    """Time of a mean step by module; null if no step was recorded."""
 
     scalars: tuple[StepScalars, ...] = ()
-    """Steps before the recorded ones, as many as those."""
+    """Scalars of the steps before the recorded ones, equal in number."""
 
     memory: MemoryPeak | None = None
-    """What memory was used for; null where that was not requested."""
+    """Peak memory by category; null if it was not requested."""
 
     saved: dict[str, int] | None = None
-    """Bytes that one forward pass of a micro-batch keeps for the backward pass, by the module that
-    was the first to save them; the largest first. They add up to `saved_for_backward_bytes`."""
+    """Bytes saved by one forward pass of a micro-batch for the backward pass, by the module that
+    saves them first, the largest first. The sum is `saved_for_backward_bytes`."""
 
     traces: tuple[str, ...] = ()
-    """Names of the Chrome traces in the folder that the folders of the ranks lie in."""
+    """Names of the Chrome traces in the folder above the rank's."""
 
     warnings: tuple[str, ...] = ()
-    """What could not be recorded or written, and why."""
+    """Recordings and files that failed, with reasons."""
 
     @property
     def recorded(self) -> Literal["kernels", "operations"]:
-        """What `kernels` holds: those of a device, or the operations of the host."""
+        """Subject of `kernels`: a device's kernels, or the host's operations."""
         of_device = self.host is not None and self.host.measures == "device idle"
         return "kernels" if of_device else "operations"
 
 
 class Finding(Frozen):
-    """One thing that may be worth looking at."""
+    """A finding worth looking at."""
 
     kind: Literal["host", "read", "communication", "waiting", "launch", "kernels", "marks"]
     text: str
 
     seconds: float | None = None
-    """Seconds of a step that it is about; null where they cannot be measured here."""
+    """Seconds of a step that it concerns; null if they cannot be measured here."""
 
 
 class StackProfile(Frozen):
-    """The profile of one run of a stack."""
+    """Profile of one run of a stack."""
 
     scenario: str
     stack: str
     sweep: dict[str, JsonValue] = Field(default_factory=dict)
     tag: str = ""
-    """Name of the sweep point; empty where nothing is swept."""
+    """Name of the sweep point; empty without a sweep."""
 
     run_id: str
     status: Status
-    """Status of the run; `failed` if a rank of a completed one has recorded no step."""
+    """Status of the run; `failed` if a rank of a completed run recorded no step."""
 
     reasons: tuple[str, ...] = ()
 
     folder: str
-    """Folder of the artifacts, with one for each rank, which TensorBoard can open."""
+    """Folder of the run's artifacts, with a folder for each rank, for TensorBoard."""
 
     events: str = ""
-    """The scalars of steps as event files of TensorBoard: their folder, or why there are none."""
+    """Folder of TensorBoard's event files with the steps' scalars, or the reason for none."""
 
     answer: str
-    """What to look at first."""
+    """Most important finding."""
 
     findings: tuple[Finding, ...] = ()
-    """All that was found, the `answer` first."""
+    """All findings, the `answer` first."""
 
     ranks: tuple[RankProfile, ...] = ()
 
 
 class ProfileReport(Document):
-    """What `accel-bench profile` prints."""
+    """The JSON document of `accel-bench profile`."""
 
     profiles: tuple[StackProfile, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0 where every run has completed and all its ranks have recorded steps, else 1."""
+        """Exit code: 0 if all runs completed and all their ranks recorded steps, else 1."""
         complete = (
             one.status.completed and one.ranks and all(rank.steps for rank in one.ranks)
             for one in self.profiles
@@ -302,7 +298,7 @@ class ProfileReport(Document):
 
 
 def read_profile(folder: Path) -> RankProfile | None:
-    """Return the profile that lies in a rank's folder; None where there is none.
+    """Return the profile in a rank's folder; None without one.
 
     Raises AccelBenchError for one that this version cannot read.
     """

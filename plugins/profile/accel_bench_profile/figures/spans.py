@@ -1,4 +1,4 @@
-"""Spans of a recorded cycle: operations, kernels, and what was going on around them."""
+"""Spans of a recorded cycle: operations, kernels, and the ranges around them."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ KINDS: dict[str, SpanKind] = {
     "privateuse1_runtime": "runtime",
     "privateuse1_driver": "runtime",
 }
-"""What torch's profiler calls a kind of event, as `cat` in a Chrome trace; others are left out."""
+"""Kinds of events by torch's profiler category, `cat` in a Chrome trace; others are ignored."""
 
 STEP, MODULE, PHASE, PREEMPTED = "ProfilerStep#", "module: ", "phase: ", "preempted: "
-"""How ranges are called: torch's of a step, ours of a module's forward pass, our mark at the end of
-a phase, and that with the nanoseconds that other work has taken since the mark before."""
+"""Names of ranges: torch's step, a module's forward pass, the end of a phase, and the nanoseconds
+of preemption since the previous mark."""
 
 NODE = "autograd::engine::evaluate_function: "
-"""Beginning of the name of a node of the backward pass."""
+"""Prefix of the names of backward nodes."""
 
 EDGE = "profile: wait for the device"
-"""The range in which the profile itself waits for the device, at the edges of recorded steps."""
+"""Range in which the profiler waits for the device, at the edges of recorded steps."""
 
 Interval: TypeAlias = tuple[int, int]
-"""Start and end, in nanoseconds."""
+"""Start and end in nanoseconds."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Span(NamedTuple):
-    """One event with a duration; times are nanoseconds of one clock."""
+    """An event with a duration; times are in nanoseconds of one clock."""
 
     name: str
     kind: SpanKind
@@ -54,47 +54,47 @@ class Span(NamedTuple):
     end: int
 
     lane: int = 0
-    """Thread of the host, or stream of the device."""
+    """Host thread, or device stream."""
 
     correlation: int = 0
-    """What a kernel shares with the call that launched it; 0 for none."""
+    """Number shared by a kernel and its launching call; 0 for none."""
 
     is_async: bool = False
-    """True if it ends on another thread than it started on, as collectives of gloo do."""
+    """True if it ends on another thread than it started on, as gloo's collectives do."""
 
     sequence: int = -1
-    """Number that an operation shares with those of its backward pass; -1 for none."""
+    """Number shared by an operation and its backward nodes; -1 for none."""
 
     forward_lane: int = 0
-    """Of a node of the backward pass, the thread of the operation that it belongs to."""
+    """Thread of the forward operation of a backward node."""
 
     operation: int = 0
-    """Identifier of an operation, which its kernels have too; 0 for none."""
+    """Identifier shared by an operation and its kernels; 0 for none."""
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """The spans of consecutive recorded steps of one rank, in order of their start."""
+    """Spans of consecutive recorded steps of one rank, by start."""
 
     spans: Sequence[Span]
 
     def ranges(self, *names: str) -> list[Span]:
-        """Return the ranges whose names begin so."""
+        """Return the ranges whose names have a prefix."""
         return [one for one in self.spans if one.kind == "range" and one.name.startswith(names)]
 
     @cached_property
     def steps(self) -> list[Span]:
-        """The recorded steps."""
+        """Spans of the recorded steps."""
         return self.ranges(STEP)
 
     @cached_property
     def lane(self) -> int:
-        """The thread that took the steps."""
+        """Thread of the steps."""
         return self.steps[0].lane if self.steps else 0
 
     @cached_property
     def operations(self) -> list[Span]:
-        """Operations of the host, without those that end on another thread."""
+        """Host operations, except those that end on another thread."""
         return [one for one in self.spans if one.kind == "operation" and not one.is_async]
 
     @cached_property
@@ -104,43 +104,43 @@ class Cycle:
 
     @cached_property
     def launches(self) -> dict[int, Span]:
-        """The calls of the device's runtime, by what they share with the kernels they launch."""
+        """Calls of the device's runtime, by the correlation with their kernels."""
         runtime = (one for one in self.spans if one.kind == "runtime" and one.correlation)
         return {one.correlation: one for one in runtime}
 
     @cached_property
     def edges(self) -> list[Interval]:
-        """Intervals in which the profile itself waits for the device."""
+        """Intervals in which the profiler waits for the device."""
         return [(one.start, one.end) for one in self.ranges(EDGE)]
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
-        """The innermost modules on the steps' thread, one after the other."""
+        """Innermost modules on the steps' thread, in succession."""
         calls = [one for one in self.ranges(MODULE) if one.lane == self.lane]
         return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 
     @cached_property
     def marks(self) -> list[tuple[int, str]]:
-        """The ends of phases, with their names."""
+        """Ends of phases, with their names."""
         return sorted((one.start, one.name.removeprefix(PHASE)) for one in self.ranges(PHASE))
 
     @cached_property
     def taken(self) -> list[Interval]:
-        """Moments, each with the nanoseconds since the one before in which the thread was ready
-        and the system ran other work; none where the system does not say."""
+        """Times of marks, with the nanoseconds of preemption since the previous one; empty if the
+        system does not report it."""
         marks = self.ranges(PREEMPTED)
         return [(one.start, int(one.name.removeprefix(PREEMPTED))) for one in marks]
 
     @cached_property
     def boundaries(self) -> list[int]:
-        """Moments at which other work may have been marked: ends of phases, edges of modules."""
+        """Times at which preemption may be marked: ends of phases, edges of modules."""
         found = self.ranges(MODULE, PHASE)
         return sorted(moment for one in found for moment in (one.start, one.end))
 
     def taken_from(self, start: int, end: int) -> int:
-        """Return the nanoseconds that other work may have taken from an interval.
+        """Return the nanoseconds of possible preemption within an interval.
 
-        All that is marked from its start to the first boundary after its end.
+        All marks from its start to the first boundary after its end count.
         """
         number = bisect_left(self.boundaries, end)
         until = self.boundaries[number] if number < len(self.boundaries) else end
@@ -148,7 +148,7 @@ class Cycle:
 
     @cached_property
     def nodes(self) -> list[tuple[Interval, str]]:
-        """The nodes of the backward pass, each with the module of its forward operation."""
+        """Backward nodes, each with the module of its forward operation."""
         modules: dict[tuple[int, int], str] = {}
         for one in self.operations:
             if one.sequence >= 0 and not one.name.startswith(NODE):
@@ -158,9 +158,9 @@ class Cycle:
         return [((one.start, one.end), module) for one, module in known]
 
     def place_at(self, moment: int) -> Place:
-        """Return the innermost module at a moment, and the phase.
+        """Return the innermost module and the phase at a time.
 
-        In the backward pass the module of the forward operation whose gradient is computed.
+        In the backward pass it is the module of the forward operation being differentiated.
         """
         module = self._module_at(moment)
         before = bisect_right(self.nodes, moment, key=lambda node: node[0][0])
@@ -169,19 +169,19 @@ class Cycle:
         return Place(module=module, phase=self.phase_at(moment))
 
     def _module_at(self, moment: int) -> str:
-        """Return the innermost module whose forward pass a moment is in."""
+        """Return the innermost module whose forward pass includes a time."""
         number = bisect_left(self.places, moment, key=lambda place: place[0][1])
         if number < len(self.places) and self.places[number][0][0] <= moment:
             return self.places[number][1].removeprefix(MODULE)
         return UNNAMED
 
     def times_of(self, phase: str) -> list[Interval]:
-        """Return the intervals of a phase: each from the mark before, or its step's start."""
+        """Return the intervals of a phase, each from the previous mark or the step's start."""
         edges = sorted([*((one.start, "") for one in self.steps), *self.marks])
         return [(before, end) for (before, _), (end, name) in pairwise(edges) if name == phase]
 
     def phase_at(self, moment: int) -> str:
-        """Return the phase at a moment: that of the next mark, if it is of the same step."""
+        """Return the phase at a time: of the next mark, if it is in the same step."""
         number = bisect_left(self.marks, (moment, ""))
         if number == len(self.marks):
             return ""
@@ -190,7 +190,7 @@ class Cycle:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the intervals without overlaps, in order."""
+    """Return intervals merged where they overlap, in order."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -201,7 +201,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(intervals: Sequence[Interval], covered: Sequence[Interval]) -> list[Interval]:
-    """Return what of the intervals is not covered; both are unions."""
+    """Return the parts of the intervals that others do not cover; both are merged."""
     left: list[Interval] = []
     first = 0
     for start, end in intervals:
@@ -219,18 +219,18 @@ def without(intervals: Sequence[Interval], covered: Sequence[Interval]) -> list[
 
 
 def length(intervals: Iterable[Interval]) -> int:
-    """Return the nanoseconds of intervals that do not overlap."""
+    """Return the total nanoseconds of merged intervals."""
     return sum(end - start for start, end in intervals)
 
 
 def within(spans: Iterable[Span], span: Span) -> list[Interval]:
-    """Return the union of what the spans cover of another one."""
+    """Return the merged parts of an interval that the spans cover."""
     both = ((max(one.start, span.start), min(one.end, span.end)) for one in spans)
     return union((start, end) for start, end in both if start < end)
 
 
 def self_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
-    """Yield each span with its nanoseconds in which no other one on its lane runs within it."""
+    """Yield each span with its nanoseconds outside of nested spans on its lane."""
     lanes: dict[int, list[Span]] = defaultdict(list)
     for span in spans:
         lanes[span.lane].append(span)
@@ -242,7 +242,7 @@ def self_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
 
 
 def innermost(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
-    """Yield start and end of the pieces of one lane, and the number of the innermost span there."""
+    """Yield start and end of the pieces of one lane, with the index of the innermost span."""
     stack: list[int] = []
     now = 0
     for number, span in enumerate([*spans, None]):
@@ -259,7 +259,7 @@ def innermost(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
 
 
 def mean_step(calls: Iterable[tuple[Key, int]], steps: int) -> dict[Key, tuple[float, float]]:
-    """Return the number and the seconds of a mean step's calls by their key.
+    """Return the number and seconds of a mean step's calls by key.
 
     Each call is a key with its nanoseconds.
     """
@@ -272,5 +272,5 @@ def mean_step(calls: Iterable[tuple[Key, int]], steps: int) -> dict[Key, tuple[f
 
 
 def in_order(spans: Iterable[Span]) -> list[Span]:
-    """Return spans by their start, those that hold others first."""
+    """Return spans by start, outer spans first."""
     return sorted(spans, key=lambda one: (one.start, -one.end))

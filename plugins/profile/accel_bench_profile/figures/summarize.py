@@ -1,6 +1,6 @@
-"""Make the profile of a rank out of its recorded cycles: kernels, collectives, standing still.
+"""Profile of a rank from its recorded cycles: kernels, collectives, idle time.
 
-A step stands still while a device has no work, or a CPU is in no operation of torch.
+A step is idle while a device has no work, or a CPU runs no operation of torch.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from accel_bench_profile.figures.spans import (
 )
 
 OPTIMIZER = "Optimizer.step#"
-"""How torch calls the range of an optimizer's step."""
+"""Prefix of torch's range of an optimizer step."""
 
 LONG = 1_000_000
-"""Nanoseconds from which on a single gap is long: Python between two operations takes less."""
+"""Nanoseconds from which a single gap is long; Python between two operations takes less."""
 
 MOST_PLACES = 5
-"""Places of gaps and of reads that are kept."""
+"""Maximum number of stored places of gaps and of reads."""
 
 
 def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
-    """Return all kernels of the device, or all operations where there is none, the longest first.
+    """Return all kernels of the device, or else all operations, the longest first.
 
-    Calls and seconds are those of a mean step.
+    Calls and seconds are per mean step.
     """
     timed = mean_step((one for cycle in cycles for one in _timed(cycle)), steps)
     found = [
@@ -68,14 +68,14 @@ def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
 
 
 def foremost(kernels: Sequence[KernelTime], most: int) -> tuple[KernelTime, ...]:
-    """Return those with the most time and those with the most calls, the longest first."""
+    """Return the kernels with the most time and those with the most calls, the longest first."""
     frequent = sorted(kernels, key=lambda one: -one.calls)[:most]
     kept = {id(one) for one in (*kernels[:most], *frequent)}
     return tuple(one for one in kernels if id(one) in kept)
 
 
 def seconds_by_kind(kernels: Sequence[KernelTime]) -> dict[Kind, float]:
-    """Return the seconds of each kind in a mean step, the longest first."""
+    """Return the seconds of each kind per mean step, the longest first."""
     sums: dict[Kind, float] = {}
     for one in kernels:
         sums[one.kind] = sums.get(one.kind, 0.0) + one.seconds
@@ -83,7 +83,7 @@ def seconds_by_kind(kernels: Sequence[KernelTime]) -> dict[Kind, float]:
 
 
 def fused_kernels(kernels: Sequence[KernelTime]) -> tuple[FusedKernel, ...]:
-    """Return those whose name is evidence that they are fused."""
+    """Return the kernels whose names show fusion."""
     both = ((one, fused_by(one.name)) for one in kernels)
     return tuple(
         FusedKernel(name=one.name, what=what, calls=one.calls, seconds=one.seconds)
@@ -93,7 +93,7 @@ def fused_kernels(kernels: Sequence[KernelTime]) -> tuple[FusedKernel, ...]:
 
 
 def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
-    """Yield name, kind and nanoseconds of each kernel, or of each operation of a recorded step."""
+    """Yield name, kind and nanoseconds of each kernel, or of each operation, of a recorded step."""
     ranges = cycle.ranges(OPTIMIZER)
     optimizer = [piece for step in cycle.steps for piece in within(ranges, step)]
     if cycle.device:
@@ -110,7 +110,7 @@ def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
 
 
 def _kind(kind: Kind, moment: int, optimizer: Sequence[Interval]) -> Kind:
-    """Return the kind by name; what an optimizer's step does otherwise is the optimizer."""
+    """Return the kind by name; unmatched operations of an optimizer step are `optimizer`."""
     return "optimizer" if kind != "communication" and _holds(optimizer, moment) else kind
 
 
@@ -119,7 +119,7 @@ def _holds(intervals: Sequence[Interval], moment: int) -> bool:
 
 
 def communication_time(cycles: Sequence[Cycle]) -> CommunicationTime | None:
-    """Return the collectives of a mean step; None where there was none."""
+    """Return the collectives of a mean step; None without any."""
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
     found = [(step, collectives_of(cycle), _computing(cycle)) for cycle, step in steps]
     if not any(collectives for _, collectives, _ in found):
@@ -147,7 +147,7 @@ def _computing(cycle: Cycle) -> list[Span]:
 
 
 def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CallTime, ...]:
-    """Return the collectives by name; on a CPU by what runs them, else they would count twice."""
+    """Return the collectives by name; on a CPU the backend's, since calls would count twice."""
     spans = [one for cycle in cycles for one in collectives_of(cycle)]
     backend = [one for one in spans if one.kind == "range"]
     found = mean_step(((one.name, one.end - one.start) for one in backend or spans), steps)
@@ -156,7 +156,7 @@ def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CallTime, ...]:
 
 
 def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
-    """Return the fields of a `RankProfile` that recorded cycles give; none without a step."""
+    """Return fields of a `RankProfile` from recorded cycles; empty without a step."""
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = [step for cycle in cycles for step in cycle.steps]
     if not steps:
@@ -175,10 +175,10 @@ def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
 
 
 def _step_seconds(cycles: Sequence[Cycle]) -> float:
-    """Return the median step.
+    """Return the median seconds of a step.
 
-    With a device that of the cycles' means: within a cycle the host may run ahead of it, so that
-    the last step has the time of those before.
+    With a device it is the median of the cycles' means, since the host runs ahead within a cycle,
+    and the last step takes the time of the others.
     """
     if any(cycle.device for cycle in cycles):
         means = [fmean(one.end - one.start for one in cycle.steps) for cycle in cycles]
@@ -187,7 +187,7 @@ def _step_seconds(cycles: Sequence[Cycle]) -> float:
 
 
 def host_time(cycles: Sequence[Cycle]) -> HostTime:
-    """Return where the recorded steps stood still."""
+    """Return the idle time of the recorded steps."""
     steps = [(cycle, step) for cycle in cycles for step in cycle.steps]
     known = [one for cycle in cycles for _, one in cycle.taken]
     on_device = any(cycle.device for cycle in cycles)
@@ -209,13 +209,13 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime:
 
 
 def _no_operation(cycle: Cycle, step: Span) -> list[Interval]:
-    """Return the pieces of a step in no operation that computes, and in no collective."""
+    """Return the parts of a step outside of computing operations and collectives."""
     busy = within([*_computing(cycle), *collectives_of(cycle)], step)
     return without([(step.start, step.end)], busy)
 
 
 def collectives_of(cycle: Cycle) -> list[Span]:
-    """Return kernels of collectives; on a CPU their calls, and what the backend does for them."""
+    """Return the kernels of collectives; on a CPU their calls and the backend's ranges."""
     if cycle.device:
         return [one for one in cycle.device if kind_of(one.name) == "communication"]
     return [
@@ -227,13 +227,13 @@ def collectives_of(cycle: Cycle) -> list[Span]:
 
 
 def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:
-    """Return the pieces of a step in which the device is idle and the host does not wait for it."""
+    """Return the parts of a step in which the device is idle and the host does not wait."""
     idle = without([(step.start, step.end)], within(cycle.device, step))
     return without(without(idle, within(_waits(cycle), step)), union(cycle.edges))
 
 
 def _waits(cycle: Cycle) -> Iterator[Span]:
-    """Yield where the host waits for the device, but for the profile itself."""
+    """Yield intervals in which the host waits for the device, except for the profiler."""
     for one in cycle.spans:
         if one.kind == "runtime" and WAITS.search(one.name):
             if not any(start <= one.start <= end for start, end in cycle.edges):
@@ -241,7 +241,7 @@ def _waits(cycle: Cycle) -> Iterator[Span]:
 
 
 def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
-    """Return the places of long gaps, with what they add up to there in the step with the least."""
+    """Return the places of long gaps, with their sum in the step with the least."""
     whole: list[dict[Place, int]] = []
     less_taken: list[dict[Place, int]] = []
     for cycle, found in gaps:
@@ -266,10 +266,10 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
 
 
 def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostReads, ...]:
-    """Return where values are read, or on a device where the host waits for it.
+    """Return the places where values are read, or where the host waits for a device.
 
-    On a CPU without those of the optimizer, which keeps its step numbers on the host everywhere,
-    and of the data, whose batches are on the host everywhere.
+    On a CPU those of the optimizer and of the data are excluded: their step numbers and batches are
+    on the host on every device.
     """
     calls = (
         (cycle.place_at(one.start), one.end - one.start)
@@ -287,7 +287,7 @@ def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostRe
 
 
 def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
-    """Return how late kernels were launched, by the calls that they share a correlation with."""
+    """Return the delays of kernels, by correlation with their launching calls."""
     late = idle = kernels = 0
     delays: list[int] = []
     for cycle in cycles:

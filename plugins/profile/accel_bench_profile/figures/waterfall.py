@@ -1,7 +1,7 @@
-"""From the step of one stack to that of another, by module and kind of operation.
+"""Difference of the step time of two stacks, by module and kind of operation.
 
-The seconds are those of the measured windows; their parts are in the proportions of the profiled
-steps, less what recording costs. Rounds in which both were measured are pairs, as everywhere.
+Seconds are those of the measured windows, divided in the proportions of the profiled steps without
+recording overhead. Rounds that both stacks measured are paired.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from accel_bench_profile.figures.waterfall_schema import (
 )
 
 ADDS_UP = 0.05
-"""Share of the difference that may be unexplained."""
+"""Fraction of the difference that may be unexplained without a note."""
 
 WORTH_NAMING = 0.01
-"""Change of a module over A's step from which it is named."""
+"""Change of a module, relative to A's step, from which it is named."""
 
 LESS = 0.97
-"""Recorded over measured seconds below which a note blames other work: recording is work too."""
+"""Ratio of recorded to measured seconds below which a note suspects other processes."""
 
 TAKEN = 0.02
-"""Share of recorded steps that other work may take without a note."""
+"""Fraction of recorded steps that other processes may take without a note."""
 
 MOSTLY = 0.6
-"""Share of a module's change from which one module inside it is named."""
+"""Fraction of a module's change from which one inner module is named."""
 
 
 @dataclass(frozen=True)
 class ProfiledStack:
-    """The profiled runs of one stack."""
+    """Profiled runs of one stack."""
 
     name: str
     runs: Mapping[RoundKey, ProfiledRun]
 
     @property
     def compiled(self) -> frozenset[str]:
-        """Modules that are compiled as one."""
+        """Modules compiled as a whole."""
         ranks = (rank for run in self.runs.values() for rank in run.ranks)
         return frozenset(module for rank in ranks for module in rank.compiled)
 
@@ -64,7 +64,7 @@ class ProfiledStack:
 def profile_waterfall(
     a: ProfiledStack, b: ProfiledStack, scenario: str, unit: str, sweep: str = ""
 ) -> ProfileWaterfall | None:
-    """Return the way from A to B over the rounds that both have; None without one."""
+    """Return the difference of A and B over their common rounds; None without any."""
     rounds = sorted(set(a.runs) & set(b.runs))
     if not rounds:
         return None
@@ -108,7 +108,7 @@ def profile_waterfall(
 def _in_windows(
     recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]], left: Inflation
 ) -> _Pairs:
-    """Return the parts of the measured windows, for each round anew."""
+    """Return the parts of the measured windows of each round."""
     found = []
     for (a, b), (one, other) in zip(recorded.rounds, runs, strict=True):
         sides: tuple[Seconds, Seconds] = scaled(a, one.seconds), scaled(b, other.seconds)
@@ -120,7 +120,7 @@ def _in_windows(
 
 
 def _left(recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]]) -> Inflation:
-    """Return how much longer recorded steps are without what their events cost."""
+    """Return the ratio of recorded to measured steps after subtracting the overhead of events."""
     a, b = (
         fmean(sum(pair[side].values()) / run[side].seconds
               for pair, run in zip(recorded.rounds, runs, strict=True))
@@ -134,14 +134,14 @@ def _is_worth_naming(change: TimeChange, step: float) -> bool:
 
 
 class _Pairs:
-    """The parts of both stacks, round by round."""
+    """Parts of both stacks, paired by round."""
 
     def __init__(self, rounds: Sequence[tuple[Seconds, Seconds]]) -> None:
         self.rounds = rounds
         self.parts = sorted({part for pair in rounds for side in pair for part in side})
 
     def change(self, chosen: Callable[[Part], bool]) -> TimeChange:
-        """Return what all chosen parts together take in A and in B, and the change."""
+        """Return the total of chosen parts in A and in B, and the change."""
         sums = (
             [sum(spent for part, spent in side.items() if chosen(part)) for side in pair]
             for pair in self.rounds
@@ -158,7 +158,7 @@ class _Pairs:
 
 
 def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
-    """Yield the kinds that take time, in their order."""
+    """Yield the kinds with time, in display order."""
     for kind in STEP_KINDS:
         change = pairs.change(lambda part: part.kind == kind and not _is_unexplained(part))  # noqa: B023
         if change.a or change.b:
@@ -166,7 +166,7 @@ def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
 
 
 def _modules(pairs: _Pairs, whole: Iterable[str]) -> list[ModuleChange]:
-    """Return the modules that take time, the largest change first."""
+    """Return the modules with time, the largest change first."""
     explained = [part for part in pairs.parts if not _is_unexplained(part)]
     names = {module_group(part.module, whole) for part in explained}
     found = (_module(pairs, name, whole) for name in names)
@@ -194,9 +194,9 @@ def _module(pairs: _Pairs, name: str, whole: Iterable[str]) -> ModuleChange:
 
 
 def module_group(path: str, whole: Iterable[str]) -> str:
-    """Return the module under which a path is shown: a part of a layer, or what is compiled.
+    """Return the display module of a path: a part of a layer, or a compiled module.
 
-    What one of the stacks compiled as one has no modules to compare with.
+    Inner modules cannot be compared if either stack compiled the outer one as a whole.
     """
     for compiled in sorted(whole, key=len):
         if compiled == ROOT and path not in (DATA, OUTSIDE):
@@ -219,7 +219,7 @@ def _inflation(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> float:
 def _notes(
     a: ProfiledStack, b: ProfiledStack, rounds: Sequence[RoundKey], left: Inflation
 ) -> Iterable[str]:
-    """Yield what limits the answer."""
+    """Yield limitations of the comparison."""
     for stack in (a, b):
         if stack.compiled:
             listed = ", ".join(sorted(stack.compiled))
@@ -235,7 +235,7 @@ def _notes(
 
 
 def _disturbed(stack: ProfiledStack, rounds: Sequence[RoundKey]) -> Iterable[str]:
-    """Yield what other work on the machine did to the steps of a stack."""
+    """Yield notes on preemption of a stack's steps by other processes."""
     inflation = _inflation(stack, rounds)
     taken = fmean(stack.runs[key].taken_seconds for key in rounds)
     if inflation < LESS:

@@ -8,107 +8,108 @@ from accel_bench.documents.base import Frozen
 from accel_bench_profile.figures.modules import StepKind
 
 UNLIKE = 1.1
-"""Ratio of the two inflations from which what they induce is shown as unexplained."""
+"""Ratio of the two inflations from which their effect is shown as unexplained."""
 
 
 class KindChange(TimeChange):
-    """One kind of operation."""
+    """Change of one kind of operation."""
 
     kind: StepKind
 
 
 class ModuleChange(TimeChange):
-    """One module, with those inside it."""
+    """Change of one module, inner modules included."""
 
     module: str
-    """Path with `*` for the numbers of layers; `(outside of modules)` for what runs in none."""
+    """Path with `*` for the numbers of layers; `(outside of modules)` for the rest."""
 
     kinds: dict[StepKind, float]
-    """The change by kind of operation, the largest first."""
+    """Changes by kind of operation, the largest first."""
 
     directions: dict[str, float]
-    """The change by direction: forward, backward, recompute, optimizer, other."""
+    """Changes by direction: forward, backward, recompute, optimizer, other."""
 
     mostly: str = ""
-    """The module inside it that most of the change is in; empty where it spreads."""
+    """Inner module with most of the change; empty if it is spread."""
 
 
 class Inflation(Frozen):
-    """How much longer a step of a stack takes while it is profiled: a factor."""
+    """Ratio of profiled to measured step time of each stack."""
 
     a: float
     b: float
 
     @property
     def is_unlike(self) -> bool:
-        """True if the factors differ by so much that modules seem to change that do not."""
+        """True if the ratios differ enough to feign changes of modules."""
         return max(self.a, self.b) > UNLIKE * min(self.a, self.b)
 
 
 class ProfileWaterfall(Frozen):
-    """The way from A's step to B's."""
+    """Difference of the steps of A and B, by part."""
 
     scenario: str
     sweep: str = ""
     a: str
-    """Stack that is compared with."""
+    """Name of the reference stack."""
 
     b: str
-    """Stack that is compared."""
+    """Name of the compared stack."""
 
     unit: str
-    """What the seconds are for."""
+    """Unit of work that the seconds are per."""
 
     rounds: int
-    """Rounds in which both were measured and profiled."""
+    """Number of rounds with measured and profiled runs of both stacks."""
 
     difference: TimeChange
-    """The measured windows, which nothing profiled; seconds of the unit, as all changes."""
+    """Change of the whole step, from the unprofiled measured windows."""
 
     kinds: tuple[KindChange, ...]
-    """By kind of operation, with `unexplained` all of the difference."""
+    """Changes by kind of operation, which with `unexplained` add up to the difference."""
 
     modules: tuple[ModuleChange, ...]
-    """By module, with `unexplained` all of the difference; the largest change first."""
+    """Changes by module, the largest first, which with `unexplained` add up to the difference."""
 
     unexplained: TimeChange
-    """What lies in no module and in no operation, and where `left_inflation` differs by more than
-    10 % what only that makes modules change by."""
+    """Change outside of modules and operations, and if `left_inflation` differs by more than 10 %,
+    the changes that it would feign in modules."""
 
     explained: float | None
-    """Share of the difference that the parts explain; null where there is no difference."""
+    """Fraction of the difference that the parts explain; null without a difference."""
 
     gained: tuple[str, ...] = ()
-    """Modules that take less time in B, the largest change first."""
+    """Modules with less time in B, the largest change first."""
 
     lost: tuple[str, ...] = ()
-    """Modules that take more time in B, the largest change first."""
+    """Modules with more time in B, the largest change first."""
 
     inflation: Inflation
-    """How much longer the profiled steps were."""
+    """Ratios of profiled to measured steps."""
 
     event_seconds: float
-    """What recording an event costs; it is taken off for each event of a part."""
+    """Overhead of recording an event in seconds, subtracted for each event of a part."""
 
     left_inflation: Inflation
-    """How much longer the profiled steps are without that; the parts are in their proportions."""
+    """Ratios of profiled to measured steps after subtracting the overhead of events; parts are
+    scaled by them."""
 
     notes: tuple[str, ...] = ()
-    """What limits the answer."""
+    """Limitations of the comparison."""
 
     folders: tuple[str, ...] = ()
     """Folders of the profiled runs, each with its traces."""
 
 
 class WaterfallReport(Document):
-    """What `accel-bench profile --against` prints: a waterfall for each sweep point."""
+    """The JSON document of `accel-bench profile --against`: a waterfall for each sweep point."""
 
     waterfalls: tuple[ProfileWaterfall, ...] = ()
 
     missing: tuple[str, ...] = ()
-    """Why there is none, for points that have none."""
+    """Reasons for sweep points without a waterfall."""
 
     @property
     def exit_code(self) -> int:
-        """0 where every sweep point has a waterfall, else 1."""
+        """Exit code: 0 if every sweep point has a waterfall, else 1."""
         return int(bool(self.missing) or not self.waterfalls)

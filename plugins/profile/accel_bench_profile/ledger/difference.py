@@ -1,4 +1,4 @@
-"""The difference of two ledgers: what rose and fell, and the source lines at which it did."""
+"""Difference of two ledgers: figures that rose and fell, with their source lines."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ from accel_bench_profile.ledger.places import (
 from accel_bench_profile.ledger.schema import Figure, Ledger
 
 OWN = "accel-bench"
-"""Our own distribution."""
+"""Name of the core distribution."""
 
 MOST_SETTINGS = 8
-"""Settings that differ which are named."""
+"""Maximum number of differing settings that are named."""
 
 
 class Change(Frozen):
-    """A sum over the step that differs."""
+    """A changed sum over the step."""
 
     figure: Figure
 
     kind: str = ""
-    """Kind of operations that were counted; empty for all of them."""
+    """Kind of the counted operations; empty for all kinds."""
 
     dtype: str = ""
-    """Their dtype."""
+    """Dtype of the operations."""
 
     before: int
     after: int
 
     @property
     def change(self) -> int:
-        """What is added; below 0 it fell."""
+        """Increase of the sum; negative if it fell."""
         return self.after - self.before
 
 
 class LedgerDifference(Document):
-    """What `accel-bench scenarios count --against` prints as JSON."""
+    """The JSON document of `accel-bench scenarios count --against`."""
 
     before: Ledger
-    """The reference, without its entries."""
+    """Reference ledger without entries."""
 
     after: Ledger
-    """What was counted now, without its entries."""
+    """Current ledger without entries."""
 
     rose: tuple[Change, ...]
     fell: tuple[Change, ...]
     places: tuple[PlaceChange, ...]
-    """Places at which it rose: those that do more than before first, in the order of execution."""
+    """Places of rises: lines with more work than before first, in the order of execution."""
 
     shifts: tuple[Shift, ...] = ()
-    """Rises in modules that others hide in the sum."""
+    """Rises in modules that falls in others hide in the sum."""
 
     notes: tuple[str, ...] = ()
 
     @property
     def closes(self) -> bool:
-        """True if a gate closes: a sum rose, or a kind of operations did in a module."""
+        """True if a gate fails: a sum rose, or a kind of operations did in a module."""
         return bool(self.rose or self.shifts)
 
     @property
     def answer(self) -> str:
-        """What happened, in a sentence."""
+        """Conclusion in a sentence."""
         fell = f"; {count(len(self.fell), 'sum')} fell" if self.fell else ""
         first = f"; look first at {where(self.places[0])}" if self.places else ""
         if self.rose:
@@ -89,7 +89,7 @@ TotalKey: TypeAlias = tuple[Figure, str, str]
 
 
 def difference(before: Ledger, after: Ledger) -> LedgerDifference:
-    """Return what differs between two ledgers."""
+    """Return the difference between two ledgers."""
     old, new = totals(before), totals(after)
     order = {key: None for key in (*old, *new)}
     changes = [
@@ -116,7 +116,7 @@ def difference(before: Ledger, after: Ledger) -> LedgerDifference:
 def totals(ledger: Ledger) -> Counter[TotalKey]:
     """Return the sums of all figures, and the number of operations of each kind and dtype.
 
-    Views are in no sum over all kinds: they move nothing.
+    Views are excluded from sums over all kinds, since they move no data.
     """
     found: Counter[TotalKey] = Counter()
     for entry in ledger.entries:
@@ -128,7 +128,7 @@ def totals(ledger: Ledger) -> Counter[TotalKey]:
 
 
 def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
-    """Yield what else differs: versions, settings, the device, ranks, what is not counted."""
+    """Yield other differences: versions, settings, device, ranks, and uncounted work."""
     # A plugin that only one of the stacks has is what they differ in.
     common = before.versions.keys() & after.versions.keys()
     old, new = ({k: v for k, v in one.versions.items() if k in common} for one in (before, after))
@@ -149,7 +149,7 @@ def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
 
 
 def settings_notes(settings: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence that names settings in which two works differ; nothing without any."""
+    """Yield a sentence on the settings in which two works differ, if any do."""
     if settings:
         more = len(settings) - MOST_SETTINGS
         rest = f"; and {more} more" if more > 0 else ""

@@ -1,4 +1,4 @@
-"""Places at which two ledgers differ: source lines at which figures rose, and what a sum hides."""
+"""Source lines at which the figures of two ledgers differ, and shifts hidden in their sums."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ TURNS: tuple[frozenset[Figure], ...] = (
     frozenset({"kernels", "saved_bytes"}),
     frozenset({"operations"}),
 )
-"""Figures by which lines are ordered: what rose at a line that does more than before."""
+"""Figures that order lines: a line comes first if these rose."""
 
 FREE = "view"
-"""The kind of operations that cost nothing: they stand in a ledger and close no gate."""
+"""Kind of operations without cost, which never fail a gate."""
 
 MOST_SHIFTS = 3
-"""Lines of a shift that are named."""
+"""Maximum number of named lines of a shift."""
 
 
 class PlaceChange(Frozen):
-    """A source line at which something rose that rose in all."""
+    """A source line at which a figure rose whose sum rose too."""
 
     file: str
     lines: tuple[int, ...]
-    """Numbers of the lines, in the later ledger; several where a function repeats a line."""
+    """Line numbers in the later ledger; several if a function repeats the line."""
 
     function: str
     code: str
     modules: tuple[str, ...]
-    """Modules for which it ran; numbers that differ are a `*`."""
+    """Modules for which the line ran, with `*` for differing numbers."""
 
     phases: tuple[str, ...]
     operations: tuple[str, ...]
-    """Operations that rose, each with its dtype and its difference."""
+    """Operations that rose, with dtypes and differences."""
 
     figures: dict[Figure, int]
-    """What was added at this line, of figures that rose in its module."""
+    """Increases at this line, of figures that rose in its module."""
 
 
 class Shift(Frozen):
-    """Operations of a kind whose sum did not rise, since others of it fell in other modules."""
+    """Operations of a kind that rose in some modules and fell in others, with an equal sum."""
 
     kind: str
     dtype: str
-    """Their dtype."""
+    """Dtype of the operations."""
 
     rose: tuple[str, ...]
-    """Lines at which they rose, with their modules."""
+    """Lines at which they rose, with modules."""
 
     fell: tuple[str, ...]
     """Lines at which they fell."""
 
     @property
     def sentence(self) -> str:
-        """What the sum hides."""
+        """Description of the shift in a sentence."""
         what = " ".join(filter(None, ("operations", self.kind, self.dtype)))
         rose, fell = (_some(lines) for lines in (self.rose, self.fell))
         places = count(len(self.rose), "place")
@@ -70,7 +70,7 @@ class Shift(Frozen):
 
 
 class LineKey(NamedTuple):
-    """A line whatever its number."""
+    """Identity of a source line regardless of its number."""
 
     file: str
     function: str
@@ -89,7 +89,7 @@ def line_of(place: PlaceChange) -> str:
 
 
 def amount(figure: Figure, number: int) -> str:
-    """Return a number with the unit of its figure; one below 0 has its sign."""
+    """Return a number with the unit of its figure, and its sign if negative."""
     form: Callable[[int], str] = "{:,}".format
     if figure.endswith("bytes"):
         form = size
@@ -104,10 +104,10 @@ def signed_amount(figure: Figure, number: int) -> str:
 
 
 def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
-    """Return the kinds and dtypes of operations of which a module has more than before.
+    """Return kinds and dtypes of operations that rose in a module.
 
-    The backward pass is left out: where gradients are added up, which may be in either of two
-    modules, depends on the order of autograd's graph.
+    The backward pass is excluded: autograd's order decides in which of two modules gradients are
+    added.
     """
     changes = _changes(before, after, lambda entry: (*_module(entry), entry.kind, entry.dtype))
     return frozenset(
@@ -118,7 +118,7 @@ def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
 
 
 def shifts(before: Ledger, after: Ledger, hidden: frozenset[tuple[str, str]]) -> Iterator[Shift]:
-    """Yield what rose in some modules and fell in others."""
+    """Yield shifts: operations that rose in some modules and fell in others."""
     for kind, dtype in sorted(hidden):
         only = frozenset({(kind, dtype)})
         rose, fell = (
@@ -139,10 +139,10 @@ def places(
     figures: frozenset[Figure],
     kinds: frozenset[tuple[str, str]],
 ) -> Iterator[PlaceChange]:
-    """Yield the lines at which something rose that rose in all, in its module too.
+    """Yield the lines at which a figure rose whose sum and module rose too.
 
-    Lines that do more than before come first: tensors that became larger, or have another dtype,
-    do so at all lines that follow. Otherwise they are in the order of execution.
+    Lines with more work than before come first: larger tensors, or another dtype, affect all
+    following lines. Otherwise lines are in the order of execution.
     """
     changes, by_operation, by_module = (_changes(before, after, key) for key in KEYS)
     lines: dict[LineKey, list[Risen]] = {}
@@ -166,15 +166,15 @@ def _turn(place: PlaceChange) -> int:
 
 
 class Risen(NamedTuple):
-    """An operation at a line that adds to a sum that rose."""
+    """An operation at a line that contributes to a sum that rose."""
 
     entry: Entry
 
     change: Counter[Figure]
-    """What differs at the line."""
+    """Difference at the line."""
 
     net: Counter[Figure]
-    """What differs in the module, over all its lines and operations."""
+    """Difference in the module, over all its lines and operations."""
 
 
 def _at_line(entry: Entry) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _module(entry: Entry) -> tuple[str, ...]:
 
 
 KEYS: tuple[Callable[[Entry], tuple[str, ...]], ...] = (_at_line, _in_module, _module)
-"""What changes are summed up by."""
+"""Keys by which changes are summed."""
 
 
 def _line(entry: Entry) -> LineKey:
@@ -200,7 +200,7 @@ def _line(entry: Entry) -> LineKey:
 
 
 def _numbers(ledger: Ledger) -> dict[LineKey, tuple[int, ...]]:
-    """Return the numbers of each line."""
+    """Return the line numbers of each line."""
     found: dict[LineKey, set[int]] = {}
     for entry in ledger.entries:
         found.setdefault(_line(entry), set()).add(entry.site.line)
@@ -240,7 +240,7 @@ def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceCh
 
 
 def _collapse(modules: Iterable[str]) -> Iterator[str]:
-    """Yield each name once; of names that differ in numbers alone one, with `*` for them."""
+    """Yield distinct names, with `*` for numbers in which they differ."""
     groups: dict[str, dict[str, None]] = {}
     for name in modules:
         groups.setdefault(re.sub(r"\b\d+\b", "*", name), {})[name] = None

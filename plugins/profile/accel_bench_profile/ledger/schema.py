@@ -1,4 +1,4 @@
-"""The ledger of a training step: every operation with its module and source line, counted."""
+"""Ledger of a training step: every operation with its module and source line, counted."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Figure: TypeAlias = Literal[
     "collectives",
     "collective_bytes",
 ]
-"""What is counted.
+"""Counted figures.
 
-`operations` are calls of torch's dispatcher, views among them; `kernels` those that compute or
-copy, and the kernels of compiled code. `moved_bytes` are the contents that they read and write.
-`allocations` are new storages of results; `saved_bytes` those that autograd keeps for the backward
-pass. `synchronizations` are operations for which the host waits for the device, or would wait on
-one that works on its own.
+`operations` are calls of torch's dispatcher, views included; `kernels` those that compute or copy,
+and the kernels of compiled code. `moved_bytes` are the contents that they read and write.
+`allocations` are new storages of results; `saved_bytes` those saved by autograd for the backward
+pass. `synchronizations` are operations for which the host waits for the device, or would wait on an
+asynchronous one.
 """
 
 Kind: TypeAlias = Literal[
@@ -57,55 +57,55 @@ Kind: TypeAlias = Literal[
     "view",
     "other",
 ]
-"""Kinds of operations, and of events that are no operations.
+"""Kinds of operations, and of other events.
 
-Those of profiles have the same names; `elementwise` to `random` are what these call memory-bound.
+Kinds shared with profiles have equal names; `elementwise` to `random` are memory-bound there.
 """
 
 Phase: TypeAlias = Literal["data", "forward", "backward", "optimizer"]
-"""Part of the step; what is computed again for the backward pass belongs to that."""
+"""Phase of the step; recomputation belongs to the backward pass."""
 
 
 class Site(Frozen):
-    """Line of code that an operation comes from: of a backward operation the forward's place."""
+    """Source line of an operation; for a backward operation, of its forward operation."""
 
     phase: Phase
 
     module: str = ""
-    """Name of the innermost module in the model; empty outside of all modules."""
+    """Name of the innermost module in the model; empty outside of modules."""
 
     file: str = ""
-    """Source file, from the folder that Python imports it from."""
+    """Source file, relative to its import folder."""
 
     line: int = 0
-    """Number of the line; 0 where there is none."""
+    """Line number; 0 if unknown."""
 
     function: str = ""
-    """Function that the line is in."""
+    """Function that contains the line."""
 
     code: str = ""
-    """Text of the line. Two ledgers are compared by it, since numbers shift with every edit."""
+    """Text of the line, by which ledgers are compared, since numbers shift with every edit."""
 
 
 class Entry(Frozen):
-    """Equal operations of one place."""
+    """Equal operations at one place."""
 
     site: Site
 
     operation: str
-    """Torch's name of the operation, or what happened."""
+    """Torch's name of the operation, or of the event."""
 
     kind: Kind
 
     dtype: str = ""
-    """Dtype of the result; of a cast both, such as `bfloat16 to float32`."""
+    """Dtype of the result; for a cast both dtypes, such as `bfloat16 to float32`."""
 
     figures: dict[Figure, int]
-    """Their sums over the step and all ranks; those that are 0 are left out."""
+    """Sums over the step and all ranks; zeros are left out."""
 
 
 class Ledger(Document):
-    """What one training step of a stack does, in the order of its first occurrence."""
+    """Work of one training step of a stack, in the order of first occurrence."""
 
     kind: Literal["ledger"] = "ledger"
 
@@ -113,22 +113,22 @@ class Ledger(Document):
     stack: str
 
     work: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the work by dotted key, those of the stack included."""
+    """Settings of the work by dotted key, including those of the stack."""
 
     device: str
     ranks: int
 
     versions: dict[str, str] = Field(default_factory=dict)
-    """Versions of Python and of the distributions that decide what a step does."""
+    """Versions of Python and of distributions that affect a step."""
 
     entries: tuple[Entry, ...]
 
     left_out: tuple[str, ...] = ()
-    """What is not counted, each a sentence."""
+    """Uncounted work, a sentence each."""
 
 
 class RankLedger(Frozen):
-    """What one rank has counted."""
+    """Counts of one rank."""
 
     entries: tuple[Entry, ...]
     left_out: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ EntryKey: TypeAlias = tuple[Site, str, Kind, str]
 
 
 def merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return one entry for equal operations of a place: that of all ranks together."""
+    """Return the entries of all ranks, with equal operations of a place merged."""
     totals: dict[EntryKey, Counter[Figure]] = {}
     for entry in entries:
         key = (entry.site, entry.operation, entry.kind, entry.dtype)
@@ -147,7 +147,7 @@ def merge(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def entries_of(totals: Mapping[EntryKey, Mapping[Figure, int]]) -> tuple[Entry, ...]:
-    """Return the entries of sums, without figures that are 0."""
+    """Return the entries of sums, without figures of 0."""
     return tuple(
         Entry(
             site=site,
@@ -161,7 +161,7 @@ def entries_of(totals: Mapping[EntryKey, Mapping[Figure, int]]) -> tuple[Entry, 
 
 
 MAXIMUM_BYTES = 64 * 2**20
-"""Size of a ledger's file; one of a model with a hundred layers has a few MiB."""
+"""Maximum bytes of a ledger's file; a model with a hundred layers has a few MiB."""
 
 
 def write_ledger(path: Path, ledger: Ledger) -> None:
@@ -176,7 +176,7 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
 
 
 def read_ledger(path: Path) -> Ledger:
-    """Return a ledger that was written. Raises ScenarioError with the file and what is wrong."""
+    """Return the ledger in a file. Raises ScenarioError with the file and the problem."""
     text = read_text(path, MAXIMUM_BYTES, ScenarioError, ", more than a ledger has")
     try:
         return Ledger.model_validate_json(text)

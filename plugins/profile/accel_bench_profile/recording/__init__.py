@@ -1,1 +1,1 @@
-"""Record steps after the measured window, each part with steps of its own."""
+"""Recording of steps after the measured window, with separate steps for each part."""

@@ -1,9 +1,9 @@
-"""Attribute the time of profiled steps to modules, kinds of operations and directions.
+"""Attribution of profiled time to modules, kinds of operations and directions.
 
-Each operation of the host gets a place: the module whose range is around it, or in the backward the
-module of the operation whose gradient is computed. Then each moment of the steps is given to one
-place: on a CPU to that of the operation in which the main thread is, on a device to that of the
-running kernel. So the times add up to the steps, whatever overlaps.
+The place of a host operation is the module whose range contains it, or in the backward the module
+of the operation being differentiated. Each moment of a step then belongs to one place: on a CPU to
+that of the main thread's innermost operation, on a device to that of the running kernel. The times
+therefore add up to the steps, even where work overlaps.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from accel_bench_profile.recording.places import (
 )
 
 NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
-"""Number of a layer in a path."""
+"""Pattern of a layer's number in a path."""
 
 
 class Segment(NamedTuple):
-    """A span of time that belongs to one place; `call` tells operations apart, -1 is none."""
+    """A time interval of one place; `call` distinguishes operations, -1 for none."""
 
     start: int
     end: int
@@ -40,10 +40,10 @@ class Segment(NamedTuple):
 def attribute(
     cycles: Sequence[Cycle], roles: Mapping[str, str], unlike: Collection[str] = ()
 ) -> ModuleTimes | None:
-    """Return where the time of the recorded steps went, by mean step; None without a step.
+    """Return the time of a mean recorded step by part; None without a step.
 
-    `roles` are those of the modules by their paths: operations of an attention are attention.
-    `unlike` are the paths of numbered modules that are not of the class of their siblings.
+    `roles` are kinds of modules by path: an attention's own operations are attention. `unlike` are
+    paths of numbered modules that differ in class from their siblings.
     """
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = sum(len(cycle.steps) for cycle in cycles)
@@ -65,7 +65,7 @@ def attribute(
 
 
 def folded(path: str, unlike: Collection[str] = ()) -> str:
-    """Return a module's path with `*` for the numbers of layers, but of those that are unlike."""
+    """Return a module's path with `*` for the numbers of layers, except unlike ones."""
 
     def fold(number: re.Match[str]) -> str:
         return number[0] if path[: number.end()] in unlike else "*"
@@ -74,7 +74,7 @@ def folded(path: str, unlike: Collection[str] = ()) -> str:
 
 
 class _Totals:
-    """Sums by folded module, kind and direction."""
+    """Sums of time by folded module, kind and direction."""
 
     def __init__(self, steps: int, unlike: Collection[str]) -> None:
         self._steps = steps
@@ -126,7 +126,7 @@ def _segments(cycle: Cycle, host: HostPlaces) -> Iterable[Segment]:
 
 
 def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
-    """Yield the main thread's time, each moment in the innermost operation around it."""
+    """Yield segments of the main thread, each in the innermost operation around it."""
     at, end = _whole(cycle)
     lane = host.lanes[cycle.lane]
     spans = [span for span, _ in lane]
@@ -141,9 +141,9 @@ def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
 
 
 def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
-    """Yield the device's time: that of computing kernels, then of collectives, else idle.
+    """Yield segments of the device: computing kernels, then collectives, else idle.
 
-    A gap belongs to the module of the kernel that ends it: the host was not there in time.
+    A gap belongs to the module of the kernel after it, which was launched late.
     """
     at, end = _whole(cycle)
     kernels = [(one, kernel_place(one, host)) for one in cycle.device]
@@ -163,7 +163,7 @@ def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
 def _covered(
     segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPlace | None = None
 ) -> Iterator[Segment]:
-    """Turn idle time into `by`, or into communication, where it is within the intervals."""
+    """Change idle time within the intervals to `by`, or to communication."""
     spans = union(intervals)
     starts = [start for start, _ in spans]
     for one in segments:

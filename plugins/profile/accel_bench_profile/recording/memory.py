@@ -1,4 +1,4 @@
-"""Record what memory is used for, over a few steps: the peak by category; a snapshot on CUDA."""
+"""Recording of memory over a few steps: the peak by category, and a snapshot on CUDA."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from accel_bench_profile.figures.schema import MemoryPeak
 from accel_bench_profile.recording.window import Part
 
 STEPS = 2
-"""Steps that are recorded: in the first one gradients may come that stay."""
+"""Number of recorded steps; the first may allocate gradients that stay."""
 
 SNAPSHOT_FILE = "memory_snapshot.pickle"
-"""What https://pytorch.org/memory_viz shows."""
+"""Name of the snapshot file for https://pytorch.org/memory_viz."""
 
 MOST_EVENTS = 200_000
-"""Allocations in a snapshot's history, the newest."""
+"""Maximum number of newest allocations in a snapshot's history."""
 
 CATEGORIES: Mapping[Category | None, str] = {
     Category.PARAMETER: "weights",
@@ -38,24 +38,24 @@ CATEGORIES: Mapping[Category | None, str] = {
     Category.TEMPORARY: "temporaries",
     None: "other",
 }
-"""How torch's categories are called here. `inputs` is all that no gradient reaches, `backward pass`
-what it makes for itself, `other` what no tensor of an operation is known of."""
+"""Names of torch's memory categories. `inputs` are tensors without gradient, `backward pass` its
+own temporaries, `other` allocations of unknown tensors."""
 
 
 class Change(NamedTuple):
-    """A category that grows or shrinks at a moment."""
+    """Change of a category's bytes at a time."""
 
     at: int
-    """Nanoseconds of the profiler's clock; less than 0 for what was there before."""
+    """Time in nanoseconds of the profiler's clock; negative for earlier allocations."""
 
     category: str
     bytes: int
 
 
 class MemoryRecorder(Part):
-    """The part of the profile about memory, by torch's profiler in steps of its own.
+    """Recorder of memory, by torch's profiler in separate steps.
 
-    Following every tensor through every operation takes long, so that nothing is timed in them.
+    Following every tensor through every operation is slow, so these steps are not timed.
     """
 
     name = "memory"
@@ -70,9 +70,9 @@ class MemoryRecorder(Part):
         self._warnings: list[str] = []
 
     def start(self) -> None:
-        """Add up what a forward pass keeps, then follow all tensors.
+        """Sum the bytes saved by a forward pass, then follow all tensors.
 
-        On CUDA the allocator's history is kept too, for the snapshot.
+        On CUDA the allocator's history is recorded too, for the snapshot.
         """
         try:
             model = self._run.unwrapped_model
@@ -110,7 +110,7 @@ class MemoryRecorder(Part):
         self._recorded = peak_of(changes_on(profiler._memory_profile(), device))
 
     def result(self) -> Mapping[str, Any]:
-        """Return the peak, and what a forward pass keeps."""
+        """Return the peak, and the bytes saved by a forward pass."""
         found: dict[str, Any] = {"saved": self._saved, "warnings": tuple(self._warnings)}
         if self._recorded is not None:
             found["memory"] = self._recorded.model_copy(update={"snapshot": self._snapshot})
@@ -123,7 +123,7 @@ class MemoryRecorder(Part):
 
 
 def changes_on(found: Any, device: torch.device) -> Iterator[Change]:
-    """Yield how categories change on a device, in order, by torch's memory profile."""
+    """Yield changes of categories on a device, in order, from torch's memory profile."""
     categories = found._categories
     for at, action, (key, version), size in found.timeline:
         if key.device != device:
@@ -142,7 +142,7 @@ def changes_on(found: Any, device: torch.device) -> Iterator[Change]:
 
 
 def peak_of(changes: Iterable[Change]) -> MemoryPeak | None:
-    """Return the bytes by category when there are most; None where nothing was allocated."""
+    """Return the bytes by category at the peak; None without allocations."""
     used: Counter[str] = Counter()
     peak: Counter[str] = Counter()
     for _, moment in groupby(changes, attrgetter("at")):

@@ -1,4 +1,4 @@
-"""The place of each operation in a step: its module, its kind, and when it runs."""
+"""Place of each operation in a step: its module, kind and direction."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from accel_bench_profile.figures.modules import DATA, OUTSIDE, Direction, StepKi
 from accel_bench_profile.figures.spans import MODULE, NODE, STEP, Cycle, Span, in_order
 
 OPTIMIZER = "Optimizer."
-"""Beginning of the names of the ranges that torch sets around `step` and `zero_grad`."""
+"""Prefix of the names of torch's ranges around `step` and `zero_grad`."""
 
 COMPILED = "Torch-Compiled Region"
-"""Beginning of the name of the range around compiled code."""
+"""Prefix of the name of the range around compiled code."""
 
 GRAPH = "## Call CompiledFxGraph"
-"""Beginning of the name of the range around a graph's kernels, which on a CPU are no events."""
+"""Prefix of the name of the range around a graph's kernels, which are no events on a CPU."""
 
 
 NO_WORK = re.compile(
@@ -27,11 +27,11 @@ NO_WORK = re.compile(
     r"expand_as|slice|select|narrow|split\w*|chunk|unbind|squeeze|unsqueeze|movedim|flatten|"
     r"detach|alias|resolve_\w+|lift_fresh|empty\w*|resize_|set_|result_type|to|contiguous|item|is_nonzero)_?$"
 )
-"""Names of events that compute nothing themselves: nodes of the backward, views, allocations."""
+"""Names of events without computation: backward nodes, views, allocations."""
 
 
 class StepPlace(NamedTuple):
-    """Place that an operation's own time belongs to; `role` is that of the module."""
+    """Place of an operation's own time; `role` is that of the module."""
 
     module: str = OUTSIDE
     kind: StepKind = "idle"
@@ -43,14 +43,14 @@ OF_PHASE = {
     "data": StepPlace(DATA, "data"),
     "optimizer": StepPlace(kind="optimizer", direction="optimizer"),
 }
-"""Places of the phases that are no module's."""
+"""Places of the phases outside of modules."""
 
 
 class HostPlaces:
-    """The places of a cycle's operations and ranges on the host, by lane, in order of their start.
+    """Places of a cycle's host operations and ranges, by lane, in order of start.
 
-    `collectives` end on another thread than they started on. `events` are those that the steps'
-    thread records within each place; beside a device, whose idle time they make longer, all are.
+    `collectives` end on another thread. `events` counts those recorded within each place on the
+    steps' thread, or beside a device, whose idle time all of them lengthen, on any thread.
     """
 
     def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
@@ -71,7 +71,7 @@ class HostPlaces:
                 self._add(span)
 
     def placed(self, place: StepPlace, moment: int) -> StepPlace:
-        """Return a place; for one in no range, that of its phase, where it has one of its own."""
+        """Return a place; outside of ranges, the place of the phase if it has one."""
         if place != StepPlace():
             return place
         return OF_PHASE.get(self._cycle.phase_at(moment), place)
@@ -103,7 +103,7 @@ class HostPlaces:
             self.events[outer] += 1
 
     def _place(self, span: Span, outer: StepPlace) -> StepPlace:
-        """Return the place of a span within that of the one around it."""
+        """Return the place of a span within that of the span around it."""
         name = span.name
         if name.startswith(MODULE):
             return self._module(name.removeprefix(MODULE), outer)
@@ -121,7 +121,7 @@ class HostPlaces:
         return StepPlace(path, "idle", direction, self._roles.get(path, ""))
 
     def _node(self, span: Span) -> StepPlace:
-        """Return the place of a node of the backward: that of its operation, else of the last."""
+        """Return the place of a backward node: of its operation, else of the last one."""
         found = self._operations.get((span.forward_lane, span.sequence))
         if span.sequence < 0 or found is None:
             return self._last_node._replace(kind="memory-bound")
@@ -138,7 +138,7 @@ class HostPlaces:
 
 
 def kernel_place(kernel: Span, host: HostPlaces) -> StepPlace:
-    """Return the place of a kernel: that of its operation; a fused one's kind is in its name."""
+    """Return the place of a kernel: of its operation; a fused kernel's kind is in its name."""
     place = host.launching(kernel)
     if place.kind not in ("idle", "memory-bound"):
         return place
@@ -154,7 +154,7 @@ def _kind(name: str, outer: StepPlace) -> StepKind:
 
 
 def computing(spans: Sequence[Span]) -> set[int]:
-    """Return the numbers of the operations of a thread that compute, and call none that does."""
+    """Return the indices of a thread's computing operations without computing inner ones."""
     found: set[int] = set()
     around: list[int] = []
     for number, span in enumerate(spans):

@@ -1,6 +1,6 @@
-"""Name what the host does in a trace: the call of each module, and the ends of phases.
+"""Ranges in a trace for the calls of modules, and marks at the ends of phases.
 
-Marks for Nsight take the place of torch's profiler: two programs cannot both record a device.
+Marks for Nsight replace torch's profiler, since two programs cannot both record a device.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from accel_bench_profile.figures.spans import MODULE, PHASE, PREEMPTED
 from accel_bench_profile.recording.window import Part
 
 SHORTEST = 200_000
-"""Nanoseconds of other work that are marked; less is added to the next mark."""
+"""Minimum nanoseconds of preemption in a mark; less is carried to the next one."""
 
 WRAPPER_NAMES = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
 
 WRAPPERS = re.compile(rf"(^|\.)({'|'.join(WRAPPER_NAMES)})(?=\.|$)")
-"""Parts of a path that only say how a module is wrapped."""
+"""Components of a path that only name wrappers."""
 
 ADAPTED = re.compile(r"^base_model(\.model(\.|$)|$)")
-"""Beginning of the paths of a model that PEFT has wrapped."""
+"""Prefix of the paths in a model wrapped by PEFT."""
 
 ROLES = {"attention": ("Attention", "Attn"), "norm": ("Norm",), "loss": ("Loss",)}
-"""Parts of the names of classes whose own operations are of that kind."""
+"""Name patterns of module classes by the kind of their own operations."""
 
 
 class ModuleRanges:
-    """Ranges around the calls of each module, the model itself included, until they are removed.
+    """Ranges around the calls of each module, and of the model, until `remove`.
 
-    What is compiled keeps its graphs: there is one range around it, and none within. `check` is
-    called at the edges of ranges.
+    Compiled modules keep their graphs: they get one range, without ranges inside. `check` is called
+    at the edges of ranges.
     """
 
     def __init__(self, model: nn.Module, check: Callable[[], None] = lambda: None) -> None:
         self._check = check
         adapted = hasattr(model, "peft_config")
         self.roles: dict[str, str] = {}
-        """Kinds of modules' own operations by the paths in their ranges; empty for any kind."""
+        """Kinds of modules' own operations by path; empty for any kind."""
 
         self.unlike = unlike_siblings(model, adapted)
-        """Paths of numbered modules that cannot be summed up with their siblings."""
+        """Paths of numbered modules that differ in class from their siblings."""
 
         self._watched = contextlib.ExitStack()
         for name, module in called_modules(model):
@@ -63,7 +63,7 @@ class ModuleRanges:
             self._watched.enter_context(around_module(module, path, self._range))
 
     def remove(self) -> None:
-        """Take all of them away."""
+        """Remove all ranges."""
         self._watched.close()
 
     @contextlib.contextmanager
@@ -81,8 +81,8 @@ class ModuleRanges:
 
 
 def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
-    """Hide a block from modes that look at every operation: selective checkpointing counts ranges
-    as operations that it cannot compute again."""
+    """Hide a block from dispatch modes: selective checkpointing would count ranges as operations
+    that it cannot recompute."""
     if torch._C._len_torch_dispatch_stack():
         hidden: contextlib.AbstractContextManager[Any] = _disable_current_modes()
         return hidden
@@ -90,15 +90,15 @@ def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
 
 
 def mark_phase(phase: str) -> None:
-    """Leave a mark at the end of a phase of a step."""
+    """Record a mark at the end of a phase of a step."""
     with record_function(f"{PHASE}{phase}"):
         pass
 
 
 class Preemption:
-    """Leaves marks with the time for which this thread was ready, and other work ran in its place.
+    """Marks of preemption: time in which this thread was ready while other work ran.
 
-    Where the kernel does not count that, there are none.
+    There are none if the kernel does not count it.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Preemption:
         self._marked = self._read()
 
     def check(self, least: int = SHORTEST) -> None:
-        """Leave a mark where other work took at least so many nanoseconds since the last one."""
+        """Record a mark if other work took at least so many nanoseconds since the last one."""
         if self._marked is None or (waited := self._read()) is None:
             return
         if waited - self._marked >= least:
@@ -116,13 +116,13 @@ class Preemption:
                 self._marked = waited
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading the kernel's counter."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _read(self) -> int | None:
-        """Return the nanoseconds so far."""
+        """Return the nanoseconds of preemption so far."""
         if self._file is None:
             return None
         try:
@@ -132,7 +132,7 @@ class Preemption:
 
 
 def plain_path(name: str, adapted: bool = False) -> str:
-    """Return a module's path without what only wraps modules, to be the same in all stacks."""
+    """Return a module's path without wrappers, equal in all stacks."""
     path = WRAPPERS.sub("", name).lstrip(".")
     if adapted:
         path = ADAPTED.sub("", path)
@@ -140,13 +140,13 @@ def plain_path(name: str, adapted: bool = False) -> str:
 
 
 def role_of(module: nn.Module) -> str:
-    """Return the kind of a module's own operations by the name of its class; empty for any."""
+    """Return the kind of a module's own operations by its class name; empty for any."""
     name = type(module).__name__
     return next((role for role, parts in ROLES.items() if any(p in name for p in parts)), "")
 
 
 def unlike_siblings(model: nn.Module, adapted: bool = False) -> frozenset[str]:
-    """Return the paths of numbered modules whose siblings are not all of one class."""
+    """Return the paths of numbered modules whose siblings differ in class."""
     classes: dict[str, set[type]] = defaultdict(set)
     numbered: dict[str, str] = {}
     for name, module in model.named_modules():
@@ -159,14 +159,14 @@ def unlike_siblings(model: nn.Module, adapted: bool = False) -> frozenset[str]:
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
-    """Return what wrappers, whose names `plain_path` leaves out, hold."""
+    """Return the modules inside of wrappers that `plain_path` leaves out."""
     inside = (module._modules.get(name) for name in WRAPPER_NAMES)
     wrapped = next(filter(None, inside), None)
     return module if wrapped is None else _unwrapped(wrapped)
 
 
 class NsightMarks(Part):
-    """The part of the profile that another program records."""
+    """Marks of steps and phases for Nsight, which records them."""
 
     name = "marks for Nsight"
 
@@ -180,7 +180,7 @@ class NsightMarks(Part):
         self._phase = ExitStack()
 
     def start(self) -> None:
-        """Begin with the first step. Raises RuntimeError where there is no CUDA device."""
+        """Begin with the first step. Raises RuntimeError without a CUDA device."""
         if self._run.device.type != "cuda":
             raise RuntimeError("Nsight records CUDA devices, and this run has none")
         self._begin_step()
@@ -206,7 +206,7 @@ class NsightMarks(Part):
         self._capture.close()
 
     def result(self) -> Mapping[str, Any]:
-        """Return the number of marked steps: what was recorded is in Nsight's own file."""
+        """Return the number of marked steps; the recording is in Nsight's own file."""
         return {"recorder": "nsight", "steps": max(0, self._taken - self._quiet)}
 
     def _begin_step(self) -> None:

@@ -1,4 +1,4 @@
-"""Record operations and kernels with torch's profiler, and leave its traces for TensorBoard."""
+"""Recording of operations and kernels with torch's profiler, and traces for TensorBoard."""
 
 from __future__ import annotations
 
@@ -33,21 +33,20 @@ from accel_bench_profile.recording.ranges import ModuleRanges, Preemption, mark_
 from accel_bench_profile.recording.window import Part
 
 MOST_EVENTS = 1_000_000
-"""Events of all traces of a rank: about 20 MiB compressed, and 300 MiB while they are written."""
+"""Maximum number of events in a rank's traces: 20 MiB compressed, 300 MiB uncompressed."""
 
 MOST_SPANS = 2_000_000
-"""Spans of a rank that figures are made of, in its memory until then: about 1 GiB. The first cycle
-is kept whole."""
+"""Maximum number of a rank's spans in memory, about 1 GiB. The first cycle is kept whole."""
 
 RUNTIME = re.compile(r"(cuda|cu|hip)[A-Z]")
-"""How names of a device's runtime begin."""
+"""Prefixes of names of a device runtime's calls."""
 
 TRACE_SUFFIX = ".pt.trace.json.gz"
-"""How TensorBoard knows a trace, after the worker's name and a time."""
+"""Suffix by which TensorBoard recognizes a trace, after the worker's name and a time."""
 
 
 class Recorder(Part):
-    """The part of the profile that torch's own profiler makes, by its schedule."""
+    """Recorder of steps by torch's profiler and its schedule."""
 
     name = "torch's profiler"
 
@@ -67,7 +66,7 @@ class Recorder(Part):
         self._preemption: Preemption | None = None
 
     def start(self) -> None:
-        """Name modules, and start the profiler."""
+        """Add ranges to modules, and start the profiler."""
         asked = self._request
         self._preemption = Preemption()
         self._ranges = ModuleRanges(self._run.unwrapped_model, self._preemption.check)
@@ -92,13 +91,13 @@ class Recorder(Part):
             self._profiler.start()
 
     def mark(self, phase: PhaseName) -> None:
-        """Leave a mark in the trace."""
+        """Record a mark in the trace."""
         if self._preemption is not None:
             self._preemption.check()
         mark_phase(phase)
 
     def end_step(self, batches: Sequence[Batch]) -> None:
-        """Let the profiler go on in its schedule."""
+        """Advance the profiler's schedule."""
         if self._profiler is not None:
             if self._preemption is not None:
                 self._preemption.check(least=0)
@@ -111,7 +110,7 @@ class Recorder(Part):
                 self._profiler.step()
 
     def stop(self) -> None:
-        """Stop the profiler, and take the names away."""
+        """Stop the profiler, and remove the ranges."""
         if self._ranges is not None:
             self._ranges.remove()
         if self._preemption is not None:
@@ -131,10 +130,10 @@ class Recorder(Part):
             )
 
     def _at_edge(self) -> bool:
-        """Return whether recorded steps begin or end with the steps that have ended.
+        """Return whether recording begins or ends after the finished steps.
 
-        There the device must have done all work of the steps before: what is recorded is then the
-        work of the recorded steps, all of it.
+        The device must then be synchronized, so that the recording has all work of the recorded
+        steps, and nothing else.
         """
         asked = self._request
         quiet = asked.wait + asked.warmup
@@ -154,7 +153,7 @@ class Recorder(Part):
         }
 
     def _keep(self, profiler: Any) -> None:
-        """Keep the spans of a cycle, which figures are made of, then write its trace."""
+        """Store the spans of a cycle for the figures, then write its trace."""
         events = profiler.profiler.kineto_results.events()
         self._recorded += 1
         self._keep_spans(in_order(filter(None, map(span_of, events))))
@@ -175,7 +174,7 @@ class Recorder(Part):
             self._warnings.append(f"the trace could not be written: {error} (figures are complete)")
 
     def _keep_spans(self, spans: list[Span]) -> None:
-        """Keep a cycle for the figures, as long as there is room for it."""
+        """Store a cycle's spans while there is room."""
         self._spans += len(spans)
         if self._cycles and self._spans > MOST_SPANS:
             self._warnings.append(
@@ -187,7 +186,7 @@ class Recorder(Part):
 
 
 def device_activity(device: DeviceType) -> ProfilerActivity | None:
-    """Return what torch's profiler calls the work of a type of device; None where it sees none."""
+    """Return torch's profiler activity of a device type; None if unsupported."""
     kind = device.torch_type
     if kind == "cuda":  # Where its library is missing, torch records by events.
         return ProfilerActivity.CUDA
@@ -197,7 +196,7 @@ def device_activity(device: DeviceType) -> ProfilerActivity | None:
 
 
 def write_trace(profiler: Any, path: Path) -> None:
-    """Write a compressed trace whole, or nothing. Raises OSError or RuntimeError."""
+    """Write a compressed trace atomically. Raises OSError or RuntimeError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Where a process is killed, hundreds of megabytes stay: in the system's folder, not in results.
     with TemporaryDirectory(prefix="accel-bench-trace-") as folder:
@@ -213,7 +212,7 @@ def write_trace(profiler: Any, path: Path) -> None:
 
 
 def check_whole(path: Path) -> None:
-    """Raise OSError for a trace that was cut short: torch does not say when a disk is full."""
+    """Raise OSError for a truncated trace: torch does not report a full disk."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 64))
         if not file.read().rstrip().endswith(b"}"):
@@ -221,14 +220,14 @@ def check_whole(path: Path) -> None:
 
 
 def category_of(event: Any) -> str:
-    """Return the category that an event has in a trace, also where torch does not give it."""
+    """Return the category of an event in a trace, even if torch does not provide it."""
     if hasattr(event, "activity_type"):
         return str(event.activity_type())
     return category_by_name(event)
 
 
 def category_by_name(event: Any) -> str:
-    """Return the category of an event by where it ran and what it is called."""
+    """Return the category of an event by its device and name."""
     on_host = event.device_type() == torch.autograd.DeviceType.CPU
     name = event.name()
     if event.is_user_annotation():
@@ -243,7 +242,7 @@ def category_by_name(event: Any) -> str:
 
 
 def span_of(event: Any) -> Span | None:
-    """Return an event of the profiler as a span; None for what no figure is made of."""
+    """Return a profiler event as a span; None if figures do not use it."""
     kind = KINDS.get(category_of(event))
     if kind is None:
         return None

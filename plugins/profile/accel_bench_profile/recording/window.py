@@ -1,7 +1,7 @@
-"""The steps after all others: parts that record them one after the other, and what they leave.
+"""Profiled steps after the window: parts that record in succession, and their results.
 
-A part records one thing in as many steps as it needs, alone, so that what one costs is in no figure
-of another. A new part is a class that is named in `parts_of`, and fields of `RankProfile`.
+A part records one thing alone, in as many steps as it needs, so that its cost affects no other
+part's figures. A new part is a class named in `parts_of`, with fields of `RankProfile`.
 """
 
 from __future__ import annotations
@@ -33,35 +33,34 @@ logger = logging.getLogger("accel_bench")
 
 
 class Part(ABC):
-    """What records some of the steps. What it raises is a warning of the profile."""
+    """A recorder of some of the steps, whose exceptions become warnings of the profile."""
 
     name: str
-    """What it records, for warnings."""
+    """Subject of the recording, for warnings."""
 
     steps: int
-    """Steps that it takes: on every rank as many, whatever fails, since ranks wait for one another.
-    """
+    """Number of its steps, equal on every rank even after failures, since ranks synchronize."""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to record; called between two steps."""
+        """Start recording; called between two steps."""
 
     def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most look at no phases
-        """End a phase of a step, where the engine marks them."""
+        """End a phase of a step, if the engine marks phases."""
 
     def end_step(self, batches: Sequence[Batch]) -> None:  # noqa: B027 - some record all as one
-        """End a step of these micro-batches."""
+        """End a step of the given micro-batches."""
 
     def stop(self) -> None:  # noqa: B027 - some install nothing
-        """Take away what `start` has installed; called once, also where a step has raised."""
+        """Remove what `start` installed; called once, even if a step raised."""
 
     @abstractmethod
     def result(self) -> Mapping[str, Any]:
-        """Return fields of the rank's `RankProfile`; `warnings` of parts add up."""
+        """Return fields of the rank's `RankProfile`; `warnings` of parts are concatenated."""
 
 
 class StepReader(Part):
-    """The part of the profile that reads after each step what the window must not be asked for."""
+    """Reader of each step's scalars, which the measured window may not read."""
 
     name = "scalars of steps"
 
@@ -85,7 +84,7 @@ class StepReader(Part):
         self._restart()
 
     def result(self) -> Mapping[str, Any]:
-        """Return the steps."""
+        """Return the steps' scalars."""
         return {"scalars": tuple(self._found)}
 
     def _restart(self) -> None:
@@ -94,13 +93,13 @@ class StepReader(Part):
         self._began = monotonic()
 
     def _peak_bytes(self) -> int | None:
-        """Return the peak of the step; what is held now, where the allocator has no peaks."""
+        """Return the peak bytes of the step, or the current ones if the allocator has no peak."""
         held = self._device.memory()
         return held.get("device_peak_allocated_bytes", held.get("device_allocated_bytes"))
 
 
 class ProfileWindow(Stage):
-    """Takes the steps of all parts, one part after the other."""
+    """Scheduler of all parts' steps, one part after the other."""
 
     phase = "observe_steps"
 
@@ -114,7 +113,7 @@ class ProfileWindow(Stage):
         self._fields: dict[str, Any] = {}
 
     def start(self) -> bool:
-        """Begin with the first part."""
+        """Start the first part."""
         self._next()
         return self._left > 0
 
@@ -125,7 +124,7 @@ class ProfileWindow(Stage):
                 self._part.mark(phase)
 
     def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
-        """End a step of these micro-batches; return whether another one is needed."""
+        """End a step of the given micro-batches; return whether another one is needed."""
         self._left -= 1
         if self._part is not None and not self._failed:
             with self._warns(self._part):
@@ -136,7 +135,7 @@ class ProfileWindow(Stage):
         return self._left > 0
 
     def stop(self) -> None:
-        """Take away what the part has installed, and keep what it has recorded."""
+        """Stop the part, and store its result."""
         part, self._part = self._part, None
         if part is None:
             return
@@ -152,7 +151,7 @@ class ProfileWindow(Stage):
         return {"steps": 0, "step_seconds": None, **self._fields, "warnings": tuple(self.warnings)}
 
     def _next(self) -> None:
-        """Begin with the next part that has steps to take; one that has none ends at once."""
+        """Start the next part with steps; one without steps ends at once."""
         while self._left <= 0 and self._waiting:
             part = self._waiting.pop(0)
             self._part, self._left, self._failed = part, part.steps, False
@@ -164,9 +163,9 @@ class ProfileWindow(Stage):
 
     @contextmanager
     def _warns(self, part: Part) -> Iterator[None]:
-        """Turn what is raised within the block into a warning: the run is measured already.
+        """Turn an exception within the block into a warning, since the run is measured already.
 
-        The part is not called in its other steps, since what it records is not whole.
+        The part gets no further steps, since its recording is incomplete.
         """
         try:
             yield
@@ -177,7 +176,7 @@ class ProfileWindow(Stage):
 
 
 class Profiler(ProfileWindow):
-    """The observer of one rank's steps, which writes the rank's profile."""
+    """Observer of one rank's steps, which writes the rank's profile."""
 
     def __init__(
         self, run: Run, parts: Sequence[Part], window_step_seconds: float | None = None
@@ -192,13 +191,13 @@ class Profiler(ProfileWindow):
         }
 
     def fail(self, error: Exception) -> None:
-        """Stop, and write what was recorded before a step has failed."""
+        """Stop, and write what was recorded before a step failed."""
         self.warnings += reasons_of(error, "observe_steps")
         self.stop()
         self.finish()
 
     def finish(self) -> tuple[()]:
-        """Write the profile. What goes wrong is logged: the run is measured already."""
+        """Write the profile. Errors are logged only, since the run is measured already."""
         try:
             profile = RankProfile(**self._known, **self.fields())
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -214,7 +213,7 @@ def rank_folder(run: Run) -> Path:
 
 
 def parts_of(request: ProfileOptions, run: Run, folder: Path) -> list[Part]:
-    """Return what records, in order: first what disturbs the steps least."""
+    """Return the recording parts, the least disturbing first."""
     if request.nsight:
         from accel_bench_profile.recording.ranges import NsightMarks
 

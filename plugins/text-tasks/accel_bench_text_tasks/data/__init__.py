@@ -1,1 +1,1 @@
-"""Prompts with answers, preferences, and pairs of texts: read, drawn from Python or made up."""
+"""Data plugins of instructions, preferences and text pairs, from files or generated."""

@@ -1,4 +1,4 @@
-"""Find gettext's catalogues on this machine, and read what they translate."""
+"""Gettext catalogues installed on this machine, and their translations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from accel_bench.modeling.data.text_sources import home_path
 
 ENGLISH = "en"
-"""The language of what is translated: it needs no catalogue."""
+"""Language of catalogues' messages, which needs no catalogue."""
 
 TWO_LETTERS = dict(
     pair.split("=")
@@ -23,17 +23,17 @@ TWO_LETTERS = dict(
         "sqi=sq srp=sr swe=sv tam=ta tha=th tur=tr ukr=uk vie=vi zho=zh_CN"
     ).split()
 )
-"""Names of catalogues' folders by codes of three letters."""
+"""Two-letter folder names of languages by three-letter codes."""
 
 MAGIC = 0x950412DE
-"""The first number of a catalogue, in its byte order."""
+"""Magic number of a catalogue by byte order."""
 
 PLURAL, CONTEXT = "\0", "\4"
-"""What stands between forms, and behind the context of a text."""
+"""Separators of plural forms, and between context and text."""
 
 
 def language(code: str) -> str:
-    """Return the name of a language's folder: `fra`, `fra_Latn` and `fr` are the same."""
+    """Return the folder name of a language; `fra`, `fra_Latn` and `fr` are equal."""
     whole = code.replace("-", "_")
     first, _, rest = whole.partition("_")
     short = TWO_LETTERS.get(first.lower())
@@ -43,12 +43,12 @@ def language(code: str) -> str:
 
 
 def is_english(code: str) -> bool:
-    """Return whether a language is that of the texts which are translated."""
+    """Return whether a language is that of the original messages."""
     return language(code).partition("_")[0] == ENGLISH
 
 
 def files(code: str, path: str | None) -> list[Path]:
-    """Return the catalogues of a language below `path`, or on this machine, by domain."""
+    """Return the catalogues of a language below `path`, or of this machine, by domain."""
     name = language(code)
     roots = _roots() if path is None else [home_path(path)]
     found = [one for root in roots for one in root.glob(f"{name}/LC_MESSAGES/*.mo")]
@@ -65,9 +65,9 @@ def digest(catalogues: list[Path]) -> str:
 
 
 def messages(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each text of a catalogue with its translation, of plurals the first form.
+    """Yield each message of a catalogue with its translation; of plurals the first form.
 
-    One that cannot be decoded yields nothing.
+    Undecodable messages are skipped.
     """
     content = path.read_bytes()
     order = "<" if content[:4] == struct.pack("<I", MAGIC) else ">"
@@ -89,7 +89,7 @@ def messages(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _roots() -> list[Path]:
-    """Return the folders of languages of the system and of installed Python packages."""
+    """Return the locale folders of the system and of installed Python packages."""
     packages = Path(sysconfig.get_path("purelib"))
     system = [Path(root, "share", "locale") for root in dict.fromkeys((sys.prefix, "/usr"))]
     return [*system, *sorted(packages.glob("*/locale")), *sorted(packages.glob("*/*/locale"))]

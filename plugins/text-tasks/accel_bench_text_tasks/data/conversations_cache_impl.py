@@ -1,4 +1,4 @@
-"""Prompts with answers: render and tokenize them into the cache, and map them as samples."""
+"""Token cache of prompts with answers: rendered and tokenized once, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from accel_bench_text_tasks.data.instructions import ConversationOptions
 from accel_bench_text_tasks.data.row_sources import Message
 
 CACHE_FORM = 3
-"""Version of what a cached folder holds; another one is another key."""
+"""Version of the cached files, part of the cache key."""
 
 NOT_TOKENS = {
     *("packing", "padding", "path"),
     *("tokenizer", "tokenizer_revision", "chat_template"),
 }
-"""Options that change no token, or whose content is in the fingerprint."""
+"""Options that do not change tokens, or whose content is in the fingerprint."""
 
 OptionsT = TypeVar("OptionsT", bound=ConversationOptions)
 
 
 class Sample(NamedTuple):
-    """A prompt with one answer, or with several that are compared; each as text or as messages."""
+    """A prompt with one answer, or with several to compare; each as text or as messages."""
 
     where: str
     prompt: str | list[Message]
@@ -50,50 +50,50 @@ class Sample(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all texts."""
+        """Total bytes of its texts."""
         return sum(map(bytes_of, (self.prompt, *self.answers)))
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a cached folder beside its arrays; `facts.json` in it."""
+    """Facts about a cached folder, in its `facts.json`."""
 
     samples: int
     characters: int
 
     tokens: int
-    """Tokens of all sequences."""
+    """Number of tokens of all sequences."""
 
     answer_tokens: int | None
-    """Tokens that belong to answers; null where all are learned, and none are told apart."""
+    """Number of answer tokens; null if every token is supervised."""
 
     vocab_size: int
-    """Every token id is smaller than this."""
+    """Number of token ids."""
 
     pad_token_id: int
 
     empty: int
-    """Rows that were left out, since an answer is missing."""
+    """Number of rows left out for a missing answer."""
 
     limited: bool
-    """True if `data.limit_bytes` ended the reading before the data did."""
+    """True if `data.limit_bytes` ended the reading before the end of the data."""
 
 
 class Loaded(NamedTuple):
-    """The sequences of all samples, and what cutting has cost."""
+    """Sequences of all samples, with counts of truncation."""
 
     sequences: TokenDataset
-    """Those of a sample stand behind one another."""
+    """All sequences; those of a sample are adjacent."""
 
     facts: Facts
     cut: int
-    """Samples of which a sequence is longer than the sequence length."""
+    """Number of samples with a truncated sequence."""
 
     without_answer: int
-    """Samples, or packed pieces, that were left out: no token of an answer is left in them."""
+    """Number of samples, or packed pieces, left out for having no supervised token."""
 
     def evidence(self, options: ConversationOptions, per_sample: int = 1) -> dict[str, Any]:
-        """Return JSON of what the rows became."""
+        """Return JSON evidence of the samples."""
         real = int(self.sequences.lengths.sum())
         share = int(self.sequences.supervised_lengths.sum()) / max(1, real)
         samples = len(self.sequences) // per_sample
@@ -121,9 +121,9 @@ def cached(
 ) -> Path:
     """Return the folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and facts.json.
 
-    When they are new, samples are `read` by the options and the seed of the data. What comes after
-    (sequence length, packing and padding) is no part of the key. Raises ScenarioError when rows,
-    tokenizer or template cannot be used.
+    A new folder is filled with samples `read` by the options and the seed. Later steps (sequence
+    length, packing and padding) are no part of the key. Raises ScenarioError for unusable rows,
+    tokenizer or template.
     """
     seed = run.scenario.data.seed
     templates = ("plain", "tokenizer", None)
@@ -140,7 +140,7 @@ def cached(
 
 
 def _fill(folder: Path, options: ConversationOptions, samples: Iterator[Sample]) -> None:
-    """Render, tokenize and write everything into an empty folder."""
+    """Render, tokenize and write all samples into an empty folder."""
     read, limited = _within_limit(samples, options)
     kept = [one for one in read if all(one.answers)]
     if not kept:
@@ -172,7 +172,7 @@ def _fill(folder: Path, options: ConversationOptions, samples: Iterator[Sample])
 def _within_limit(
     samples: Iterator[Sample], options: ConversationOptions
 ) -> tuple[list[Sample], bool]:
-    """Return the samples whose text does not exceed the limit, and whether there are more."""
+    """Return the samples within the limit of bytes, and whether there are more."""
     left, read = options.limit_bytes, list[Sample]()
     for sample in islice(samples, options.maximum_samples):
         left -= sample.size
@@ -185,7 +185,7 @@ def _within_limit(
 def _rendered(
     template: Template | None, sample: Sample, answer: str | list[Message], find: bool
 ) -> Rendered:
-    """Return the text of a prompt with one of its answers; what the prompt answers is no answer."""
+    """Return the text of a prompt and one answer; earlier answers in the prompt do not count."""
     found = render(template, sample.prompt, answer, sample.where, find)
     said = () if isinstance(sample.prompt, str) else sample.prompt
     before = sum(one["role"] == ASSISTANT for one in said)
@@ -193,7 +193,7 @@ def _rendered(
 
 
 def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: Facts) -> None:
-    """Write a tokenizer, all tokens in a row with where each text ends, and facts about them."""
+    """Write the tokenizer, all tokens with the ends of texts, and facts."""
     codec.tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", np.concatenate([one.tokens for one in encoded]))
     np.save(folder / "answers.npy", np.concatenate([one.answers for one in encoded]))
@@ -204,10 +204,10 @@ def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: Facts) 
 def load(
     folder: Path, options: ConversationOptions, sequence_length: int, per_sample: int = 1
 ) -> Loaded:
-    """Map cached tokens into memory as sequences of at most `sequence_length` tokens.
+    """Memory-map cached tokens as sequences truncated to `sequence_length` tokens.
 
-    They are cut at their end. A sample is left out where one of its sequences has no supervised
-    token left. Raises ScenarioError when none is left.
+    Samples with a sequence without supervised tokens are left out. Raises ScenarioError if none
+    remains.
     """
     facts = Facts(**json.loads((folder / "facts.json").read_text(encoding="utf8")))
     answers = np.load(folder / "answers.npy", mmap_mode="r", allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Turn prompts, answers and messages into text, and that into tokens that know their answers."""
+"""Rendering of messages to text, and tokenization with a mask of answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASSISTANT = "assistant"
 """Role whose messages are answers."""
 
 MARKS_ANSWERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-"""What a template has around answers that it marks itself, as transformers has it."""
+"""Jinja block in which a template marks answers, as in transformers."""
 
 PLAIN = (
     "{% for message in messages %}"
@@ -35,31 +35,31 @@ PLAIN = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:\\n' }}{% endif %}"
 )
-"""The template `plain`: each role on a line of its own, so that no token joins it and what it says,
-and the end-of-text token behind each answer."""
+"""Template `plain`: each role on a separate line, so that no token spans role and content, with the
+end-of-text token after each answer."""
 
 TODAY = datetime(2026, 1, 1)
-"""What templates get as the current date: the tokens of an experiment are the same on any day."""
+"""Fixed current date for templates, so that tokens do not depend on the day."""
 
 DATE_FORMATS = "aAwdbBmyYHIMSpfjUWcxXGuV"
-"""Letters of `strftime` that templates may ask for."""
+"""Allowed format letters of `strftime` in templates."""
 
 TEXTS_AT_ONCE = 256
-"""Texts that are tokenized in parallel."""
+"""Number of texts tokenized in parallel."""
 
 MOST_BYTES_OF_A_ROW = 1 << 30
-"""Memory that the rendering of one row may take beyond what is in use."""
+"""Maximum additional bytes of memory for rendering one row."""
 
 
 class Rendered(NamedTuple):
-    """A text, and where the answers in it begin and end, in characters."""
+    """A text with the character spans of its answers."""
 
     text: str
     answers: tuple[tuple[int, int], ...]
 
 
 class Encoded(NamedTuple):
-    """Tokens of a text, and which of them belong to an answer, both of shape (tokens,)."""
+    """Token ids of a text, and a mask of answer tokens, both of shape (tokens,)."""
 
     tokens: Tokens
     answers: Flags
@@ -67,18 +67,18 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Template:
-    """A chat template with what it may name."""
+    """A chat template with its variables."""
 
     source: str
-    """In Jinja, as transformers renders it."""
+    """Jinja source, as transformers renders it."""
 
     special_tokens: dict[str, str]
-    """Texts of special tokens by the names that templates use, such as `eos_token`."""
+    """Texts of special tokens by the templates' names, such as `eos_token`."""
 
     def render(
         self, messages: Sequence[Message], where: str, find_answers: bool = True
     ) -> Rendered:
-        """Render messages and find the answers. Raises ScenarioError where that is not possible."""
+        """Return messages as text with answer spans. Raises ScenarioError on failure."""
         with _limited_memory(MOST_BYTES_OF_A_ROW):
             return self._found(messages, where, find_answers)
 
@@ -95,7 +95,7 @@ class Template:
     def _span(
         self, messages: Sequence[Message], number: int, text: str, where: str
     ) -> tuple[int, int]:
-        """Return where an answer stands: between what comes before it and what follows."""
+        """Return the span of an answer between the preceding and the following text."""
         before, _ = self._rendered(messages[:number], where, prompts=True)
         through, _ = self._rendered(messages[: number + 1], where)
         if not text.startswith(through) or not through.startswith(before):
@@ -141,9 +141,9 @@ class Template:
 
 @contextlib.contextmanager
 def _limited_memory(more: int) -> Iterator[None]:
-    """Let this process take so many bytes more, and no further ones, where the system can limit it.
+    """Limit this process to so many additional bytes within the block, if the system supports it.
 
-    A template is a program, whose loops and products nothing else limits.
+    A template is a program with otherwise unlimited loops and products.
     """
     try:
         used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -167,9 +167,9 @@ def render(
     where: str,
     find_answers: bool = True,
 ) -> Rendered:
-    """Return the text of a prompt and an answer; without a template they are joined as they are.
+    """Return the text of a prompt and an answer, joined unchanged without a template.
 
-    Raises ScenarioError for what the template cannot render, and for messages without one.
+    Raises ScenarioError for a failing template, and for messages without one.
     """
     if template is not None:
         messages = [*_turns(prompt, "user"), *_turns(answer, ASSISTANT)]
@@ -180,7 +180,7 @@ def render(
 
 
 def with_fixed_date(source: str) -> str:
-    """Return a template in which `strftime_now` is that of `TODAY`."""
+    """Return a template whose `strftime_now` returns `TODAY`."""
     if "strftime_now" not in source:
         return source
     replaced = "".join(
@@ -190,9 +190,9 @@ def with_fixed_date(source: str) -> str:
 
 
 def make_template(options: ConversationOptions, has_messages: bool) -> Template | None:
-    """Return the template that the options name; None where texts are joined as they are.
+    """Return the template of the options; None to join texts unchanged.
 
-    Raises ScenarioError for one that is not there.
+    Raises ScenarioError for a missing one.
     """
     special, own = {"eos_token": options.end_of_text}, None
     if folder := options.tokenizer_folder():
@@ -202,10 +202,10 @@ def make_template(options: ConversationOptions, has_messages: bool) -> Template 
 
 
 class Codec:
-    """A tokenizer that tells the tokens of answers from others."""
+    """A tokenizer that marks the tokens of answers."""
 
     def __init__(self, options: ConversationOptions, template: Template | None, texts: list[str]):
-        """Load the tokenizer, or train it on the texts. Raises ScenarioError where that fails."""
+        """Load the tokenizer, or train it on the texts. Raises ScenarioError on failure."""
         self.tokenizer = tokenizing.make_tokenizer(texts, options)
         end = options.end_of_text
         if folder := options.tokenizer_folder():
@@ -219,18 +219,18 @@ class Codec:
 
     @property
     def vocab_size(self) -> int:
-        """Every token id is smaller than this."""
+        """Number of token ids."""
         return max(self.tokenizer.get_vocab().values()) + 1
 
     @property
     def pad_token_id(self) -> int:
-        """Token of the padding."""
+        """Token id of the padding."""
         return tokenizing.pad_token(self.tokenizer, self.end)
 
     def encode(self, rendered: Sequence[Rendered]) -> list[Encoded]:
-        """Tokenize texts. A token that reaches into an answer belongs to it.
+        """Return the tokens of texts; a token that overlaps an answer belongs to it.
 
-        Without a template each text is ended by the end token, which belongs to the answer.
+        Without a template, an end token that belongs to the answer ends each text.
         """
         found: list[Encoded] = []
         for first in range(0, len(rendered), TEXTS_AT_ONCE):
@@ -255,7 +255,7 @@ class Codec:
 def _template_source(
     options: ConversationOptions, own: str | None, has_messages: bool
 ) -> str | None:
-    """Return the template; None where prompts and answers are joined as they are."""
+    """Return the template's source; None to join prompts and answers unchanged."""
     if path := options.template_path():
         try:
             return path.read_text(encoding="utf8")
@@ -290,7 +290,7 @@ def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, st
 
 
 def bytes_of(said: str | list[Message]) -> int:
-    """Return the bytes of what is said, in UTF-8."""
+    """Return the bytes of a text or of messages' contents in UTF-8."""
     texts = [said] if isinstance(said, str) else [str(one.get("content")) for one in said]
     return sum(len(text.encode(errors="ignore")) for text in texts)
 

@@ -1,4 +1,4 @@
-"""Instructions that any machine has: documented functions of the standard library."""
+"""Documented functions of the standard library, as instructions available on any machine."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from accel_bench.modeling.data.text_sources import TextFile, decode, functions_o
 
 
 class DocumentedFunction(NamedTuple):
-    """A function with a docstring, in two parts."""
+    """A function with a docstring, divided into prompt and answer."""
 
     where: str
-    """File and line."""
+    """File and line of the function."""
 
     prompt: str
-    """Its signature and docstring, without the last line end."""
+    """Signature and docstring, without the last line end."""
 
     answer: str
-    """Its body, from that line end on: tokenizers join it with the indentation behind it."""
+    """Body, from the line end before it, which tokenizers join with the indentation."""
 
 
 def documented_functions(files: Sequence[TextFile]) -> Iterator[DocumentedFunction]:
     """Yield the documented functions and methods of Python files, in order.
 
-    Inner ones belong to the outer ones; what is no UTF-8, or no Python of this version, is left
-    out.
+    Inner functions belong to outer ones; files that are not UTF-8 or valid Python are skipped.
     """
     for file in files:
         try:
@@ -45,7 +44,7 @@ def documented_functions(files: Sequence[TextFile]) -> Iterator[DocumentedFuncti
 def _divided(
     node: ast.FunctionDef | ast.AsyncFunctionDef, lines: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return a function's documented head and its body; None where it lacks one of them."""
+    """Return a function's signature with docstring and its body; None without either."""
     if not (ast.get_docstring(node) or "").strip() or len(node.body) < 2:
         return None
     end = node.body[0].end_lineno or node.lineno

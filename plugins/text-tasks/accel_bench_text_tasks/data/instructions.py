@@ -21,46 +21,44 @@ if TYPE_CHECKING:
     from accel_bench.modeling.data.token_batches import TokenDataset
 
 WITHOUT_LIMIT = 1 << 62
-"""Bytes that no source has."""
+"""Number of bytes that exceeds every source."""
 
 TEMPLATES = ("plain", "tokenizer")
-"""Values of `chat_template` that name no file."""
+"""Values of `chat_template` other than a file."""
 
 FieldNames: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
 """A list of names in a file."""
 
 
 class ConversationOptions(TokenizerOptions):
-    """Which rows with prompts are read, and how they become tokens."""
+    """Options of `instructions` and `preferences`: rows with prompts, and their tokenization."""
 
     source: Literal["stdlib", "path", "synthetic"] = "stdlib"
-    """`stdlib`: documented functions of Python's standard library, always there; `path`: what
-    `path` names; `synthetic`: words to be sorted, made up from `data.seed`."""
+    """Source of rows. `stdlib`: documented functions of Python's standard library; `path`: files of
+    `path`; `synthetic`: words to be sorted, generated from `data.seed`."""
 
     path: str | None = None
-    """A .jsonl or .parquet file, a folder of them, or one that `datasets` has saved."""
+    """File (.jsonl or .parquet), folder of such files, or folder saved by `datasets`."""
 
     split: str = Field("train", min_length=1)
-    """Split of a folder that `datasets` has saved with several."""
+    """Name of the split in a folder saved by `datasets` with several."""
 
     prompt: str | FieldNames = Field("prompt", min_length=1)
-    """Field that holds the prompt; of several, those that are not empty are joined by a blank line.
-    """
+    """Name of the prompt's field; the nonempty ones of several fields are joined by blank lines."""
 
     chat_template: str | None = Field(None, min_length=1)
-    """How turns become text: `plain`; `tokenizer`, the template in the tokenizer's folder; or a
-    file with a Jinja template, as transformers reads it. null: messages take the tokenizer's
-    template where it has one, else `plain`, and prompts and answers are joined as they are."""
+    """Chat template. `plain`: built in; `tokenizer`: the one in the tokenizer's folder; or a Jinja
+    file, as transformers reads it. null: for messages the tokenizer's template if it has one, else
+    `plain`; prompts and answers are joined unchanged."""
 
     padding: Literal["max_length", "longest"] = "max_length"
-    """Pad to `data.sequence_length`, or to the longest of the micro-batch."""
+    """Length to pad to: `data.sequence_length`, or the longest of the micro-batch."""
 
     maximum_samples: int | None = Field(None, ge=1)
-    """Read no more samples than this; null reads up to `limit_bytes`, and makes up 2,048."""
+    """Maximum number of samples; null reads up to `limit_bytes`, and generates 2,048."""
 
     limit_bytes: int = Field(4_000_000, ge=1, le=10**13)
-    """Read no more bytes of prompts and answers than this; the evidence says where there are more
-    (`limited`)."""
+    """Maximum bytes of prompts and answers; the evidence tells if there are more (`limited`)."""
 
     @model_validator(mode="after")
     def _path_where_it_is_read(self) -> ConversationOptions:
@@ -74,31 +72,31 @@ class ConversationOptions(TokenizerOptions):
 
     @property
     def is_packed(self) -> bool:
-        """True if samples are joined and cut into full ones."""
+        """True if samples are concatenated and cut into full sequences."""
         return False
 
     @property
     def learns_answers(self) -> bool:
-        """True if the loss is on the tokens of answers alone."""
+        """True if the loss is on answer tokens only."""
         return True
 
     @property
     def sample_name(self) -> str:
-        """What a sample is, as part of a sentence."""
+        """Name of a sample in messages."""
         return "prompt with an answer"
 
     @property
     def way_to_answers(self) -> str:
-        """How a user keeps answers that are cut off, as part of a sentence."""
+        """Advice on keeping truncated answers, a clause for messages."""
         return "raise it"
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """Fields of the prompt."""
+        """Names of the prompt's fields."""
         return (self.prompt,) if isinstance(self.prompt, str) else self.prompt
 
     def files(self) -> list[TextFile]:
-        """Return the selected files, by name; empty when there is nothing to read."""
+        """Return the selected files, by name; empty if there are none."""
         if self.source == "synthetic":
             return []
         if self.path is None:  # Of a source little is prompts and answers, which alone count.
@@ -106,7 +104,7 @@ class ConversationOptions(TokenizerOptions):
         return row_sources.row_files(home_path(self.path), self.split, self.limit_bytes)
 
     def leaves_files_out(self) -> bool:
-        """Return whether the files of `path` hold more than `limit_bytes` lets be read."""
+        """Return whether the files of `path` exceed `limit_bytes`."""
         if self.path is None:
             return False
         root = home_path(self.path)
@@ -115,25 +113,25 @@ class ConversationOptions(TokenizerOptions):
 
     @property
     def source_name(self) -> str:
-        """What is read, as part of a sentence."""
+        """Name of the source in messages."""
         named = {"stdlib": "the standard library", "synthetic": "the synthetic rows"}
         return self.path or named[self.source]
 
     @property
     def more_samples(self) -> str:
-        """How a user gets more samples, as part of a sentence."""
+        """Advice on getting more samples, a clause for messages."""
         more = "raise data.maximum_samples" if self.source == "synthetic" else "bring more rows"
         return f"raise data.limit_bytes or data.sequence_length, or {more}"
 
     def template_path(self) -> Path | None:
-        """Return the file of a chat template; None where none is named."""
+        """Return the file of the chat template; None without one."""
         named = self.chat_template is not None and self.chat_template not in TEMPLATES
         return home_path(self.chat_template or "") if named else None
 
     def content_fingerprint(self, seed: int) -> str:
         """Return a digest of the selected rows, the tokenizer and the template, in hexadecimal.
 
-        Rows that are made up follow from the seed.
+        Synthetic rows are determined by the seed.
         """
         template = self.template_path()
         files = self.files_beside_tokenizer()
@@ -143,7 +141,7 @@ class ConversationOptions(TokenizerOptions):
         return (made_up or content_digest(self.files())) + self.tokenizer_digest() + more
 
     def check_files(self) -> Iterable[str]:
-        """Return why there is nothing to read. Raises ScenarioError for what the user must mend."""
+        """Return why there are no rows, or empty. Raises ScenarioError for a user's error."""
         if self.path is not None:
             problem = row_sources.unusable_rows(home_path(self.path), self.split)
             if problem:
@@ -166,42 +164,41 @@ class ConversationOptions(TokenizerOptions):
 
 
 class InstructionsOptions(ConversationOptions):
-    """Which prompts and answers are learned, and which of their tokens."""
+    """Options of `instructions`: fields of answers, supervised tokens, and packing."""
 
     answer: str = Field("answer", min_length=1)
-    """Field that holds the answer."""
+    """Name of the answer's field."""
 
     messages: str | None = Field(None, min_length=1)
-    """Field with a list of messages, each with `role` and `content`, or with `from` and `value` as
-    ShareGPT's rows have them, in the place of prompt and answer; what the role `assistant`, or
-    `gpt`, says are the answers."""
+    """Name of a field with messages in place of prompt and answer, each with `role` and `content`,
+    or ShareGPT's `from` and `value`; messages of the role `assistant`, or `gpt`, are the
+    answers."""
 
     train_on: Literal["answers", "all"] = "answers"
-    """Tokens that the loss is computed on: those of answers, with the token that ends each, or all.
-    A sample is cut behind `data.sequence_length`; one that keeps no token of an answer is left
-    out."""
+    """Supervised tokens: answers with their end tokens, or all. Samples are truncated to
+    `data.sequence_length`; those without a supervised token are left out."""
 
     packing: bool = False
-    """Join samples and cut them into full ones; else each is a sample of its own."""
+    """True to concatenate samples and cut them into full sequences."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields that are read of each row."""
+        """Names of the fields to read."""
         return (*self.prompts, self.answer) if self.messages is None else (self.messages,)
 
     @property
     def is_packed(self) -> bool:
-        """True if samples are joined and cut into full ones."""
+        """True if samples are concatenated and cut into full sequences."""
         return self.packing
 
     @property
     def learns_answers(self) -> bool:
-        """True if the loss is on the tokens of answers alone."""
+        """True if the loss is on answer tokens only."""
         return self.train_on == "answers"
 
     @property
     def way_to_answers(self) -> str:
-        """How a user keeps answers that are cut off, as part of a sentence."""
+        """Advice on keeping truncated answers, a clause for messages."""
         return "raise it, or set data.train_on: all"
 
 
@@ -209,31 +206,31 @@ ConversationOptionsT = TypeVar("ConversationOptionsT", bound=ConversationOptions
 
 
 class Conversations(Plugin[ConversationOptionsT]):
-    """Base of data plugins of prompts and answers: they differ in what a sample is."""
+    """Base class of data plugins with prompts and answers."""
 
     _kind: str
-    """Name of the folder of caches."""
+    """Name of the folder in the cache."""
 
     _per_sample = 1
-    """Sequences of a sample."""
+    """Number of sequences per sample."""
 
     def _impl(self) -> Any:
-        """Return the module that has `read`, which yields samples."""
+        """Return the module with `read`, which yields samples."""
         raise NotImplementedError
 
     def _dataset(self, sequences: TokenDataset) -> Any:
-        """Return the samples of these sequences."""
+        """Return the dataset of these sequences."""
         return sequences
 
     def _tokenized(self, run: Run) -> tuple[ConversationOptionsT, Path]:
-        """Return the options for the run's model, and the folder of the cache; fill it when new."""
+        """Return the options for the run's model, and the cache folder, filled if new."""
         from accel_bench_text_tasks.data.conversations_cache_impl import cached
 
         options = self.options.of_model(run)
         return options, cached(run, self._kind, options, self._impl().read)
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return a digest of rows, tokenizer and template; None when they cannot be read."""
+        """Return a digest of rows, tokenizer and template; None if they are unreadable."""
         if list(self.check_scenario(experiment)):
             return None
         options = self.options.of_model(experiment)
@@ -241,17 +238,17 @@ class Conversations(Plugin[ConversationOptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Check that there are rows. Raises ScenarioError for a file that the user must mend."""
+        """Yield a problem if there are no rows. Raises ScenarioError for a user's error."""
         return self.options.of_model(experiment).check_files()
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Render and tokenize in a process that is not measured."""
+        """Render and tokenize before the measurement, in a separate process."""
         self._tokenized(run)
 
     @hookimpl
     def load_data(self, run: Run) -> Any:
-        """Map the tokens into memory; tokenize first where that was not prepared."""
+        """Memory-map the tokens, tokenizing first if necessary."""
         from accel_bench_text_tasks.data.conversations_cache_impl import load
 
         options, folder = self._tokenized(run)
@@ -274,7 +271,7 @@ class Instructions(Conversations[InstructionsOptions], TokenData[InstructionsOpt
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the tokens of each prompt with its answer."""
+        """Return the number of tokens of each prompt with its answer."""
         from accel_bench.modeling.data import token_batches
 
         return token_batches.kept_lengths(self._tokenized(run)[1])

@@ -1,4 +1,4 @@
-"""Read prompts and answers of the plugin `instructions`."""
+"""Reader of prompts and answers for the data plugin `instructions`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accel_bench_text_tasks.data.synthetic_rows import synthetic_rows
 
 
 def read(options: InstructionsOptions, seed: int) -> Iterator[Sample]:
-    """Yield prompts with their answers, read or made up."""
+    """Yield prompts with their answers, from files or synthetic."""
     if options.source == "synthetic":
         for made in synthetic_rows(seed, options.maximum_samples):
             yield Sample(made.where, made.prompt, (made.answer,))

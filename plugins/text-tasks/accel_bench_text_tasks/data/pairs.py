@@ -1,4 +1,4 @@
-"""The data plugins of pairs: `docstrings`, `translations`, `synthetic-pairs`."""
+"""The data plugins of text pairs: `docstrings`, `translations`, `synthetic-pairs`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 class PairOptions(Options):
-    """Options that all data of pairs have."""
+    """Options common to all data plugins of pairs."""
 
     padding: Literal["max_length", "longest"] = "max_length"
-    """Pad to `data.sequence_length`, or to the longest of the micro-batch."""
+    """Length to pad to: `data.sequence_length`, or the longest of the micro-batch."""
 
     vocab_size: int = Field(2048, ge=262, le=10_000_000)
-    """Largest vocabulary; at most that of the model."""
+    """Maximum size of the vocabulary; at most that of the model."""
 
     samples: int = Field(4096, ge=1, le=10_000_000)
-    """Most pairs of an epoch."""
+    """Maximum number of pairs in an epoch."""
 
 
 OptionsT = TypeVar("OptionsT", bound=PairOptions)
 
 
 class Pairs(SampleData[OptionsT]):
-    """Base of data plugins of pairs: `_dataset` makes them."""
+    """Base class of data plugins of pairs, made by `_dataset`."""
 
     @hookimpl
     def load_data(self, run: Run) -> PairDataset:
-        """Make or map the pairs."""
+        """Generate or memory-map the pairs."""
         from accel_bench_text_tasks.data import pairs_impl
 
         dataset = self._dataset(run)
@@ -51,14 +51,14 @@ class Pairs(SampleData[OptionsT]):
         return self.options.padding
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return what makes batches in the form that the task reads."""
+        """Return the collator of pairs for the run's task."""
         from accel_bench_text_tasks.data import pairs_impl
 
         return pairs_impl.collate_of(run, plan)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
-        """Return pairs of which both sequences are as long as they may be."""
+        """Return a micro-batch of the longest possible pairs."""
         from accel_bench_text_tasks.data import pairs_impl
 
         return pairs_impl.simulated_batch(run, micro_batch_size, sequence_length)
@@ -68,25 +68,25 @@ class Pairs(SampleData[OptionsT]):
 
 
 class TextPairs(Pairs[OptionsT]):
-    """Base of data plugins of pairs of texts, which are tokenized once."""
+    """Base class of data plugins of text pairs, which are tokenized once."""
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Tokenize in a process that is not measured."""
+        """Tokenize before the measurement, in a separate process."""
         self._dataset(run)
 
 
 class DocstringsOptions(PairOptions):
-    """Which functions, and what stands before both texts."""
+    """Options of `docstrings`: amount of source code, and prefixes of the texts."""
 
     limit_bytes: int = Field(2_000_000, ge=1, le=10**13)
-    """Read no more bytes of sources than this."""
+    """Maximum bytes of source files."""
 
     query_prefix: str = "query: "
-    """Text before each docstring, as E5 has it."""
+    """Prefix of each docstring, as in E5."""
 
     passage_prefix: str = "passage: "
-    """Text before each function."""
+    """Prefix of each function."""
 
 
 class Docstrings(TextPairs[DocstringsOptions]):
@@ -100,7 +100,7 @@ class Docstrings(TextPairs[DocstringsOptions]):
 
     @hookimpl
     def check_scenario(self) -> Iterable[str]:
-        """Check that there are sources."""
+        """Yield a problem if there are no source files."""
         if not text_sources.stdlib_files(self.options.limit_bytes):
             yield "Python's standard library is not here as source; use other data"
 
@@ -111,17 +111,17 @@ class Docstrings(TextPairs[DocstringsOptions]):
 
 
 class TranslationsOptions(PairOptions):
-    """Which languages, and where their catalogues are."""
+    """Options of `translations`: languages, and the folder of catalogues."""
 
     source_lang: str = Field("eng", pattern=r"^[A-Za-z]{2,3}([_@-][A-Za-z]+)*$")
-    """Language to translate from: its code in ISO 639, such as `eng`, `fra` or `pt_BR`."""
+    """Source language as an ISO 639 code, such as `eng`, `fra` or `pt_BR`."""
 
     target_lang: str = Field("fra", pattern=r"^[A-Za-z]{2,3}([_@-][A-Za-z]+)*$")
-    """Language to translate to."""
+    """Target language as an ISO 639 code."""
 
     path: str | None = None
-    """Folder of gettext's catalogues, `LANG/LC_MESSAGES/*.mo`; null: those of this system and of
-    the installed Python packages."""
+    """Folder of gettext catalogues, `LANG/LC_MESSAGES/*.mo`; null: those of this system and of the
+    installed Python packages."""
 
 
 class Translations(TextPairs[TranslationsOptions]):
@@ -135,7 +135,7 @@ class Translations(TextPairs[TranslationsOptions]):
 
     @hookimpl
     def check_scenario(self) -> Iterable[str]:
-        """Check that there are catalogues of both languages."""
+        """Yield a problem if catalogues of a language are missing."""
         source, target = self.options.source_lang, self.options.target_lang
         if catalogues.language(source) == catalogues.language(target):
             yield f"data.source_lang and data.target_lang are both {source}; choose another one"
@@ -158,13 +158,13 @@ class Translations(TextPairs[TranslationsOptions]):
 
 
 RESERVED = 2
-"""Ids that no pair has: those of padding and of the end."""
+"""Number of reserved ids: padding and end."""
 
 SUCCESSORS = 4
-"""Tokens that can follow each token."""
+"""Number of tokens that can follow each token."""
 
 RENAMING_STREAM = 3
-"""Added to the seed for the permutation."""
+"""Offset of the seed for the permutation."""
 
 
 class SyntheticPairs(Pairs[PairOptions]):
@@ -173,9 +173,9 @@ class SyntheticPairs(Pairs[PairOptions]):
     Options = PairOptions
 
     def _dataset(self, run: Run) -> PairDataset:
-        """Walk a random first-order Markov chain, and rename its tokens by a permutation.
+        """Return random first-order Markov chains, paired with a permutation of their tokens.
 
-        Options, length and seed alone decide; each side is as long as it may be.
+        Options, length and seed determine them; each sequence has the maximum length.
         """
         import numpy as np
 

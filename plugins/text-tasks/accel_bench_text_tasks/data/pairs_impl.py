@@ -1,4 +1,4 @@
-"""Pairs of token sequences, such as a text and its translation, and the batches of them."""
+"""Datasets of token pairs, such as texts and translations, and their batches."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from accel_bench.modeling.data.sample_batches import Collate, Step
 
 PAD, END = "<|pad|>", "<|endoftext|>"
-"""Tokens of padding, and behind each text."""
+"""Tokens of padding and of the end of a text."""
 
 PAD_ID, END_ID = 0, 1
-"""Their ids where the model has none of its own."""
+"""Default ids of padding and end."""
 
 UNUSED = "<|unused {}|>"
-"""Token in a place that the model's ids of these leave free."""
+"""Placeholder token for ids that the model's padding and end leave free."""
 
 MOST_SPECIAL = 64
-"""Ids of special tokens below this are taken from the model."""
+"""Upper bound of special token ids that are taken from the model."""
 
 TRAINING_TEXTS = 2000
-"""Texts that a tokenizer is trained on, evenly spread over all."""
+"""Number of texts that a tokenizer is trained on, evenly spaced."""
 
 FORMS = ("labels", "stacked")
-"""How tasks read these pairs, by `Task.pairs`."""
+"""Forms of batches, by `Task.pairs`."""
 
 CACHE_FORM = 2
-"""Version of what a cached folder holds; another one is another key."""
+"""Version of the cached files, part of the cache key."""
 
 Texts: TypeAlias = Sequence[tuple[str, str]]
 """Pairs of texts."""
@@ -53,19 +53,19 @@ Texts: TypeAlias = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class PairDataset:
-    """Pairs as windows into one flat array, which may be a memory-mapped file."""
+    """Pairs as slices of one flat array, possibly memory-mapped."""
 
     tokens: Tokens
-    """Token ids of everything, shape (tokens,)."""
+    """Token ids of all texts, shape (tokens,)."""
 
     bounds: Integers
-    """Begin and end in `tokens` of the first of each pair, and of the second: (pairs, 4)."""
+    """Start and end in `tokens` of both sequences of each pair: (pairs, 4)."""
 
     sequence_length: int
-    """Most tokens of either."""
+    """Maximum tokens of a sequence."""
 
     vocab_size: int
-    """Every token id is smaller than this."""
+    """Number of token ids."""
 
     pad_token_id: int
     fingerprint: str
@@ -78,25 +78,25 @@ class PairDataset:
 
     @property
     def lengths(self) -> Integers:
-        """Tokens of the first of each pair, shape (pairs,)."""
+        """Number of tokens of each pair's first sequence, shape (pairs,)."""
         return self._cut(self.bounds[:, 1] - self.bounds[:, 0])
 
     @property
     def second_lengths(self) -> Integers:
-        """Tokens of the second of each pair, shape (pairs,)."""
+        """Number of tokens of each pair's second sequence, shape (pairs,)."""
         return self._cut(self.bounds[:, 3] - self.bounds[:, 2])
 
     def pair(self, index: int) -> tuple[Tokens, Tokens]:
-        """Return both sequences of a pair. One that is too long keeps its last token, its end."""
+        """Return both sequences of a pair, truncated ones with their end token."""
         first, end, second, last = self.bounds[index]
         return self._sequence(first, end), self._sequence(second, last)
 
     def counted(self) -> tuple[int, int]:
-        """Return the tokens of the first and of the second of all pairs."""
+        """Return the number of tokens of all first and of all second sequences."""
         return int(self.lengths.sum()), int(self.second_lengths.sum())
 
     def cut(self) -> int:
-        """Return the pairs of which one sequence is too long."""
+        """Return the number of pairs with a truncated sequence."""
         longer = np.maximum(
             self.bounds[:, 1] - self.bounds[:, 0], self.bounds[:, 3] - self.bounds[:, 2]
         )
@@ -114,9 +114,9 @@ class PairDataset:
 
 
 def collate_of(run: Run, plan: BatchPlan) -> Collate:
-    """Return what makes micro-batches of `run.dataset` in the form of the run's task.
+    """Return the collator of `run.dataset` in the form of the run's task.
 
-    Raises ScenarioError where the task reads no pairs, or the model lacks token ids.
+    Raises ScenarioError for a task without pairs, or a model with too few token ids.
     """
     form, dataset = _form_of(run), run.dataset
     check_vocabulary(run)
@@ -133,7 +133,7 @@ def collate_of(run: Run, plan: BatchPlan) -> Collate:
 
 
 def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
-    """Return a micro-batch of the longest pairs in the form of the run's task, of zeros."""
+    """Return a micro-batch of the longest pairs, of zeros, in the form of the run's task."""
     import torch
 
     form = _form_of(run)
@@ -146,7 +146,7 @@ def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
 
 
 def _form_of(run: Run) -> str:
-    """Return the form in which the task reads pairs. Raises ScenarioError where it reads none."""
+    """Return the form of a task's pairs. Raises ScenarioError for a task without pairs."""
     form = getattr(run.task, "pairs", None)
     if form not in FORMS:
         raise ScenarioError(
@@ -157,10 +157,9 @@ def _form_of(run: Run) -> str:
 
 
 def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
-    """Raise ScenarioError for a model that takes tokens of texts for its padding or its end.
+    """Raise ScenarioError for a model whose padding or end ids are those of text tokens.
 
-    A decoder begins with the token that its configuration names, and embeddings of padding get no
-    gradient.
+    A decoder begins with its configured token, and embeddings of padding get no gradient.
     """
     if form != "labels" or dataset.tokenizer_path is None:
         return
@@ -180,7 +179,7 @@ def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
 def _with_labels(
     pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
 ) -> Batch:
-    """Return firsts as inputs, shape (pairs, length), and seconds as labels."""
+    """Return first sequences as inputs, shape (pairs, length), and second ones as labels."""
     firsts, seconds = zip(*pairs, strict=True)
     ids, mask = _padded(firsts, dataset, plan, dataset.pad_token_id)
     labels, _ = _padded(seconds, dataset, plan, IGNORED_LABEL)
@@ -195,7 +194,7 @@ def _with_labels(
 def _stacked(
     pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
 ) -> Batch:
-    """Return all firsts above all seconds as inputs, shape (2 x pairs, length)."""
+    """Return first sequences above second ones as inputs, shape (2 x pairs, length)."""
     firsts, seconds = zip(*pairs, strict=True)
     ids, mask = _padded([*firsts, *seconds], dataset, plan, dataset.pad_token_id)
     counts = TokenCounts(processed=ids.size, real=int(mask.sum()), supervised=len(pairs))
@@ -206,7 +205,7 @@ def _stacked(
 def _padded(
     rows: Sequence[Tokens], dataset: PairDataset, plan: BatchPlan, filler: int
 ) -> tuple[Integers, Integers]:
-    """Return rows with padding behind them, and a mask of what is real, shape (rows, length)."""
+    """Return padded rows, and the mask of real tokens, shape (rows, length)."""
     longest = max(map(len, rows))
     width = dataset.sequence_length if plan.padding == "max_length" else longest
     ids = np.full((len(rows), width), filler, dtype=np.int64)
@@ -228,9 +227,9 @@ def _batch(
 def tokenized(
     run: Run, kind: str, key: dict[str, Any], read: Callable[[], Texts], settings: Settings
 ) -> Path:
-    """Return the folder with the tokens of pairs of texts; `read` them and fill it when new.
+    """Return the folder with the tokens of text pairs, filled by `read` if new.
 
-    `key` is everything that the texts depend on.
+    `key` includes everything that determines the texts.
     """
     settings = replace(settings, ids=special_ids(model_config(run.scenario.model) or {}))
     whole = {
@@ -244,20 +243,20 @@ def tokenized(
 
 @dataclass(frozen=True)
 class Settings:
-    """How texts become tokens."""
+    """Settings of the tokenization."""
 
     vocab_size: int
-    """Largest vocabulary of the byte-level BPE that is trained on them."""
+    """Maximum vocabulary of the byte-level BPE trained on the texts."""
 
     before: tuple[str, str] = ("", "")
-    """Token before each first, and before each second; empty for none."""
+    """Tokens before each first and each second text; empty for none."""
 
     ids: tuple[int, int] = (PAD_ID, END_ID)
-    """Ids of padding and of the token behind each text."""
+    """Ids of padding and end."""
 
 
 def special_ids(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the ids of padding and end of a model's configuration, else 0 and 1."""
+    """Return the ids of padding and end in a model's configuration, by default 0 and 1."""
     pad, end = config.get("pad_token_id"), config.get("eos_token_id")
     if type(pad) is not int or type(end) is not int or pad == end:
         return PAD_ID, END_ID
@@ -315,7 +314,7 @@ def _special(tokenizer: Tokenizer, token: str) -> list[int]:
 
 
 def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
-    """Map cached tokens into memory as pairs of at most `sequence_length` tokens each."""
+    """Memory-map cached tokens as pairs of at most `sequence_length` tokens each."""
     facts = json.loads((folder / "facts.json").read_text(encoding="utf8"))
     return PairDataset(
         tokens=np.load(folder / "tokens.npy", mmap_mode="r", allow_pickle=False),
@@ -331,7 +330,7 @@ def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
 
 
 def evidence(dataset: PairDataset, padding: str) -> dict[str, Any]:
-    """Return JSON of what is trained on."""
+    """Return JSON evidence of the dataset."""
     first, second = dataset.counted()
     return {
         "pairs": len(dataset),

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class PreferencesOptions(ConversationOptions):
-    """Which pairs of answers are compared. Fields hold text, or lists of messages."""
+    """Options of `preferences`. Fields hold text, or lists of messages."""
 
     chosen: str = Field("chosen", min_length=1)
-    """Field that holds the better answer."""
+    """Name of the better answer's field."""
 
     rejected: str = Field("rejected", min_length=1)
-    """Field that holds the worse answer."""
+    """Name of the worse answer's field."""
 
     @property
     def sample_name(self) -> str:
-        """What a sample is, as part of a sentence."""
+        """Name of a sample in messages."""
         return "pair of answers"
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields that are read of each row."""
+        """Names of the fields to read."""
         return (*self.prompts, self.chosen, self.rejected)
 
 
@@ -56,7 +56,7 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the tokens of the longer sequence of each pair."""
+        """Return the number of tokens of each pair's longer sequence."""
         return self._impl().kept_lengths(self._tokenized(run)[1])
 
     def padding(self) -> Padding:
@@ -64,10 +64,10 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
         return self.options.padding
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return what makes batches: first the chosen sequences, then the rejected ones."""
+        """Return the collator of chosen sequences followed by rejected ones."""
         return self._impl().collate_of(run, plan)
 
     @hookimpl
     def simulate_batch(self, run: Run, micro_batch_size: int, sequence_length: int) -> Batch:
-        """Return pairs of which both sequences are as long as they may be."""
+        """Return a micro-batch of the longest possible pairs."""
         return self._impl().simulated_batch(micro_batch_size, sequence_length)

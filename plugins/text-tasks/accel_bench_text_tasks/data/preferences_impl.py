@@ -1,4 +1,4 @@
-"""Read pairs of answers of the plugin `preferences`, and make batches of them."""
+"""Reader and batches of the data plugin `preferences`."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class PreferenceDataset:
     """Pairs of sequences with the same prompt."""
 
     sequences: TokenDataset
-    """Sequence 2 n is the chosen one of pair n, 2 n + 1 the rejected one."""
+    """All sequences: 2 n is the chosen one of pair n, 2 n + 1 the rejected one."""
 
     @property
     def lengths(self) -> Integers:
-        """Tokens of the longer sequence of each pair, shape (pairs,)."""
+        """Number of tokens of each pair's longer sequence, shape (pairs,)."""
         longer: Integers = self.sequences.lengths.reshape(-1, 2).max(axis=1)
         return longer
 
     @property
     def sequence_length(self) -> int:
-        """Longest length that a sequence may have."""
+        """Maximum tokens of a sequence."""
         return self.sequences.sequence_length
 
     @property
@@ -58,17 +58,17 @@ class PreferenceDataset:
 
     @property
     def vocab_size(self) -> int:
-        """Every token id is smaller than this."""
+        """Number of token ids."""
         return self.sequences.vocab_size
 
     @property
     def fingerprint(self) -> str:
-        """Hexadecimal digest: equal for equal content."""
+        """Hexadecimal digest of the content."""
         return self.sequences.fingerprint
 
     @property
     def tokenizer_path(self) -> Path | None:
-        """`tokenizer.json` that made the tokens."""
+        """Path of the tokenizer's `tokenizer.json`."""
         return self.sequences.tokenizer_path
 
     def __len__(self) -> int:
@@ -79,25 +79,25 @@ class PreferenceDataset:
         return self.sequences.sample(2 * index)
 
     def training_samples(self, run: Run) -> Integers:
-        """Return the numbers of the pairs that a run trains on."""
+        """Return the indices of the pairs that a run trains on."""
         data = run.scenario.data
         return batch_plan.split_samples(len(self), data.held_out, data.seed)[0]
 
 
 def kept_lengths(folder: Path) -> list[int]:
-    """Return the tokens of the longer sequence of each pair in a cached folder."""
+    """Return the number of tokens of each pair's longer sequence in a cached folder."""
     both = np.array(token_batches.kept_lengths(folder)).reshape(-1, 2)
     found: list[int] = both.max(axis=1).tolist()
     return found
 
 
 def collate_of(run: Run, plan: BatchPlan) -> Collate:
-    """Return what makes micro-batches of pairs.
+    """Return the collator of `run.dataset`.
 
     `input_ids` and `labels` have shape (2 x pairs, length), the chosen sequences before the
-    rejected ones. `supervised_in_step` is the number of pairs of the step, by which their losses
-    are divided, and `chosen_tokens` of shape (1,) that of tokens of its chosen answers. Raises
-    ScenarioError when the model lacks token ids.
+    rejected ones. `supervised_in_step` is the number of pairs in the step, by which losses are
+    divided, and `chosen_tokens` of shape (1,) the number of chosen answers' tokens. Raises
+    ScenarioError for a model with too few token ids.
     """
     token_batches.check_vocabulary(run)
     sequences = run.dataset.sequences
@@ -105,7 +105,7 @@ def collate_of(run: Run, plan: BatchPlan) -> Collate:
 
 
 def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Integers) -> Batch:
-    """Return a micro-batch of pairs; `step` are those of its step over all ranks."""
+    """Return a micro-batch of pairs; `step` are the pairs of its step over all ranks."""
     import torch
 
     chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
@@ -128,7 +128,7 @@ def simulated_batch(pairs: int, length: int) -> Batch:
 
 
 def read(options: PreferencesOptions, seed: int) -> Iterator[Sample]:
-    """Yield prompts with a chosen and a rejected answer, read or made up."""
+    """Yield prompts with a chosen and a rejected answer, from files or synthetic."""
     if options.source == "synthetic":
         for made in synthetic_rows(seed, options.maximum_samples):
             yield Sample(made.where, made.prompt, (made.answer, made.rejected))
@@ -147,10 +147,10 @@ def read(options: PreferencesOptions, seed: int) -> Iterator[Sample]:
 
 
 def without_repeated_prompt(pair: Sample) -> Sample:
-    """Return a pair whose answers do not repeat the prompt, as whole conversations do.
+    """Return a pair whose answers do not repeat the prompt, unlike whole conversations.
 
-    Messages that both answers begin with are the prompt. Raises ScenarioError where answers begin
-    with messages that the prompt does not hold.
+    Messages at the start of both answers become the prompt. Raises ScenarioError for answers that
+    begin with messages missing in the prompt.
     """
     chosen, rejected = pair.answers
     if isinstance(chosen, str) or isinstance(rejected, str):

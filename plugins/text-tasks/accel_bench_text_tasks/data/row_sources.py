@@ -1,7 +1,7 @@
-"""Read rows with several fields: JSON lines, Parquet, and what `datasets` saves to disk.
+"""Reader of rows with several fields: JSON lines, Parquet, and folders saved by `datasets`.
 
-As with plain text, files are chosen by names and sizes alone, so that they can be hashed for the
-identity of an experiment. Nothing but the standard library is imported before a table is read.
+As for plain text, files are selected by names and sizes alone, so that they can be hashed for the
+identity of an experiment. Only the standard library is imported before a table is read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from accel_bench.modeling.data.text_sources import (
 )
 
 SUFFIXES = (".jsonl", ".parquet")
-"""Files with rows, beside the folders of `datasets`."""
+"""Suffixes of files with rows."""
 
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
-"""Files by which a folder of `Dataset.save_to_disk`, and of `DatasetDict`, is known."""
+"""Marker files of folders saved by `Dataset.save_to_disk`, and by `DatasetDict`."""
 
 ROWS_AT_ONCE = 1000
-"""Rows of a table that are in memory at a time."""
+"""Number of a table's rows in memory at a time."""
 
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
-"""Place of a row, and its fields."""
+"""A row: its place, and its fields."""
 
 Message: TypeAlias = dict[str, Any]
-"""A message as chat templates take it: `role`, `content`, and what a row has beside."""
+"""A message for chat templates: `role`, `content`, and further fields."""
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -43,14 +43,13 @@ SHAREGPT_ROLES = {
     "system": "system",
     "tool": "tool",
 }
-"""Role of each speaker that a message `{from, value}` may name, as ShareGPT's rows have it."""
+"""Roles by ShareGPT's speakers, the values of `from`."""
 
 
 def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
     """Return the files with rows below `root`, or the file itself, by name, up to the limit.
 
-    Of a folder that `datasets` has saved, those of the split. Raises ScenarioError for a split that
-    is not there.
+    For a folder saved by `datasets`, those of the split. Raises ScenarioError for an unknown split.
     """
     saved = _saved_folder(root, split)
     if saved is None:
@@ -62,25 +61,25 @@ def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
 
 
 def unusable_rows(root: Path, split: str) -> str | None:
-    """Return why no rows can be read from `root`, in a sentence; None when it looks fine."""
+    """Return in a sentence why `root` has no readable rows; None if it may have."""
     known = f"{', '.join(SUFFIXES)} and what `save_to_disk` of datasets has written"
     return unusable(root, lambda path: row_files(path, split, 1 << 62), known, "tables")
 
 
 def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of the files in order, with those of the fields that a row has.
+    """Yield the rows of the files in order, with those of the fields that they have.
 
-    Raises ScenarioError with file and line for what cannot be read.
+    Raises ScenarioError with file and line for an unreadable row.
     """
     for file in files:
         yield from json_rows(file) if file.path.suffix == ".jsonl" else _table_rows(file, fields)
 
 
 def value_of(row: Row, field: str, option: str) -> Any:
-    """Return a field of a row. Raises ScenarioError where it has none of that name.
+    """Return a field of a row. Raises ScenarioError for a missing field.
 
-    Messages that a table has as lists by key, of roles or speakers beside one of texts, become a
-    list of messages.
+    Messages stored as lists by key, such as one of roles and one of contents, become a list of
+    messages.
     """
     where, fields = row
     if field not in fields:
@@ -92,14 +91,14 @@ def value_of(row: Row, field: str, option: str) -> Any:
 
 
 def text_of(row: Row, field: str, option: str) -> str:
-    """Return a field's text, empty for null. Raises ScenarioError for anything else."""
+    """Return a field's text, empty for null. Raises ScenarioError for any other type."""
     return checked_text(value_of(row, field, option), field, row[0])
 
 
 def messages_of(row: Row, field: str, option: str) -> list[Message]:
-    """Return a field's messages, those of ShareGPT by the names that templates know.
+    """Return a field's messages, with ShareGPT's keys renamed for templates.
 
-    Raises ScenarioError for what is no list of messages.
+    Raises ScenarioError unless it is a list of messages.
     """
     value = value_of(row, field, option)
     if not isinstance(value, list):
@@ -137,7 +136,7 @@ def _from_sharegpt(said: Message, where: str) -> Message:
 
 
 def _messages(columns: dict[str, Any]) -> Any:
-    """Return lists by key as a list of mappings, as `Sequence` of datasets has them; else as is."""
+    """Return lists by key, as in datasets' `Sequence`, as a list of mappings; else unchanged."""
     lengths = {len(one) if isinstance(one, list) else None for one in columns.values()}
     if None in lengths or len(lengths) != 1:
         return columns
@@ -145,7 +144,7 @@ def _messages(columns: dict[str, Any]) -> Any:
 
 
 def _saved_folder(root: Path, split: str) -> Path | None:
-    """Return the folder of a saved dataset; None where `datasets` has not written `root`."""
+    """Return the folder of a saved dataset; None if `datasets` has not saved `root`."""
     if (root / SAVED).is_file():
         return root
     listed = root / SAVED_SPLITS
@@ -180,7 +179,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _table_rows(file: TextFile, fields: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a table in Parquet, or in the Arrow stream that `datasets` writes."""
+    """Yield the rows of a Parquet file, or of an Arrow stream written by `datasets`."""
     import pyarrow
     from pyarrow import ipc, parquet
 

@@ -1,4 +1,4 @@
-"""Made-up prompts that ask for words in order, with the right answer and one in another order."""
+"""Synthetic prompts that ask to sort words, with the sorted and an unsorted answer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from random import Random
 from typing import NamedTuple
 
 ROWS = 2048
-"""Rows where no number is asked for."""
+"""Default number of rows."""
 
 SHORTEST, LONGEST = 3, 12
-"""Words of a prompt."""
+"""Minimum and maximum number of words of a prompt."""
 
 DIGESTED_ROWS = 64
-"""Rows in a digest: those behind them follow from the same seed."""
+"""Number of rows in a digest; further rows follow from the same seed."""
 
 WORDS = """
 apple bear bird boat book bread bridge cake camp cat chair city cloud coat corn cup dance desk dog
@@ -28,22 +28,22 @@ wheel wind window winter wolf wood
 
 
 class SyntheticRow(NamedTuple):
-    """A prompt with two answers to choose from."""
+    """A prompt with a chosen and a rejected answer."""
 
     where: str
-    """Number of the row, from 1 on."""
+    """Number of the row, from 1."""
 
     prompt: str
 
     answer: str
-    """The words of the prompt in alphabetical order; a space is before each, as in the prompt."""
+    """Words of the prompt in alphabetical order, each after a space, as in the prompt."""
 
     rejected: str
-    """The same words in an order that is not alphabetical."""
+    """Words of the prompt in another order."""
 
 
 def synthetic_rows(seed: int, rows: int | None) -> Iterator[SyntheticRow]:
-    """Yield rows that the seed alone decides; `ROWS` of them where no number is given."""
+    """Yield rows determined by the seed; `ROWS` of them by default."""
     generator = Random(seed)
     for number in range(1, (rows or ROWS) + 1):
         words = generator.sample(WORDS, generator.randint(SHORTEST, LONGEST))

@@ -1,4 +1,4 @@
-"""Read pairs of texts: docstrings with their functions, texts with their translations."""
+"""Text pairs of `docstrings` (with functions) and of `translations`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from accel_bench_text_tasks.data.pairs import DocstringsOptions, TranslationsOpt
 from accel_bench_text_tasks.data.pairs_impl import PairDataset, Settings, Texts, load, tokenized
 
 FEWEST_WORDS = 3
-"""Fewest words of a docstring that says something."""
+"""Minimum number of words of a useful docstring."""
 
 SHORTEST, LONGEST = 3, 400
-"""Letters of the texts whose translations are taken."""
+"""Minimum and maximum number of characters of translated texts."""
 
 
 def functions_of(run: Run, options: DocstringsOptions) -> PairDataset:
-    """Return the pairs as tokens, from the cache where they were tokenized before."""
+    """Return the tokenized pairs, cached after the first time."""
     files = text_sources.stdlib_files(options.limit_bytes)
     key = {
         "content": text_sources.content_digest(files),
@@ -45,7 +45,7 @@ def _documented(files: list[text_sources.TextFile], options: DocstringsOptions) 
 def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
     """Yield the first paragraph of each docstring of a source, and the function without it.
 
-    A source that the limit has cut is left out.
+    A source truncated by the limit is skipped.
     """
     if file.cut:
         return
@@ -63,7 +63,7 @@ def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
 
 
 def translations_of(run: Run, options: TranslationsOptions) -> PairDataset:
-    """Return the pairs as tokens, from the cache where they were tokenized before."""
+    """Return the tokenized pairs, cached after the first time."""
     langs = options.source_lang, options.target_lang
     of_both = [one for lang in langs for one in catalogues.files(lang, options.path)]
     key = {"content": catalogues.digest(of_both), "langs": [*langs], "samples": options.samples}
@@ -93,7 +93,7 @@ def _in_both(options: TranslationsOptions) -> Texts:
 
 
 def _translated(lang: str, path: str | None) -> dict[str, str] | None:
-    """Return translations by what they translate; None for English."""
+    """Return translations by original message; None for English."""
     if catalogues.is_english(lang):
         return None
     files = catalogues.files(lang, path)

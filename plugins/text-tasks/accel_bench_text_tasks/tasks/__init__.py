@@ -1,1 +1,1 @@
-"""What a model of text learns beside the next token, and how its loss is computed."""
+"""Tasks of text beside next-token prediction, with their losses."""

@@ -27,25 +27,25 @@ from accel_bench.modeling.tensor_parallel_plan import tensor_parallel_problems
 
 
 class DPOOptions(Options):
-    """How far the policy may go from the reference, and what else is in the loss."""
+    """Options of `dpo`: parameters of the loss, and the reference model."""
 
     beta: float = Field(0.1, gt=0, allow_inf_nan=False)
-    """How strongly the policy is held near the reference."""
+    """Strength of the penalty for moving away from the reference (DPO's beta)."""
 
     nll_scale: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Weight of the negative log-likelihood of the chosen answers, a mean over the tokens of the
-    step, in the loss."""
+    """Weight in the loss of the chosen answers' negative log-likelihood, averaged over the tokens
+    of the step."""
 
     length_normalization: bool = False
-    """Divide the log-probability of each answer by its tokens."""
+    """Divide the log-probability of each answer by its number of tokens."""
 
     reference_model: str | None = Field(None, min_length=1)
-    """The reference, as in `model.id`, with the same `model.weights`; null: the policy before its
-    first step, which is the base without its adapter where one is trained."""
+    """Reference model, in the form of `model.id`, with the same `model.weights`; null: the policy
+    before its first step, or under an adapter the base model."""
 
     reference_tensor_parallel_size: int = Field(1, ge=1)
-    """Devices that hold one reference together, by the tensor-parallel plan that transformers has
-    of it, however the policy is divided; 1: each device holds a whole one."""
+    """Number of devices that share one reference by transformers' tensor-parallel plan,
+    independently of the policy; 1: each device holds a whole one."""
 
 
 class DPO(Task[DPOOptions]):
@@ -64,17 +64,17 @@ class DPO(Task[DPOOptions]):
     """True if the reference is a copy of the policy."""
 
     _reference: Any = None
-    """The copy."""
+    """Copy of the policy, made before adapters; None without one."""
 
     def fingerprint(self, experiment: Experiment) -> str | None:
-        """Return the SHA-256 of the files of the reference's local directory; None without one."""
+        """Return the SHA-256 of the reference's local directory; None without one."""
         use = self._reference_use(experiment.scenario)
         return None if use is None else digest_of_model(use)
 
     def adjust_model(self, model: Any) -> None:
-        """Turn dropout off, as TRL does, and copy the policy where the copy is the reference.
+        """Disable dropout, as TRL does, and copy the policy if the copy is the reference.
 
-        This is before adapters, accelerations and compilation, so that the copy has none of them.
+        This precedes adapters, accelerations and compilation, which the copy must not have.
         """
         from accel_bench_text_tasks.tasks import dpo_impl
 
@@ -86,7 +86,7 @@ class DPO(Task[DPOOptions]):
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
         """Refuse a reference that cannot be held as the options say.
 
-        Raises ScenarioError for one that is nowhere.
+        Raises ScenarioError for one that does not exist.
         """
         scenario = experiment.scenario
         if use := self._reference_use(scenario):
@@ -96,19 +96,19 @@ class DPO(Task[DPOOptions]):
             yield from self._division_problems(scenario)
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the tokens of both sequences of all pairs; labels are shifted by the loss."""
+        """Return the number of tokens in both sequences of all pairs; the loss shifts labels."""
         return held_tokens(batch, shifts=True)
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import what the loss needs, so that its memory is not that of the model."""
+        """Import the loss's modules, so that their memory counts as imports."""
         from accel_bench_text_tasks.tasks import dpo_impl  # noqa: F401
 
         self._copies = self._copied(run.scenario)
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the loss, with the reference that it compares with."""
+        """Return the loss with its reference."""
         from accel_bench_text_tasks.tasks.dpo_impl import PreferenceLoss
 
         loss = PreferenceLoss(run, self.options, self._reference)
@@ -116,7 +116,7 @@ class DPO(Task[DPOOptions]):
         return loss
 
     def _division_problems(self, scenario: Scenario) -> Iterator[str]:
-        """Yield why the reference cannot be divided over as many devices as the options say."""
+        """Yield reasons why the reference cannot be divided over so many devices."""
         size, option = self.options.reference_tensor_parallel_size, "reference_tensor_parallel_size"
         use = self._reference_use(scenario)
         if use is None and not self._copied(scenario):
@@ -139,7 +139,7 @@ class DPO(Task[DPOOptions]):
         return self.options.reference_model is None and scenario.adapter.use == "none"
 
     def _reference_use(self, scenario: Scenario) -> ModelUse | None:
-        """Return the reference as the scenario's model is written; None without a name."""
+        """Return the reference as a model section of a scenario; None without a name."""
         name = self.options.reference_model
         if name is None:
             return None

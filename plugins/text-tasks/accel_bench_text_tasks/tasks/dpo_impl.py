@@ -1,4 +1,4 @@
-"""The loss of direct preference optimization, and its reference."""
+"""Loss of direct preference optimization, and its reference model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from accel_bench.modeling.tensors import is_simulated
 from accel_bench_text_tasks.tasks.dpo import DPO, DPOOptions
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-"""Modules that drop something out."""
+"""Classes of dropout modules."""
 
 DROPOUT_WORDS = ("dropout", "pdrop")
-"""Words in the names of configurations' keys, and of attributes, for probabilities of dropout."""
+"""Name patterns of configuration keys and attributes that are dropout probabilities."""
 
 
 class PreferenceLoss:
-    """Losses of pairs, added up and divided by the pairs of the step.
+    """DPO loss: the sum over pairs, divided by the pairs of the step.
 
     The loss of a pair is -log sigmoid(beta x ((log p_chosen - log q_chosen) - (log p_rejected - log
     q_rejected))), p of the policy and q of the reference (equation 7 of arXiv:2305.18290). With
@@ -38,9 +38,9 @@ class PreferenceLoss:
     """
 
     def __init__(self, run: Run, options: DPOOptions, copied: Any = None) -> None:
-        """Keep the reference, which is `copied` where one is given.
+        """Keep the reference, which is `copied` if given.
 
-        Raises ScenarioError for data that holds no pairs.
+        Raises ScenarioError for data without pairs.
         """
         if not hasattr(run.dataset, "sequences") and not is_simulated():
             use = run.scenario.data.use
@@ -56,7 +56,7 @@ class PreferenceLoss:
     def __call__(
         self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int
     ) -> torch.Tensor:
-        """Return the loss of a micro-batch; `supervised_in_step` is the pairs of the step."""
+        """Return the loss of a micro-batch; `supervised_in_step` is the step's number of pairs."""
         options, labels = self._options, inputs["labels"][:, 1:]
         with torch.no_grad():
             reference = self._answers(self._of_reference(inputs), labels)
@@ -73,7 +73,7 @@ class PreferenceLoss:
         return loss
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of the reference, and of how the last pairs are told apart."""
+        """Return JSON evidence of the reference, and of the last pairs' margins."""
         reference = self._policy if self._reference is None else self._reference
         found: dict[str, Any] = {"reference": self._what, **self._options.model_dump(mode="json")}
         if isinstance(reference, DividedReference):
@@ -104,7 +104,7 @@ class PreferenceLoss:
 
     @cached_property
     def _trained(self) -> list[nn.Parameter]:
-        """Parameters that train, found in the first step: a policy may have many."""
+        """Parameters that require a gradient, collected in the first step."""
         return [one for one in self._policy.parameters() if one.requires_grad]
 
     def _answers(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -121,8 +121,8 @@ class PreferenceLoss:
 def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the log-probability of each label, 0 without one, in float32.
 
-    `logits` have shape (sequences, length, vocabulary), `labels` and what is returned (sequences,
-    length - 1): the labels of the tokens that follow.
+    `logits` have shape (sequences, length, vocabulary), `labels` and the result (sequences, length
+    - 1): labels of the following tokens.
     """
     flat = logits[:, :-1].flatten(0, 1).float()
     losses = functional.cross_entropy(
@@ -132,7 +132,7 @@ def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch
 
 
 def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
-    """Return the reference, and what it is in words; None where it is the base of an adapter."""
+    """Return the reference, and its description; the reference is None for an adapter's base."""
     if options.reference_model is None and hasattr(run.unwrapped_model, "disable_adapter"):
         return None, "the base, without the adapter, as the stack accelerates it"
     if options.reference_model is not None:
@@ -152,8 +152,8 @@ def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
 
 
 def layers_of(model: nn.Module) -> dict[str, int]:
-    """Return how many linear layers of each class there are, adapters left out, with the class of
-    their weights where that is one of its own: by it one sees what a base is stored as."""
+    """Return the number of linear layers by class, without adapters, with the class of their
+    weights if it is a subclass, which reveals how a base is stored."""
     left_out = adapter_modules(model)
     found: Counter[str] = Counter()
     for module in model.modules():
@@ -166,7 +166,7 @@ def layers_of(model: nn.Module) -> dict[str, int]:
 
 
 def copy_of(model: Any) -> Any:
-    """Return a copy of a model that is not trained."""
+    """Return a frozen copy of a model."""
     copies: dict[int, torch.Tensor] = {}
     if is_simulated():  # A deep copy would ask for the address of a tensor.
         copies |= {id(one): one.clone() for one in model.buffers()}
@@ -175,8 +175,7 @@ def copy_of(model: Any) -> Any:
 
 
 def turn_dropout_off(model: nn.Module) -> None:
-    """Set every probability of dropout of a model to 0: in its modules, and what they read of it
-    as a number or from its configuration."""
+    """Set every dropout probability of a model to 0: in modules, attributes and configurations."""
     for module in model.modules():
         if isinstance(module, DROPOUTS):
             module.p = 0.0
@@ -186,32 +185,31 @@ def turn_dropout_off(model: nn.Module) -> None:
 
 
 def _set_to_zero(owner: Any) -> None:
-    """Set the numbers of an object that are named as probabilities of dropout to 0."""
+    """Set the attributes named as dropout probabilities to 0."""
     for name, value in list(vars(owner).items()):
         if isinstance(value, float) and any(word in name for word in DROPOUT_WORDS):
             setattr(owner, name, 0.0)
 
 
 def frozen(model: Any) -> Any:
-    """Return a model that is not trained, and drops nothing out."""
+    """Return the model frozen and without dropout."""
     return model.requires_grad_(False).train(False)
 
 
 class DividedReference:
-    """Computes a model whose matrices are divided over ranks that follow one another.
+    """A model whose matrices are divided over consecutive ranks.
 
-    The ranks of such a group compute the batch of each of them together, one after the other, and
-    each keeps what it needs: the output of its own. Ranks that have the same batch anyway, since
-    they share the policy, compute it once.
+    The ranks of a group compute each rank's batch together, one after another, and each keeps the
+    output of its own. Ranks that share the policy, and so the batch, compute it once.
     """
 
     def __init__(self, run: Run, model: Any, size: int) -> None:
-        """Divide the model in place. Raises ScenarioError where it cannot be divided."""
+        """Divide the model in place. Raises ScenarioError if it cannot be divided."""
         shape = (run.world_size // size, size)
         names = ("groups", "tensor")
         mesh = init_device_mesh(run.device.type, shape, mesh_dim_names=names)["tensor"]
         self.divided = divide_matrices(model, mesh, "task.reference_tensor_parallel_size")
-        """How many matrices are divided, by their style in the model's plan."""
+        """Number of divided matrices, by style in the model's plan."""
 
         self.model = model
         """The model, of which this rank holds a part."""
@@ -234,7 +232,7 @@ class DividedReference:
         return found
 
     def _shared(self, tensor: torch.Tensor, owner: int) -> torch.Tensor:
-        """Return the tensor of one rank of the group on all of them; shapes may differ."""
+        """Return one rank's tensor on all ranks of the group; shapes may differ."""
         shape = torch.tensor(tensor.shape, device=tensor.device)
         distributed.broadcast(shape, group=self._group, group_src=owner)
         own = owner == self._rank

@@ -1,4 +1,4 @@
-"""The task `masked-lm`: an encoder predicts tokens that are hidden from it."""
+"""The task `masked-lm`: an encoder predicts masked tokens."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ if TYPE_CHECKING:
 
 
 class MaskedLMOptions(Options):
-    """Which tokens are predicted, and what stands in their place (Devlin et al., 2018)."""
+    """Options of `masked-lm`: the fractions of masked tokens (Devlin et al., 2018)."""
 
     masked: float = Field(0.15, gt=0, le=1)
-    """Probability with which a token is predicted; at least one of each sample is."""
+    """Probability of predicting a token; at least one per sample is predicted."""
 
     replaced: float = Field(0.8, ge=0, le=1)
-    """Fraction of these in whose place the mask stands."""
+    """Fraction of the predicted tokens that the mask token replaces."""
 
     random: float = Field(0.1, ge=0, le=1)
-    """Fraction of these in whose place a random token stands; the others stay as they are."""
+    """Fraction of the predicted tokens that a random token replaces; the rest stays unchanged."""
 
     mask_token_id: int | None = Field(None, ge=0)
-    """Id of the mask; null: that of the data's tokenizer, or where it has none the first id that
-    none of its tokens has."""
+    """Id of the mask token; null: that of the data's tokenizer, by default the first unused id."""
 
     @model_validator(mode="after")
     def _fractions_fit(self) -> MaskedLMOptions:
@@ -45,7 +44,7 @@ class MaskedLM(Task[MaskedLMOptions]):
     _masking: Masking | None = None
 
     def labels_of(self, run: Run) -> Any:
-        """Return what masks the samples of the run's dataset."""
+        """Return the function that masks samples of the run's dataset."""
         from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
 
         found = Masking(run, self.options)

@@ -1,4 +1,4 @@
-"""Dynamic masking: which tokens of a sample are predicted, drawn from the seed of the data."""
+"""Dynamic masking: the predicted tokens of a sample, drawn from the seed of the data."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from accel_bench_text_tasks.tasks.masked_lm import MaskedLMOptions
 
 MASKS = ("[MASK]", "<mask>")
-"""Names of the mask in tokenizers."""
+"""Names of the mask token in tokenizers."""
 
 MASKING_STREAM = 2
-"""Added to the seed for masks, so that drawing them leaves the data as they are."""
+"""Offset of the seed for masks, which keeps the data's random numbers independent."""
 
 Integers = npt.NDArray[np.int64]
 
 
 class Masking:
-    """Masks one sample at a time, by its place in the endless order of samples alone.
+    """Masking of samples, by their index in the endless order alone.
 
-    So all ranks know the labels of all samples of a step, and every stack gets the same ones.
+    All ranks thus know the labels of a whole step, and all stacks get the same ones.
     """
 
     def __init__(self, run: Run, options: MaskedLMOptions) -> None:
@@ -43,8 +43,8 @@ class Masking:
     def __call__(self, tokens: Integers, place: int) -> tuple[Integers, Integers]:
         """Return the inputs and labels of a sample, each of the shape of its tokens.
 
-        Special tokens are neither predicted, but where a sample holds nothing else, nor put in the
-        place of others. `place` counts samples from the first step on.
+        Special tokens are not predicted, unless a sample holds nothing else, nor used as
+        replacements. `place` is the sample's index since the first step.
         """
         options = self._options
         generator = np.random.default_rng((self._seed, MASKING_STREAM, place))
@@ -66,7 +66,7 @@ class Masking:
         return inputs, labels
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of what was masked."""
+        """Return JSON evidence of the masked tokens."""
         share = self.masked / self.tokens if self.tokens else 0.0
         return {
             "samples": self.samples,
@@ -76,7 +76,7 @@ class Masking:
 
 
 def _mask_id(run: Run, options: MaskedLMOptions, tokenizer: Any) -> int:
-    """Return the id of the mask. Raises ScenarioError where the model has no embedding for it."""
+    """Return the mask token's id. Raises ScenarioError if the model has no embedding for it."""
     found = options.mask_token_id
     if found is None:
         found = _of_tokenizer(tokenizer)
@@ -100,7 +100,7 @@ def _of_tokenizer(tokenizer: Any) -> int | None:
 
 
 def _special_ids(tokenizer: Any) -> Integers:
-    """Return the ids of the special tokens; none where the tokens are made up."""
+    """Return the ids of the special tokens; empty for synthetic tokens."""
     added = {} if tokenizer is None else tokenizer.get_added_tokens_decoder()
     return np.array([number for number, token in added.items() if token.special], dtype=np.int64)
 

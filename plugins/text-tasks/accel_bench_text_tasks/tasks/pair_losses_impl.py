@@ -1,4 +1,4 @@
-"""The losses of the tasks of pairs."""
+"""Losses of the tasks of text pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Seq2SeqLoss:
-    """Shifts labels to the right for the decoder, by the ids of the model's configuration."""
+    """Cross-entropy of a decoder, whose inputs are shifted labels."""
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -36,20 +36,20 @@ class Seq2SeqLoss:
         return token_loss(output.logits, labels, supervised_in_step)
 
     def shifted(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return labels one place to the right behind the token with which a decoder starts."""
+        """Return the labels shifted right, after the decoder's start token."""
         start = labels.new_full((len(labels), 1), self._start)
         ids = torch.cat((start, labels[:, :-1]), dim=1)
         return ids.masked_fill(ids == IGNORED_LABEL, self._pad)
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of the ids that the decoder reads beside those of labels."""
+        """Return JSON evidence of the decoder's start and padding ids."""
         return {"decoder_start_token_id": self._start, "pad_token_id": self._pad}
 
 
 class InfoNCE:
-    """The loss of rows of inputs of which the first half belongs to the second, in order.
+    """InfoNCE loss of rows whose first half matches the second half in order.
 
-    A pair of which either text equals that of another pair is no negative of it.
+    Pairs with an equal text are no negatives of each other.
     """
 
     def __init__(self, options: EmbeddingOptions) -> None:
@@ -73,7 +73,7 @@ class InfoNCE:
         return loss / supervised_in_step
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON of the last micro-batch: how many pairs, and how many were found."""
+        """Return JSON evidence of the last micro-batch: number of pairs, and of correct matches."""
         if self._last is None:
             return {"pairs": 0}
         found = self._last.argmax(-1) == torch.arange(len(self._last), device=self._last.device)
@@ -85,7 +85,7 @@ class InfoNCE:
         }
 
     def _pooled(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return a vector of each text, in float32: cosines over a small temperature need it."""
+        """Return a vector for each text, in float32, as cosines over a small temperature need."""
         hidden = hidden.float()
         if self._options.pooling == "first":
             return hidden[:, 0]

@@ -1,4 +1,4 @@
-"""The tasks of pairs: `seq2seq-lm` writes the second text, `embedding` finds it among others."""
+"""The tasks of text pairs: `seq2seq-lm` generates the second text, `embedding` retrieves it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accel_bench.errors import ScenarioError
 
 
 def require_pairs(run: Run) -> None:
-    """Raise ScenarioError for data that holds no pairs; a simulation has no data."""
+    """Raise ScenarioError for data without pairs; simulations have no data."""
     from accel_bench.modeling.tensors import is_simulated
 
     if not hasattr(run.dataset, "pair") and not is_simulated():
@@ -29,7 +29,7 @@ class Seq2SeqLM(Task[Options]):
     pairs = "labels"
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the tokens of both texts; those of the second are supervised."""
+        """Return the number of tokens in both texts; those of the second are supervised."""
         found, labels = held_tokens(batch), batch.inputs.get("labels")
         if found is None or labels is None:
             return None
@@ -40,7 +40,7 @@ class Seq2SeqLM(Task[Options]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the cross-entropy of the tokens of the second text, each given those before."""
+        """Return the cross-entropy of the second text's tokens, each given the preceding ones."""
         from accel_bench_text_tasks.tasks.pair_losses_impl import Seq2SeqLoss
 
         require_pairs(run)
@@ -50,16 +50,16 @@ class Seq2SeqLM(Task[Options]):
 
 
 class EmbeddingOptions(Options):
-    """How a text becomes a vector, and how sharply pairs are told apart (Wang et al., 2022)."""
+    """Options of `embedding`: pooling, temperature and symmetry (Wang et al., 2022)."""
 
     temperature: float = Field(0.01, gt=0)
-    """What the cosines are divided by."""
+    """Temperature that divides the cosines."""
 
     pooling: Literal["mean", "first"] = "mean"
-    """The mean of the last hidden states of real tokens, or that of the first token."""
+    """Pooling of the last hidden states: their mean over real tokens, or the first token's."""
 
     symmetric: bool = False
-    """Also find the first of each pair among all firsts, and take the mean of both losses."""
+    """True to retrieve in both directions, and average both losses."""
 
 
 class Embedding(Task[EmbeddingOptions]):
@@ -72,13 +72,13 @@ class Embedding(Task[EmbeddingOptions]):
     batch_dependent = True
 
     def adjust_model(self, model: Any) -> None:
-        """Take off the pooler, whose output the loss does not use."""
+        """Remove the pooler, whose output the loss does not use."""
         for module in model.modules():
             if getattr(module, "pooler", None) is not None:
                 module.pooler = None
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the tokens of both texts of all pairs; each pair is supervised once."""
+        """Return the number of tokens in both texts of all pairs; each pair is supervised once."""
         found, ids = held_tokens(batch), batch.inputs.get("input_ids")
         if found is None or ids is None:
             return None
@@ -87,7 +87,7 @@ class Embedding(Task[EmbeddingOptions]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the cross-entropy of the right text among those of the micro-batch."""
+        """Return the cross-entropy of the matching text among those of the micro-batch."""
         from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
 
         require_pairs(run)

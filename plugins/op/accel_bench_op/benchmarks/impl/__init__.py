@@ -1,4 +1,4 @@
-"""Modules and functions that the benchmarks build; each imports torch when it is first used."""
+"""Modules and functions of the benchmarks; submodules import torch when first used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Return a module of this package, imported when it is first asked for."""
+    """Return a submodule, imported on first access."""
     if name.startswith("_"):
         raise AttributeError(name)
     return import_module(f"{__name__}.{name}")

@@ -1,5 +1,5 @@
-"""Layers of language models in plain torch, with the names that transformers gives their parts,
-and a module that steps with an optimizer."""
+"""Layers of language models in plain torch, with transformers' names of their parameters, and a
+module that steps an optimizer."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torch import nn
 from torch.nn import functional
 
 EPSILON = 1e-5
-"""What norms add to a variance."""
+"""Epsilon added to the variance in norms."""
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "gelu": lambda: nn.GELU(approximate="tanh"),
 }
-"""What gates of MLPs compute, by name."""
+"""Activations of gated MLPs, by name."""
 
 LEARNING_RATE = 1e-2
-"""As large as the weights spread: in a smaller step an error would be lost beside them."""
+"""Learning rate, as large as the weights' spread, so that errors of a step are visible."""
 
 
 def at_least_float32(given: torch.dtype) -> torch.dtype:
-    """Return the dtype that sums are computed in; Thunder knows no `torch.promote_types`."""
+    """Return the dtype of sums; Thunder does not support `torch.promote_types`."""
     return torch.float64 if given == torch.float64 else torch.float32
 
 
 class RMSNorm(nn.Module):
-    """RMS norm in operations of torch, as models compute it: at least in float32."""
+    """RMS norm in torch operations, computed at least in float32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class RMSNorm(nn.Module):
         self.variance_epsilon = EPSILON
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Scale the last dimension to a root mean square of one, and multiply with the weight."""
+        """Return the normalized last dimension, times the weight."""
         given = hidden_states.dtype
         wide = hidden_states.to(at_least_float32(given))
         mean = wide.pow(2).mean(-1, keepdim=True)
@@ -56,12 +56,12 @@ class GatedMLP(nn.Module):
         self.act_fn = ACTIVATIONS[activation]()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute inputs of shape (..., hidden)."""
+        """Return the output for inputs of shape (..., hidden)."""
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 
 
 class GPT2MLP(nn.Module):
-    """MLP of GPT-2: two projections with biases, and a gelu in between."""
+    """MLP of GPT-2: two projections with biases, with a gelu in between."""
 
     def __init__(self, hidden: int, intermediate: int) -> None:
         super().__init__()
@@ -69,12 +69,12 @@ class GPT2MLP(nn.Module):
         self.c_proj = nn.Linear(intermediate, hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute inputs of shape (..., hidden)."""
+        """Return the output for inputs of shape (..., hidden)."""
         return self.c_proj(functional.gelu(self.c_fc(x), approximate="tanh"))
 
 
 class LinearCrossEntropy(nn.Module):
-    """Output projection and loss, with the logits of all tokens in between."""
+    """Output projection and loss, with stored logits of all tokens."""
 
     def __init__(self, hidden: int, vocabulary: int) -> None:
         super().__init__()
@@ -94,7 +94,8 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def rotary(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotate queries and keys of shape (batch, heads, tokens, head) by angles (1, tokens, head)."""
+    """Return queries and keys of shape (batch, heads, tokens, head), rotated by angles (1, tokens,
+    head)."""
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     return q * cos + _turned(q) * sin, k * cos + _turned(k) * sin
 
@@ -113,7 +114,7 @@ def _turned(x: torch.Tensor) -> torch.Tensor:
 
 
 class AdamWStep(nn.Module):
-    """Matrices, and torch's AdamW over them; its state is made in the first step."""
+    """Matrices with torch's AdamW; its state is created in the first step."""
 
     def __init__(self, sizes: Sequence[tuple[int, int]]) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class AdamWStep(nn.Module):
 
 
 def stepping_in_float64(module: Any) -> Any:
-    """Return a copy whose matrices and moments are in float64; steps are counted in float32."""
+    """Return a copy with float64 matrices and moments; the step count stays float32."""
     found = copy.deepcopy(module).double()
     for state in found.optimizer.state.values():
         state.update({key: one.double() for key, one in state.items() if key != "step"})

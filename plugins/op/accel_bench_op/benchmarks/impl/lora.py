@@ -1,4 +1,4 @@
-"""Build PEFT's layers over frozen bases, and the same densely in float64."""
+"""PEFT's LoRA layers over frozen bases, and equal dense layers in float64."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ ADAPTER = "default"
 """Name of the adapter."""
 
 GROUP = 32
-"""Inputs of GPTQ's layer that share a scale."""
+"""Number of inputs that share a scale in GPTQ's layer."""
 
 WORD_BITS = 32
 """Bits of a packed word of GPTQ."""
 
 OUTLIERS = 6.0
-"""Magnitude from which LLM.int8 takes an input for an outlier, from its paper."""
+"""Default magnitude of outliers, from the paper of LLM.int8."""
 
 
 class Projection(nn.Module):
-    """A layer called `proj`, for PEFT to adapt."""
+    """Module with a layer named `proj`, which PEFT adapts."""
 
     def __init__(self, proj: nn.Module) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Projection(nn.Module):
 
 
 def adapted(base: str, inputs: int, outputs: int, rank: int) -> Projection:
-    """Return a frozen projection with an adapter that is not zero."""
+    """Return a frozen projection with a nonzero adapter."""
     found: Any = Projection(BASES[base](inputs, outputs).requires_grad_(False))
     found.is_loaded_in_4bit, found.is_loaded_in_8bit = base == "nf4", base == "int8"
     # A packed layer has no parameter that would say where it is.
@@ -53,7 +53,7 @@ def adapted(base: str, inputs: int, outputs: int, rank: int) -> Projection:
 
 
 def in_float64(module: Any, base: str) -> Projection:
-    """Return a projection with a dense base in float64, which multiplies with the same numbers."""
+    """Return a projection with a dense float64 base of equal values."""
     layer = module.proj
     matrix = DEQUANTIZE[base](layer.get_base_layer()).double()
     outputs, inputs = matrix.shape
@@ -75,7 +75,7 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def _nf4(inputs: int, outputs: int) -> nn.Module:
-    """Return bitsandbytes' layer in 4 bits, quantized on the device."""
+    """Return bitsandbytes' 4-bit layer, quantized on the device."""
     import bitsandbytes
 
     weight = _linear(inputs, outputs).weight.detach()
@@ -89,7 +89,7 @@ def _nf4(inputs: int, outputs: int) -> nn.Module:
 
 
 def _int8(inputs: int, outputs: int) -> nn.Module:
-    """Return bitsandbytes' layer in 8 bits."""
+    """Return bitsandbytes' 8-bit layer."""
     import bitsandbytes
 
     made: nn.Module = bitsandbytes.nn.Linear8bitLt(
@@ -106,7 +106,7 @@ def _int8(inputs: int, outputs: int) -> nn.Module:
 
 
 def _gptq(inputs: int, outputs: int) -> nn.Module:
-    """Return GPTQModel's layer of torch with random codes, and scales that spread weights alike."""
+    """Return GPTQModel's torch layer with random codes, and scales that give the usual spread."""
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
     from gptqmodel.quantization import FORMAT
 
@@ -132,7 +132,7 @@ def _gptq(inputs: int, outputs: int) -> nn.Module:
 
 
 def _packed(inputs: int, outputs: int) -> dict[str, torch.Tensor]:
-    """Return GPTQ's packed tensors, version 2: codes of 0 to 15 around zero points of 8."""
+    """Return GPTQ's packed tensors, format 2: codes of 0 to 15 around zero points of 8."""
     words, groups = inputs * 4 // WORD_BITS, inputs // GROUP
     limit = 2**31
     # Codes are uniform, so their standard deviation is a square root of (16 * 16 - 1) / 12.
@@ -170,7 +170,7 @@ BASES: dict[str, Callable[[int, int], nn.Module]] = {
     "int8": _int8,
     "gptq": _gptq,
 }
-"""Bases by kind, from the features that go in and come out."""
+"""Constructors of bases by kind, from the numbers of input and output features."""
 
 DEQUANTIZE: dict[str, Callable[[Any], torch.Tensor]] = {
     "dense": lambda layer: layer.weight.detach(),

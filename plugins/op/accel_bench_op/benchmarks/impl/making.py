@@ -1,4 +1,4 @@
-"""Make tensors and modules from a fixed seed, on a device and in a dtype."""
+"""Seeded tensors and modules, on a device and in a dtype."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from accel_bench.machine.devices import of_torch_type
 from accel_bench.modeling.tensors import device_index
 
 FIRST_SEED = 2025
-"""Seed of what is made with seed 0: no cotangent, which begin at 0 too, may equal an input. Along
-its own input a norm has no gradient."""
+"""Offset of seeds from those of cotangents: an input equal to its cotangent would have no gradient
+through a norm."""
 
 OF_BATCHES = 1_000_003
-"""Distance of the seeds of two batches, in which no seed of another tensor may fall."""
+"""Distance between the seeds of two batches, larger than the number of their tensors."""
 
 SPREAD = 0.02
-"""Standard deviation of weights, as models are initialized."""
+"""Standard deviation of weights, as in initialized models."""
 
 
 def batch_seed(seed: int) -> int:
-    """Return the seed of a tensor in a batch: another one after another `torch.manual_seed`."""
+    """Return the seed of a tensor in a batch, which depends on `torch.manual_seed`."""
     return (seed + OF_BATCHES * torch.initial_seed()) % 2**62
 
 
 def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: int) -> Any:
-    """Call a function with torch's defaults set to a device and a dtype, from a seed.
+    """Call a function with a seed, and a device and dtype as torch's defaults.
 
-    The global random state and the defaults are left as they were.
+    The global random state and the defaults are restored.
     """
     place, before = torch.device(device), torch.get_default_dtype()
     with of_torch_type(place.type).keep_random_state(device_index(place)), place:
@@ -44,9 +44,9 @@ def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: in
 
 @torch.no_grad()
 def filled(kind: Callable[..., nn.Module], *args: Any) -> nn.Module:
-    """Return a module of a kind: matrices as models are initialized, vectors around one and zero.
+    """Return a module with weights initialized as in models, and vectors around one and zero.
 
-    No number is the same as its neighbours, so that a kernel that mixes them up is found out.
+    Neighbouring values differ, which reveals kernels that mix them up.
     """
     module = kind(*args)
     for name, parameter in module.named_parameters():

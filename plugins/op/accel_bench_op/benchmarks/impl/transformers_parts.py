@@ -1,4 +1,4 @@
-"""Blocks and models of transformers' classes, from configurations, with random weights."""
+"""Blocks and models of transformers with random weights, from configurations."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from accel_bench.modeling.random_weights import random_model
 from accel_bench_op.benchmarks.shapes import Shape
 
 FEW_TOKENS = 64
-"""Vocabulary of a model of which only a block is wanted."""
+"""Vocabulary size of a model that only provides a block."""
 
 SEED = 0
 
 
 class Loss(nn.Module):
-    """A causal language model that returns its loss alone."""
+    """A causal language model that returns its loss only."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the loss of predicting each token (batch, tokens) from those before it."""
+        """Return the loss of predicting each token (batch, tokens) from the preceding ones."""
         return self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
 
 
 class Part(nn.Module):
-    """A block, or its attention, that takes cosines and sines, if any, like other arguments."""
+    """A block, or its attention, with cosines and sines, if any, as positional arguments."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.part = part
 
     def forward(self, hidden: torch.Tensor, *turns: torch.Tensor) -> torch.Tensor:
-        """Compute hidden states of shape (batch, tokens, hidden)."""
+        """Return the output for hidden states of shape (batch, tokens, hidden)."""
         rotary = {"position_embeddings": turns, "attention_mask": None} if turns else {}
         found: Any = self.part(hidden, **rotary)
         return found[0] if isinstance(found, tuple) else found
@@ -57,7 +57,7 @@ def model(shape: Shape, device: str, dtype: str) -> Any:
 
 
 def block(shape: Shape, device: str, dtype: str) -> nn.Module:
-    """Return one decoder block, out of a model that has no other."""
+    """Return one decoder block."""
     few = {"n_layer": 1, "num_hidden_layers": 1, "bos_token_id": 1, "eos_token_id": 1}
     changes = {key: few[key] for key in few if key in shape.config} | {"vocab_size": FEW_TOKENS}
     alone = replace(shape, changes={**shape.changes, **changes})
@@ -72,32 +72,32 @@ def attention(shape: Shape, device: str, dtype: str) -> nn.Module:
 
 
 def experts(shape: Shape, device: str, dtype: str) -> nn.Module:
-    """Return the experts of a block, by the grouped product."""
+    """Return the experts of a block, with the grouped product."""
     (found,) = experts_of(block(shape, device, dtype))
     multiply_by("grouped_mm", found)
     return found
 
 
 def experts_of(module: nn.Module) -> list[Any]:
-    """Return the modules of experts, whose implementation transformers chooses."""
+    """Return the modules of experts whose implementation transformers chooses."""
     return [part for part in module.modules() if hasattr(part, "gate_up_proj")]
 
 
 def multiply_by(implementation: str, module: nn.Module) -> None:
-    """Choose how experts multiply: `grouped_mm`, or `eager`, one after the other."""
+    """Set the implementation of experts: `grouped_mm`, or the loop `eager`."""
     for found in experts_of(module):
         found.config._experts_implementation = implementation
 
 
 def in_float64(module: nn.Module) -> nn.Module:
-    """Return a copy in float64, in which the grouped product does not exist."""
+    """Return a float64 copy without the grouped product, which lacks float64."""
     found = copy.deepcopy(module).double()
     multiply_by("eager", found)
     return found
 
 
 def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
-    """Return such a copy whose routers choose the experts that those of the module choose.
+    """Return a float64 copy whose routers choose the same experts as those of the module.
 
     None for a module without routers.
     """
@@ -125,12 +125,12 @@ def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
 
 
 def routers_of(module: nn.Module) -> list[nn.Module]:
-    """Return the modules that choose the experts of each token, in the order of the layers."""
+    """Return the routers, in the order of the layers."""
     return [part for part in module.modules() if type(part).__name__.endswith("TopKRouter")]
 
 
 def chosen_experts(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Return the experts of each token (tokens, experts of a token), by router in their order."""
+    """Return the chosen experts (tokens, experts per token) of each router, in order."""
     found: list[torch.Tensor] = []
 
     def note(_: Any, args: Any, out: Any) -> None:
