@@ -1,4 +1,4 @@
-"""Find the scenarios that a path, a shipped name, a mapping or a model means."""
+"""Finding scenarios by path, shipped name, mapping or model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from accel_bench.scenario.draft import Draft, make_draft, read_draft
 from accel_bench.scenario.models import Work
 
 Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Work
-"""A file, a folder of files, a shipped scenario's name, or a scenario itself."""
+"""Source of scenarios: a file, a folder of files, a shipped scenario's name, or a scenario."""
 
 GIVEN = "the scenario"
-"""What messages call a scenario that stands in no file."""
+"""Name in messages of a scenario that was given as a mapping or model."""
 
 
 def find_drafts(sources: Sequence[Source]) -> list[Draft]:
-    """Read the scenarios; of a folder all but the slow ones. Raises ScenarioError."""
+    """Read the scenarios of all sources, without the slow ones of folders. Raises ScenarioError."""
     return [draft for source in sources for draft in _drafts_of(source)]
 
 
@@ -39,9 +39,9 @@ def _drafts_of(source: Source) -> list[Draft]:
 
 
 def to_plain(values: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return values as a file has them: of models their fields, of tuples lists, of paths texts.
+    """Return values as a file has them: models as mappings, tuples as lists, paths as texts.
 
-    `what` is what messages call them. Raises ScenarioError.
+    `what` names the values in messages. Raises ScenarioError.
     """
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
