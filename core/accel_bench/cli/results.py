@@ -1,4 +1,4 @@
-"""`accel-bench results`: list, show, export and compare the identities of what was stored."""
+"""`accel-bench results`: list, label, show, export and explain stored runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Identifier = Annotated[
     ),
 ]
 OWN_FORMATS = ("json", "csv", "parquet")
-"""Formats of an export that are ours."""
+"""Export formats of the core."""
 
 WHERE = "Only runs for which it holds, such as 'status = ok and train.micro_batch_size >= 4'."
 
@@ -40,7 +40,7 @@ app = typer.Typer(help="Results that were stored.")
 
 
 def _formats() -> list[str]:
-    """Return the names of formats: ours, then those that are installed."""
+    """Return the names of formats: the core's, then installed ones."""
     from accel_bench.interchange import format_names
 
     return [*OWN_FORMATS, *format_names()]
@@ -133,7 +133,7 @@ def note_results(
 
 
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
-    """Add labels to runs or remove them, and print how many runs that were."""
+    """Add labels to runs or remove them, and print the number of runs."""
     from accel_bench.runner.interrupted import open_results
     from accel_bench.store.listing import add_labels, remove_labels
 
@@ -217,7 +217,7 @@ def export_results(
 def _intact(
     store: Store, conditions: Sequence[ColumnElement[bool]], corrupt: list[str]
 ) -> Iterator[Result]:
-    """Yield the runs one by one, and add the ids of those that cannot be read to `corrupt`."""
+    """Yield the runs one by one, and append the ids of unreadable ones to `corrupt`."""
     for run_id, result in store.each(*conditions):
         if result is None:
             corrupt.append(run_id)
@@ -240,8 +240,8 @@ def _write(found: Iterator[Result], form: str, output: Path | None) -> None:
 
 
 def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator[str]:
-    """Yield the text of an export, run by run, so that few are in memory; what has to wait lies in
-    the folder."""
+    """Yield the text of an export, run by run, so that few are in memory; large intermediate text
+    lies in the folder."""
     from accel_bench import interchange
     from accel_bench.report.export import export_lines
     from accel_bench.report.formats import render_list
@@ -279,7 +279,7 @@ def explain_difference(
 
 
 def _experiment(store: Store, identifier: str) -> Experiment:
-    """Return the only experiment that an id means."""
+    """Return the only experiment that an id names."""
     from accel_bench.analysis.wording import join_names
     from accel_bench.errors import StoreError
 

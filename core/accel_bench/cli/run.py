@@ -112,7 +112,7 @@ def run(options: RunOptions) -> int:
 
 
 def _judge(options: RunOptions) -> Callable[[Sequence[Summary]], int]:
-    """Return what makes the exit code. Raises ScenarioError for options that do not fit."""
+    """Return the function of the exit code. Raises ScenarioError for options that do not fit."""
     if options.fail_if_slower is None:
         return exit_code
     if options.no_baseline:
@@ -175,7 +175,7 @@ def _plan_and_run(
 
 
 def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
-    """Return the exit code with `--fail-if-slower`, and print why it is not 0."""
+    """Return the exit code with `--fail-if-slower`, and print the reason if it is not 0."""
     codes = set()
     for summary in summaries:
         for row in summary.experiments:
@@ -189,7 +189,7 @@ def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
 
 
 def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
-    """Raise ScenarioError for a gate that nothing would have to pass."""
+    """Raise ScenarioError for a gate without any stack to compare."""
     stacks = ((one.experiment.stack.name, plan.baseline) for plan in plans for one in plan.planned)
     if all(name == baseline for name, baseline in stacks):
         raise ScenarioError(

@@ -1,4 +1,4 @@
-"""`accel-bench scenarios`: the shipped ones, and help with writing one."""
+"""`accel-bench scenarios`: list, check and write scenarios."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def list_scenarios(output: Format = "table") -> None:
 
 
 def _needs_of(file: ScenarioFile) -> list[str]:
-    """Return what a scenario needs that not every machine has, such as `1 GPU of 24 GB`.
+    """Return a scenario's requirements that not every machine meets, such as `1 GPU of 24 GB`.
 
     Extras are those of the plugins that its slots and stacks name.
     """

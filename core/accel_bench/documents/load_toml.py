@@ -1,4 +1,4 @@
-"""Read TOML with the same limits as YAML, and find the line and column of its keys."""
+"""Parsing of TOML with the limits of YAML, and with the line and column of its keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDLESS_KEY = re.compile(rf"(?<![\w\-\\]){_PART}(?:{_DOT}{_PART}){{{MAXIMUM_DEP
 
 
 def load_toml(text: str, source: str) -> Document:
-    """Parse TOML; the standard library gives no places, so keys are looked up in the text."""
+    """Return the parsed TOML; locations come from a search for the keys in the text."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -55,9 +55,9 @@ def load_toml(text: str, source: str) -> Document:
 
 
 def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
-    """Find the place of each `[table]`, `[[table]]` and `key =`; inline tables are skipped.
+    """Return the location of each `[table]`, `[[table]]` and `key =`, without inline tables.
 
-    A line of a list can look like a header, so a header has to be in the data too.
+    A line of a list can look like a header, so a header must be in the data too.
     """
     marks: dict[Location, tuple[int, int]] = {}
     table: Location = ()
