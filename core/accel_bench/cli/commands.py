@@ -31,8 +31,7 @@ DESCRIPTIONS = "commands.toml"
 """File beside a distribution's presets that describes its commands."""
 
 RENAMED = "renamed.toml"
-"""File beside a distribution's presets with former names of commands and options, and their
-successors."""
+"""File beside a distribution's presets with successors of former commands and options."""
 
 MAXIMUM_BYTES = 256 * 1024
 """Size limit of such a file in bytes."""

@@ -124,8 +124,7 @@ class LazyCommands(TyperGroup):
         return f" of {self.noun.replace('.', ' ')}" if self.noun else ""
 
     def lines(self, ctx: Any) -> dict[str, dict[str, str]]:
-        """Return the lines about commands by title and name, without importing other
-        distributions."""
+        """Return the lines about commands by title and name, without importing any."""
         titled: dict[str, dict[str, str]] = {}
         found = self.found()
         for name in self.list_commands(ctx):

@@ -51,8 +51,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the program; an AccelBenchError becomes a message and an exit code, without a
-    traceback."""
+    """Run the program; an AccelBenchError becomes a message and an exit code."""
     prepare_streams()
     _raised.clear()
     for number in INTERRUPTIONS:
@@ -82,8 +81,7 @@ def _print_error(error: Exception) -> None:
 
 
 QUICK_SECONDS = 2.0
-"""Seconds after the first terminating signal in which further signals are ignored: people press
-twice."""
+"""Seconds in which signals after the first are ignored: people press twice."""
 
 _raised: list[tuple[int, float]] = []
 """Signals that were raised as KeyboardInterrupt, with their times."""

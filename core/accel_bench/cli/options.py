@@ -251,8 +251,7 @@ def takes(
 
 
 def _signature(model: type[Any]) -> inspect.Signature:
-    """Return a signature of the fields as keyword parameters, the model's own before inherited
-    ones."""
+    """Return a signature of the fields as keyword parameters, inherited ones last."""
     hints = get_type_hints(model, include_extras=True)
     own = inspect.get_annotations(model)
     given = inspect.signature(model).parameters.values()

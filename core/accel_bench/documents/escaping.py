@@ -14,8 +14,7 @@ from io import StringIO
 from typing import Any
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Beginnings of texts that spreadsheets take for formulas; some accept East Asia's wide forms
-too."""
+"""Beginnings of texts that spreadsheets take for formulas, East Asia's wide forms too."""
 
 
 def plain(text: str) -> str:

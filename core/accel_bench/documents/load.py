@@ -55,8 +55,7 @@ class Document:
     """Line and column, from 1, of each key or list item."""
 
     def where(self, location: Location) -> str:
-        """Return `file:line:column` of a value, or of the nearest enclosing value with a
-        location."""
+        """Return `file:line:column` of a value, or of the nearest enclosing value."""
         for length in range(len(location), 0, -1):
             if mark := self.marks.get(tuple(location[:length])):
                 return f"{self.source}:{mark[0]}:{mark[1]}"

@@ -23,8 +23,7 @@ class Matmul(Frozen):
     """Number of matrices of this kind."""
 
     share: float = 1.0
-    """Fraction of the tokens that reach each matrix: 2 / 8 for experts of which a token uses 2 of
-    8."""
+    """Fraction of the tokens that reach each matrix: 2 / 8 if a token uses 2 of 8 experts."""
 
     trains: bool = True
     """True if the weights receive a gradient."""
