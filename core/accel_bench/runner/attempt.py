@@ -1,4 +1,4 @@
-"""One attempt of one run: start its ranks, supervise them, and return one Result."""
+"""One attempt of one run: its ranks are started and supervised, with one Result."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from accel_bench.runner.supervise import ProcessOutcome, Supervisor, deferred_si
 
 @dataclass(frozen=True)
 class Attempt:
-    """The inputs of one attempt; those that no rank reads become part of its `Result`."""
+    """Inputs of one attempt; those that no rank reads become part of its `Result`."""
 
     job: Job
     session: str
     machine: Machine | None
 
     root: Path
-    """The results folder."""
+    """Path of the results folder."""
 
     position: int = 0
     command: tuple[str, ...] = ()
@@ -52,18 +52,18 @@ class Attempt:
     """Processes that the launcher keeps for the whole session."""
 
     stop: threading.Event | None = None
-    """Once set, the attempt ends as by Ctrl-C: it runs beside others, in a thread of its own."""
+    """Event that ends the attempt as Ctrl-C does, for an attempt in a thread beside others."""
 
 
 @dataclass
 class Observations:
-    """What was observed of an attempt: by its ranks, by the supervisor and by plugins."""
+    """Observations of an attempt by its ranks, the supervisor and plugins."""
 
     began: float
-    """Start of the attempt, by the monotonic clock."""
+    """Start of the attempt by time.monotonic(), in seconds."""
 
     started_at: str
-    """UTC time of that, ISO 8601."""
+    """Start of the attempt: UTC, ISO 8601."""
 
     outcome: ProcessOutcome = field(default_factory=ProcessOutcome)
     ranks: dict[int, RankResult] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Observations:
     after: MachineState | None = None
 
     fault: AccelBenchError | None = None
-    """What an observer raised."""
+    """Error that an observer raised."""
 
 
 def make_attempt(
@@ -81,8 +81,8 @@ def make_attempt(
 ) -> Attempt:
     """Return an attempt with a new id in a folder of the results folder `root`.
 
-    `fields` are those of its `Job` that say what to run; `cache_folder` among them is used in place
-    of this user's.
+    `fields` are the fields of its `Job` that define the work; `cache_folder` among them replaces
+    this user's.
     """
     if "cache_folder" not in fields:
         fields["cache_folder"] = str(cache_folder())
@@ -99,10 +99,10 @@ def run_attempt(
     on_progress: Callable[[Progress], None],
     keep: Callable[[Result], Result],
 ) -> Result:
-    """Run the attempt to its end, whatever that is, and return its result as `keep` returns it.
+    """Run the attempt to its end, in any case, and return its result as returned by `keep`.
 
-    Ctrl-C, and what else the program treats as Ctrl-C, terminates the ranks and is raised again
-    once the result is kept.
+    Ctrl-C, and other signals that count as Ctrl-C, terminate the ranks and are raised again once
+    the result is kept.
     """
     job = attempt.job
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -149,7 +149,7 @@ def _run_ranks(
     on_progress: Callable[[Progress], None],
     on_start: Callable[[Sequence[RankProcess]], None],
 ) -> None:
-    """Start the ranks and supervise them until all have ended; `on_start` gets them."""
+    """Start the ranks, pass them to `on_start`, and supervise them until all have ended."""
     job = attempt.job
     observed.before = read_state(_on_gpu(job))
     for path in (job.path(), *map(job.log_path, range(job.world_size))):
@@ -164,7 +164,7 @@ def _run_ranks(
 
 
 def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
-    """Let the launcher start the ranks. Raises HookError when it returns anything else."""
+    """Call the launcher to start the ranks. Raises HookError if it returns anything else."""
     job, allocation = attempt.job, attempt.allocation
 
     def are_all(ranks: Any) -> bool:
@@ -179,14 +179,14 @@ def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
 
 
 def _not_run(error: OSError | AccelBenchError) -> Verdict:
-    """Return the verdict when no rank could be run: the launcher's fault, or the machine's."""
+    """Return the verdict if no rank could be started: the launcher's fault, or the machine's."""
     if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
         return Verdict(Status.PLUGIN_ERROR, (str(error),))
     return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
 def _out_of_memory(before: MemoryGroup | None) -> str:
-    """Return the limit at which the kernel has killed for memory since; empty if it has not."""
+    """Return the memory limit at which the kernel has killed since; empty if it has not."""
     after = read_memory_group()
     if before is None or after is None or after.kills <= before.kills:
         return ""
@@ -196,7 +196,7 @@ def _out_of_memory(before: MemoryGroup | None) -> str:
 
 
 def _removed(job: Job) -> Verdict | None:
-    """Return the verdict on an attempt whose folder was removed while it ran, with what it held."""
+    """Return the verdict on an attempt whose folder was removed while it ran."""
     if Path(job.folder).is_dir():
         return None
     reason = f"{job.folder} was removed while it ran; leave a session's folders until it has ended"
@@ -204,7 +204,7 @@ def _removed(job: Job) -> Verdict | None:
 
 
 def _with_observations(verdict: Verdict, observed: Observations) -> Verdict:
-    """Degrade a completed run for what was observed; fail it where an observer failed."""
+    """Return the verdict, degraded by observations of a completed run, or failed by an observer."""
     if not verdict.status.completed:
         return verdict
     if observed.fault is not None:
