@@ -179,7 +179,7 @@ def add_adapter(run: Run) -> Any:
 
 @hookspec()
 def accelerate_model(run: Run) -> Any:
-    """Accelerate the model: return a new one, or None if it was changed in place."""
+    """Return the new model, or None if it was changed in place."""
 
 
 @hookspec(one_answer="stack")
