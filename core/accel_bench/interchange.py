@@ -18,7 +18,7 @@ from typing import Any
 from accel_bench.documents.base import JsonValue
 from accel_bench.documents.files import as_text, read_bytes
 from accel_bench.errors import ImportFileError
-from accel_bench.plugins.doors import Entry, find_entries, find_entry
+from accel_bench.plugins.doors import DoorEntry, find_entries, find_entry
 from accel_bench.result import Metric, Result, Status
 
 GROUP, KIND = "accel_bench.formats", "format"
@@ -152,7 +152,7 @@ def format_names() -> list[str]:
     return [*find_entries(GROUP, KIND)]
 
 
-def load_format(entry: Entry) -> Format:
+def load_format(entry: DoorEntry) -> Format:
     """Import a format. Raises PluginError that names its distribution."""
     found = entry.load()
     if not isinstance(found, Format):
@@ -172,7 +172,7 @@ def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
 
 
 def _written(
-    entry: Entry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
+    entry: DoorEntry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
 ) -> Iterator[str]:
     """Yield the text that a format writes. Raises PluginError with its name if it fails."""
     with entry.blamed():

@@ -61,7 +61,7 @@ class Allocation(Protocol):
         """Release the processes; called once, however the session ends."""
 
 
-class Place(Allocation, Protocol):
+class AllocationPart(Allocation, Protocol):
     """Part of an allocation, with devices of its own, on which one sweep point runs."""
 
     def is_ready(self) -> bool:
@@ -74,7 +74,7 @@ class Place(Allocation, Protocol):
 class DividedAllocation(Allocation, Protocol):
     """Allocation in parts, which run different sweep points at the same time."""
 
-    places: Sequence[Place]
+    places: Sequence[AllocationPart]
     """Parts of the allocation; all rounds of a sweep point run on one part, while it lasts."""
 
     def interrupt(self) -> None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from accel_bench.catalog.hub import look_up, looked_up
 from accel_bench.documents.base import Frozen, JsonValue, PositiveInt
-from accel_bench.documents.load import Document, load_file
+from accel_bench.documents.load import ParsedFile, load_file
 from accel_bench.documents.presets import find_presets, preset_path
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
@@ -193,7 +193,7 @@ def _read(path: Path) -> ModelCard:
     return validate(ModelCard, _completed(document), document.where, ScenarioError)
 
 
-def _completed(document: Document) -> dict[str, JsonValue]:
+def _completed(document: ParsedFile) -> dict[str, JsonValue]:
     """Return a card's values completed by those of the card that it inherits from."""
     own = document.data
     name = own.get("same_as")

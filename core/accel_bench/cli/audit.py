@@ -11,10 +11,10 @@ from accel_bench.analysis.checks.audit import Broken, audit
 from accel_bench.analysis.schema import Document
 from accel_bench.analysis.wording import count
 from accel_bench.cli import options
-from accel_bench.cli.output import Format, print_report
+from accel_bench.cli.output import OutputFormat, print_report
 from accel_bench.report.table import Report, Section, Table, paths
 from accel_bench.runner.interrupted import open_results
-from accel_bench.store.database import Row, Store
+from accel_bench.store.database import ListedRun, Store
 from accel_bench.store.fields import FIGURES_VERSION
 from accel_bench.store.queries import COMPLETED
 from accel_bench.store.schema import RUNS
@@ -59,8 +59,8 @@ def check(
     folder: Annotated[
         str | None, typer.Argument(metavar="RESULTS", help="The results folder, as --results.")
     ] = None,
-    results: options.Results = options.DEFAULT_RESULTS,
-    output: Format = "table",
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
+    output: OutputFormat = "table",
 ) -> None:
     """Check invariants in every stored row and list those that are broken.
 
@@ -100,7 +100,7 @@ def audit_store(store: Store) -> AuditReport:
     return AuditReport(rows=len(rows), audited=audited, broken=tuple(broken))
 
 
-def _broken(row: Row, again: list[Broken] | None) -> Iterator[BrokenInvariant]:
+def _broken(row: ListedRun, again: list[Broken] | None) -> Iterator[BrokenInvariant]:
     """Return broken invariants of a row; a corrupt row has only its readable columns."""
     if row.corrupt:
         again = [Broken(invariant=CHECKSUM, figures=row.problem)]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from accel_bench.documents.presets import preset_roots
-from accel_bench.plugins.doors import Entry, find_entries
+from accel_bench.plugins.doors import DoorEntry, find_entries
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,7 +50,7 @@ class Command:
     name: str
     """Words of the command, with a dot between noun and command."""
 
-    entry: Entry | None
+    entry: DoorEntry | None
     """Entry point of the command; None for a noun that has only commands below it."""
 
     title: str
@@ -106,7 +106,7 @@ def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
     return {command.name: command for command in found}
 
 
-def _described(entry: Entry, described: Mapping[str, Mapping[str, Any]]) -> Command:
+def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> Command:
     """Return a command, whose line names a missing library, if any."""
     facts = described.get(entry.point.name, {})
     untitled = BELOW_A_NOUN if _parts(entry.name)[0] else UNTITLED

@@ -26,7 +26,7 @@ __all__ = [
     "MeasureOptions",
     "Names",
     "PlanOptions",
-    "Results",
+    "ResultsOption",
     "Where",
     "WorkOptions",
     "parse_fraction",
@@ -37,7 +37,7 @@ __all__ = [
 WORK, LIMITS, OUTPUT = "Work", "Limits", "Output"
 """Titles above options of many commands."""
 
-Results: TypeAlias = Annotated[
+ResultsOption: TypeAlias = Annotated[
     str,
     typer.Option(
         envvar=RESULTS,
@@ -108,7 +108,7 @@ class WorkOptions:
 class PlanOptions(WorkOptions):
     """Options of all commands that run experiments."""
 
-    results: Results = DEFAULT_RESULTS
+    results: ResultsOption = DEFAULT_RESULTS
     retries: Annotated[
         int, typer.Option(min=0, help="Tries after a run that was lost.", rich_help_panel=LIMITS)
     ] = 0
@@ -172,7 +172,7 @@ class ExperimentOptions:
             "all.",
         ),
     ] = None
-    results: Results = DEFAULT_RESULTS
+    results: ResultsOption = DEFAULT_RESULTS
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
         """Return the conditions on the chosen runs; empty for all runs. Raises StoreError."""
@@ -219,7 +219,7 @@ class AnswerOptions:
     """Options of commands that compute from a model and from stored runs, without running any."""
 
     trust_remote_code: TrustRemoteCode = False
-    results: Results = DEFAULT_RESULTS
+    results: ResultsOption = DEFAULT_RESULTS
     output: AnyFormat = "table"
 
 

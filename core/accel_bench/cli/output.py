@@ -14,7 +14,7 @@ import typer
 
 from accel_bench.report.table import Column, Report, Section, Table, listed
 
-Format = Annotated[
+OutputFormat = Annotated[
     Literal["table", "json"],
     typer.Option("--format", help="How to print.", rich_help_panel="Output"),
 ]

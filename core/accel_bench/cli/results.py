@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accel_bench.cli import options
-from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report, print_text
+from accel_bench.cli.output import AnyFormat, OutputFormat, print_aside, print_report, print_text
 from accel_bench.documents.escaping import plain
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _formats() -> list[str]:
 class ListOptions:
     """Options of `results list`."""
 
-    results: options.Results = options.DEFAULT_RESULTS
+    results: options.ResultsOption = options.DEFAULT_RESULTS
     tag: Annotated[
         str | None, typer.Option(help="Only runs of sweep points with this tag; * is any text.")
     ] = None
@@ -109,7 +109,7 @@ def tag_results(
     identifier: Identifier,
     tags: Annotated[list[str], typer.Argument(metavar="TAG", help="One or more words.")],
     remove: Annotated[bool, typer.Option("--remove", help="Take them away instead.")] = False,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
     """Give tags to a run, or to all of an experiment or session.
 
@@ -123,7 +123,7 @@ def note_results(
     identifier: Identifier,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is to be remembered of it.")],
     remove: Annotated[bool, typer.Option("--remove", help="Take that note away.")] = False,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
     """Write a note on a run, or on all of an experiment or session.
 
@@ -151,8 +151,8 @@ def show_results(
     whole: Annotated[
         bool, typer.Option("--all", help="All keys, plugins, machine, evidence and steps.")
     ] = False,
-    results: options.Results = options.DEFAULT_RESULTS,
-    output: Format = "table",
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
+    output: OutputFormat = "table",
 ) -> None:
     """Show a run, or all runs of an experiment or a session."""
     from accel_bench.report.views.results import results_report
@@ -171,7 +171,7 @@ def export_results(
         list[str] | None,
         typer.Argument(metavar="ID", help="Runs, experiments or sessions. Without any, all."),
     ] = None,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
     output_format: Annotated[
         str,
         typer.Option(
@@ -258,7 +258,7 @@ def _pieces(found: Iterator[Result], form: str, folder: Path | None) -> Iterator
 def explain_difference(
     left: Annotated[str, typer.Argument(metavar="ID", help="A run or an experiment.")],
     right: Annotated[str, typer.Argument(metavar="ID", help="The other one.")],
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: options.ResultsOption = options.DEFAULT_RESULTS,
 ) -> None:
     """Print what makes two experiments different ones."""
     import json

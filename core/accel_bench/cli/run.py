@@ -32,7 +32,7 @@ from accel_bench.scenario.sweep import is_excluded
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(MeasureOptions):
+class RunCommandOptions(MeasureOptions):
     """Options of `run`."""
 
     files: Annotated[
@@ -90,8 +90,8 @@ class RunOptions(MeasureOptions):
     ] = False
 
 
-@takes(RunOptions)
-def run(options: RunOptions) -> int:
+@takes(RunCommandOptions)
+def run(options: RunCommandOptions) -> int:
     """Measure acceleration stacks side by side and compare them.
 
     Without a file it runs the shipped quickstart; with --plugin, only its baseline and that plugin.
@@ -111,7 +111,7 @@ def run(options: RunOptions) -> int:
         return _plan_and_run(drafts, request, options, invoked, judge)
 
 
-def _judge(options: RunOptions) -> Callable[[Sequence[Summary]], int]:
+def _judge(options: RunCommandOptions) -> Callable[[Sequence[Summary]], int]:
     """Return the function of the exit code. Raises ScenarioError for options that do not fit."""
     if options.fail_if_slower is None:
         return exit_code
@@ -121,7 +121,7 @@ def _judge(options: RunOptions) -> Callable[[Sequence[Summary]], int]:
     return partial(_gated_code, floor=floor)
 
 
-def run_request(options: RunOptions) -> PlanRequest:
+def run_request(options: RunCommandOptions) -> PlanRequest:
     """Return the request of `accel-bench run` to the planner."""
     added, _ = split_trackers(options.plugin or ())
     return plan_request(
@@ -152,7 +152,7 @@ def _rounds(text: str | None) -> int | str | None:
 def _plan_and_run(
     drafts: Sequence[Draft],
     request: PlanRequest,
-    options: RunOptions,
+    options: RunCommandOptions,
     invoked: Invocation,
     judge: Callable[[Sequence[Summary]], int],
 ) -> int:

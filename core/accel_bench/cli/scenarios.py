@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accel_bench.cli.output import AnyFormat, Format, print_aside, print_report
+from accel_bench.cli.output import AnyFormat, OutputFormat, print_aside, print_report
 from accel_bench.documents.escaping import printable
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ app = typer.Typer(help="Scenario files: list, show, check, write.")
 
 
 @app.command("list")
-def list_scenarios(output: Format = "table") -> None:
+def list_scenarios(output: OutputFormat = "table") -> None:
     """List the scenarios that `accel-bench run NAME` knows."""
     from accel_bench.cli.output import print_rows
     from accel_bench.documents.presets import find_presets

@@ -42,7 +42,7 @@ Location = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Document:
+class ParsedFile:
     """Parsed file with the line and column of every value."""
 
     source: str
@@ -74,7 +74,7 @@ def kind(value: Any) -> str:
     )
 
 
-def check_plain(document: Document, value: Any, location: Location) -> None:
+def check_plain(document: ParsedFile, value: Any, location: Location) -> None:
     """Raise ScenarioError, with the location, for values that TOML or JSON allow and a scenario
     does not: dates, infinity, many digits, or deep nesting."""
     problem = None
@@ -101,7 +101,7 @@ def check_plain(document: Document, value: Any, location: Location) -> None:
         raise ScenarioError(f"{document.where(location)}: {problem}")
 
 
-def load_file(path: Path) -> Document:
+def load_file(path: Path) -> ParsedFile:
     """Return the parsed file, of SUFFIXES, whose top level is a mapping.
 
     Raises ScenarioError that names file, line and column.
@@ -118,7 +118,7 @@ def load_file(path: Path) -> Document:
     return parse(text, str(path))
 
 
-def load_yaml(text: str, source: str) -> Document:
+def load_yaml(text: str, source: str) -> ParsedFile:
     """Return the parsed YAML, whose top level is a mapping; an empty text is an empty mapping."""
     marks: dict[Location, tuple[int, int]] = {}
     data = _Builder(text, source, marks).build()
@@ -126,10 +126,10 @@ def load_yaml(text: str, source: str) -> Document:
         data = {}
     if not isinstance(data, dict):
         raise ScenarioError(f"{source}:1:1: expected keys and values, found {kind(data)}")
-    return Document(source, data, marks)
+    return ParsedFile(source, data, marks)
 
 
-def load_json(text: str, source: str) -> Document:
+def load_json(text: str, source: str) -> ParsedFile:
     """Return the parsed JSON; the text is parsed as YAML too, for its locations."""
     try:
         data = json.loads(text if text.strip() else "{}", parse_int=_integer)
@@ -142,7 +142,7 @@ def load_json(text: str, source: str) -> Document:
         raise ScenarioError(f"{source}: nested too deeply") from error
     if not isinstance(data, dict):
         raise ScenarioError(f"{source}:1:1: expected keys and values, found {kind(data)}")
-    document = Document(source, data, load_yaml(_as_yaml(text), source).marks)
+    document = ParsedFile(source, data, load_yaml(_as_yaml(text), source).marks)
     check_plain(document, data, ())
     return document
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from accel_bench.documents.load import (
     MAXIMUM_DEPTH,
-    Document,
     Location,
+    ParsedFile,
     check_plain,
     place,
 )
@@ -25,7 +25,7 @@ _HEADER = re.compile(rf"\s*(\[\[?)[ \t]*{_KEY}\]\]?\s*(?:#.*)?$")
 _ENDLESS_KEY = re.compile(rf"(?<![\w\-\\]){_PART}(?:{_DOT}{_PART}){{{MAXIMUM_DEPTH}}}")
 
 
-def load_toml(text: str, source: str) -> Document:
+def load_toml(text: str, source: str) -> ParsedFile:
     """Return the parsed TOML; locations come from a search for the keys in the text."""
     if sys.version_info >= (3, 11):
         import tomllib
@@ -49,7 +49,7 @@ def load_toml(text: str, source: str) -> Document:
         raise ScenarioError(
             f"{source}: nested too deeply, or a number too long: {error}"
         ) from error
-    document = Document(source, data, _marks(text, data))
+    document = ParsedFile(source, data, _marks(text, data))
     check_plain(document, data, ())
     return document
 

@@ -13,7 +13,7 @@ from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError
 
 
-class Library(Frozen):
+class RecordedLibrary(Frozen):
     """A library that some scenarios use."""
 
     distribution: str = Field(min_length=1)
@@ -23,7 +23,7 @@ class Library(Frozen):
     """Modules of the library whose import alone can change how a model runs."""
 
 
-class Rule(Frozen):
+class LibraryEffect(Frozen):
     """A known effect of distributions that are installed together."""
 
     when: tuple[str, ...] = Field(min_length=1)
@@ -42,13 +42,13 @@ class Rule(Frozen):
 class Libraries(Frozen):
     """The content of `sample_configurations/libraries.yaml`."""
 
-    libraries: tuple[Library, ...]
+    libraries: tuple[RecordedLibrary, ...]
     """Libraries to record."""
 
-    incompatible: tuple[Rule, ...]
+    incompatible: tuple[LibraryEffect, ...]
     """Combinations of distributions that do not work."""
 
-    changes_every_stack: tuple[Rule, ...]
+    changes_every_stack: tuple[LibraryEffect, ...]
     """Combinations that are no fault, but change plain stacks too once installed."""
 
 

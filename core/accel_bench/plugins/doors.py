@@ -24,7 +24,7 @@ OWN_DISTRIBUTION = "accel-bench"
 
 
 @dataclass(frozen=True)
-class Entry:
+class DoorEntry:
     """Entry that a distribution adds to a door."""
 
     kind: str
@@ -85,7 +85,7 @@ class Entry:
         )
 
 
-def find_entries(group: str, kind: str) -> Mapping[str, Entry]:
+def find_entries(group: str, kind: str) -> Mapping[str, DoorEntry]:
     """Return the installed entries of a group by name, without importing them.
 
     Entries of the box come first.
@@ -93,7 +93,7 @@ def find_entries(group: str, kind: str) -> Mapping[str, Entry]:
     return _entries_on(group, kind, tuple(sys.path))
 
 
-def find_entry(group: str, kind: str, name: str) -> Entry:
+def find_entry(group: str, kind: str, name: str) -> DoorEntry:
     """Return one entry of a group. Raises PluginError with the nearest name if there is none."""
     known = find_entries(group, kind)
     if name not in known:
@@ -102,11 +102,11 @@ def find_entry(group: str, kind: str, name: str) -> Entry:
 
 
 @lru_cache(maxsize=16)
-def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, Entry]:
+def _entries_on(group: str, kind: str, _path: tuple[str, ...]) -> Mapping[str, DoorEntry]:
     """Return the entries on this `sys.path`."""
     points = entry_points(group)
     shared = Counter(point.name for point in points)
-    found = [Entry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
+    found = [DoorEntry(kind, _name_of(point, shared[point.name] > 1), point) for point in points]
     found.sort(key=lambda one: (not one.is_ours, one.name))
     return {one.name: one for one in found}
 

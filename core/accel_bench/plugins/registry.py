@@ -24,7 +24,7 @@ from accel_bench.plugins.shipped import extras, is_shipped, plugin_meant_by, shi
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledPlugin:
     """Installed plugin, by its distribution's metadata."""
 
     name: str
@@ -70,11 +70,11 @@ class Installed:
 
 
 @lru_cache(maxsize=1)
-def installed() -> tuple[Installed, ...]:
+def installed() -> tuple[InstalledPlugin, ...]:
     """Return all installed plugins by name."""
     entries = dict.fromkeys(metadata.entry_points(group=PROJECT))  # a line may stand twice
     found = [
-        Installed(entry.name, entry, *_described(entry.dist))
+        InstalledPlugin(entry.name, entry, *_described(entry.dist))
         for entry in entries
         if entry.dist is not None
     ]
@@ -99,7 +99,7 @@ def overview() -> list[dict[str, Any]]:
     return [*rows, *map(_row, absent)]
 
 
-def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
+def _row(name: str, plugin: InstalledPlugin | None = None) -> dict[str, Any]:
     """Return a plugin's description, from the shipped list if it has one; None is not installed."""
     known = shipped().get(name)
     unmet = list(plugin.unmet()) if plugin else []
@@ -120,7 +120,7 @@ def _row(name: str, plugin: Installed | None = None) -> dict[str, Any]:
     }
 
 
-def find(name: str) -> Installed:
+def find(name: str) -> InstalledPlugin:
     """Return the installed plugin of a name or an address, `distribution:name`.
 
     Raises PluginError unless there is exactly one.
@@ -143,7 +143,7 @@ def find(name: str) -> Installed:
     return found[0]
 
 
-def _meant_by(name: str) -> list[Installed]:
+def _meant_by(name: str) -> list[InstalledPlugin]:
     """Return the plugins of a name; the name of a shipped plugin means that one alone."""
     same = [plugin for plugin in installed() if plugin.name == name]
     ours = [plugin for plugin in same if is_shipped(plugin.distribution)]

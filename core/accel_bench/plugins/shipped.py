@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from pydantic import Field
 
 from accel_bench.documents.base import Frozen
-from accel_bench.documents.load import Document, load_file
+from accel_bench.documents.load import ParsedFile, load_file
 from accel_bench.documents.presets import presets_root
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, install_command
@@ -89,7 +89,7 @@ def plugin_meant_by(word: str) -> str | None:
     return next((n for n, e in extras().items() if plain in {n, e.extra, *e.also}), None)
 
 
-def _entry(document: Document, name: str) -> ShippedPlugin:
+def _entry(document: ParsedFile, name: str) -> ShippedPlugin:
     return validate(
         ShippedPlugin,
         document.data[name],

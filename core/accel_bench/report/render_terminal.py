@@ -24,7 +24,7 @@ UNBROKEN = 100_000
 """Width at which nothing is wrapped, in columns of the terminal."""
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """Layout of a table, by its use of width."""
 
     names: int
@@ -41,13 +41,13 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = (
-    Layout(UNBROKEN, 2),
-    Layout(26, 2),
-    Layout(13, 2),
-    Layout(13, 2, ("word",)),
-    Layout(13, 1, ("word",)),
-    Layout(13, 1, ("word", "number")),
-    Layout(13, 1, ("word", "number"), 9),
+    TableLayout(UNBROKEN, 2),
+    TableLayout(26, 2),
+    TableLayout(13, 2),
+    TableLayout(13, 2, ("word",)),
+    TableLayout(13, 1, ("word",)),
+    TableLayout(13, 1, ("word", "number")),
+    TableLayout(13, 1, ("word", "number"), 9),
 )
 """Layouts in order of preference; the first that fits is used."""
 
@@ -165,7 +165,7 @@ class _Cells:
         self.rank = column.rank and column.rank + empty * EMPTY_RANK
         self._widest: dict[int | bool, int] = {}
 
-    def line(self, parts: tuple[str, ...], layout: Layout) -> list[str]:
+    def line(self, parts: tuple[str, ...], layout: TableLayout) -> list[str]:
         """Return the lines of a cell in a layout, before text is wrapped."""
         if self.column.kind == "name":
             return wrapped(" ".join(parts), layout.names)
@@ -175,14 +175,14 @@ class _Cells:
         phrase = self.column.kind == "word" and len(parts) == 1
         return " ".join(parts).split() if phrase else list(parts)
 
-    def heads(self, layout: Layout, width: int) -> list[str]:
+    def heads(self, layout: TableLayout, width: int) -> list[str]:
         """Return the lines of the header above cells of a width."""
         narrow = layout.names < UNBROKEN and self.column.kind != "text"
         unit = wrapped(plain(self.column.unit), max(width, layout.unit) if narrow else UNBROKEN)
         room = max(width, HEADER_WIDTH, *map(_width, unit)) if narrow else UNBROKEN
         return [*wrapped(self.column.header, room), *(unit if self.column.unit else ())]
 
-    def widest(self, layout: Layout) -> int:
+    def widest(self, layout: TableLayout) -> int:
         """Return the width of the cells without wrapping."""
         key = layout.names if self.column.kind == "name" else self.column.kind in layout.stacked
         if key not in self._widest:
@@ -204,7 +204,7 @@ class _Drawing(NamedTuple):
     """Table in one layout, with the width of each column."""
 
     shown: Sequence[_Cells]
-    layout: Layout
+    layout: TableLayout
     widths: Sequence[int]
 
     def segments(self) -> Iterator[Segment]:

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from accel_bench.launcher import Allocation, DividedAllocation, Place
+from accel_bench.launcher import Allocation, AllocationPart, DividedAllocation
 from accel_bench.runner.supervise import POLL_SECONDS, deferred_signals
 
 if TYPE_CHECKING:
-    from accel_bench.runner.sweep_point import SweepPoint
+    from accel_bench.runner.sweep_point import SweepPointRun
 
 
 class PlaceLostError(Exception):
     """Processes of a part are lost without replacement; its sweep point continues elsewhere."""
 
 
-def places_of(allocation: Allocation | None) -> Sequence[Place]:
+def places_of(allocation: Allocation | None) -> Sequence[AllocationPart]:
     """Return the parts of an allocation; empty for an undivided one."""
-    found: Sequence[Place] = getattr(allocation, "places", ())
+    found: Sequence[AllocationPart] = getattr(allocation, "places", ())
     return found
 
 
@@ -30,7 +30,7 @@ def first_place(allocation: Allocation | None) -> Allocation | None:
     return next(iter(places_of(allocation)), allocation)
 
 
-def run_points(points: Sequence[SweepPoint], allocation: Any) -> None:
+def run_points(points: Sequence[SweepPointRun], allocation: Any) -> None:
     """Run every point, with as many concurrently as there are parts of the allocation.
 
     Ctrl-C, or an error in one point, ends all, and is raised when they have ended.
@@ -44,7 +44,7 @@ def run_points(points: Sequence[SweepPoint], allocation: Any) -> None:
         point.run_point()
 
 
-def _share(queue: _Queue, places: Sequence[Place], allocation: DividedAllocation) -> None:
+def _share(queue: _Queue, places: Sequence[AllocationPart], allocation: DividedAllocation) -> None:
     """Run points on all parts, each in a thread, until no point is waiting or no part is left.
 
     Ctrl-C is deferred from before the first one starts: raised anywhere, it could miss the threads.
@@ -75,16 +75,16 @@ def _has_failed(running: Future[None]) -> bool:
 class _Queue:
     """Queue of sweep points, shared by the threads of the allocation's parts."""
 
-    def __init__(self, points: Sequence[SweepPoint]) -> None:
+    def __init__(self, points: Sequence[SweepPointRun]) -> None:
         self.waiting = deque(points)
         self.stop = threading.Event()
         self._changed = threading.Condition()
         self._busy = 0
 
-    def work(self, place: Place) -> None:
+    def work(self, place: AllocationPart) -> None:
         """Run points on a part while there are any; return a point if the part is lost."""
         while (point := self._take()) is not None:
-            back: SweepPoint | None = point
+            back: SweepPointRun | None = point
             try:
                 point.place, point.stop = place, self.stop
                 point.run_point()
@@ -103,7 +103,7 @@ class _Queue:
         with self._changed:
             self._changed.notify_all()
 
-    def _take(self) -> SweepPoint | None:
+    def _take(self) -> SweepPointRun | None:
         """Return the next point; wait while a running point may still be returned to the queue."""
         with self._changed:
             while not self.waiting and self._busy and not self.stop.is_set():
@@ -113,7 +113,7 @@ class _Queue:
             self._busy += 1
             return self.waiting.popleft()
 
-    def _give(self, back: SweepPoint | None) -> None:
+    def _give(self, back: SweepPointRun | None) -> None:
         with self._changed:
             self._busy -= 1
             if back is not None:

@@ -30,7 +30,7 @@ from accel_bench.result import Metric, Node, RankResult, Result, Status
 from accel_bench.runner.artifacts import log_tail, redact_files
 from accel_bench.runner.heartbeats import Progress, seen_windows
 from accel_bench.runner.observers import Observation
-from accel_bench.runner.outcome import Verdict, describe_exit, judge, read_ranks
+from accel_bench.runner.outcome import AttemptVerdict, describe_exit, judge, read_ranks
 from accel_bench.runner.supervise import ProcessOutcome, Supervisor, deferred_signals
 
 
@@ -107,7 +107,7 @@ def run_attempt(
     job = attempt.job
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     observed = Observations(monotonic(), now)
-    verdict: Verdict | None = None
+    verdict: AttemptVerdict | None = None
     interruption: KeyboardInterrupt | None = None
     observation = Observation(job, active)
 
@@ -119,7 +119,7 @@ def run_attempt(
         _run_ranks(attempt, active, observed, with_live, observation.start)
     except KeyboardInterrupt as stop:
         interruption = stop
-        verdict = Verdict(Status.INTERRUPTED, ("stopped by the user",))
+        verdict = AttemptVerdict(Status.INTERRUPTED, ("stopped by the user",))
     except (OSError, AccelBenchError) as error:
         verdict = _not_run(error)
     with deferred_signals():
@@ -178,11 +178,11 @@ def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
     return ranks
 
 
-def _not_run(error: OSError | AccelBenchError) -> Verdict:
+def _not_run(error: OSError | AccelBenchError) -> AttemptVerdict:
     """Return the verdict if no rank could be started: the launcher's fault, or the machine's."""
     if isinstance(error, HookError) and not isinstance(error.__cause__, OSError):
-        return Verdict(Status.PLUGIN_ERROR, (str(error),))
-    return Verdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
+        return AttemptVerdict(Status.PLUGIN_ERROR, (str(error),))
+    return AttemptVerdict(Status.INFRA_ERROR, (f"the ranks could not be run: {error}",))
 
 
 def _out_of_memory(before: MemoryGroup | None) -> str:
@@ -195,31 +195,31 @@ def _out_of_memory(before: MemoryGroup | None) -> str:
     return f"the limit of its control group, {size(after.limit_bytes)}"
 
 
-def _removed(job: Job) -> Verdict | None:
+def _removed(job: Job) -> AttemptVerdict | None:
     """Return the verdict on an attempt whose folder was removed while it ran."""
     if Path(job.folder).is_dir():
         return None
     reason = f"{job.folder} was removed while it ran; leave a session's folders until it has ended"
-    return Verdict(Status.INFRA_ERROR, (reason,))
+    return AttemptVerdict(Status.INFRA_ERROR, (reason,))
 
 
-def _with_observations(verdict: Verdict, observed: Observations) -> Verdict:
+def _with_observations(verdict: AttemptVerdict, observed: Observations) -> AttemptVerdict:
     """Return the verdict, degraded by observations of a completed run, or failed by an observer."""
     if not verdict.status.completed:
         return verdict
     if observed.fault is not None:
-        return Verdict(Status.PLUGIN_ERROR, (str(observed.fault),))
+        return AttemptVerdict(Status.PLUGIN_ERROR, (str(observed.fault),))
     ranks = observed.ranks.values()
     metrics = [*(metric for rank in ranks for metric in rank.metrics), *observed.metrics]
     reasons = [metric.reason for metric in metrics if metric.degrades and metric.reason]
     reasons += device_reasons(observed.before, observed.after, ranks)
     if not reasons:
         return verdict
-    return Verdict(Status.DEGRADED, tuple(dict.fromkeys([*verdict.reasons, *reasons])))
+    return AttemptVerdict(Status.DEGRADED, tuple(dict.fromkeys([*verdict.reasons, *reasons])))
 
 
 def _result(
-    attempt: Attempt, active: ActivePlugins, verdict: Verdict, observed: Observations
+    attempt: Attempt, active: ActivePlugins, verdict: AttemptVerdict, observed: Observations
 ) -> Result:
     job = attempt.job
     exits = observed.outcome.exits

@@ -24,7 +24,7 @@ AT_ONCE = "sweep points run at once: comparing files would disturb the others' w
 """Reason why concurrent runs keep no file."""
 
 
-class Change(NamedTuple):
+class UpdateFile(NamedTuple):
     """Change of one run's weights, in an unlinked file."""
 
     run_id: str
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 class BrokenFileError(ValueError):
     """The file of a change does not match its run's result."""
 
-    def __init__(self, change: Change, reason: str) -> None:
+    def __init__(self, change: UpdateFile, reason: str) -> None:
         super().__init__(reason)
         self.change = change
 
@@ -50,7 +50,7 @@ class KeptUpdates:
         """Compare with the stack `baseline`, for files of at most `most` bytes for each run."""
         self._baseline = baseline
         self._most = most
-        self._kept: dict[str, Change] = {}
+        self._kept: dict[str, UpdateFile] = {}
 
     def room(self, folder: Path, shared: bool = False) -> int:
         """Return the bytes that the next run's file may have; 0 if runs are concurrent."""
@@ -80,7 +80,7 @@ class KeptUpdates:
             change.file.close()
         self._kept.clear()
 
-    def _compare(self, change: Change, result: Result) -> Result:
+    def _compare(self, change: UpdateFile, result: Result) -> Result:
         """Compare with the baseline's change, or keep the change until that exists."""
         stack = result.experiment.stack.name
         is_baseline = stack == self._baseline
@@ -107,7 +107,7 @@ class KeptUpdates:
         return _with_update(result, kept_reason=reason) if reason else result
 
 
-def distances(one: Change, other: Change) -> dict[str, float]:
+def distances(one: UpdateFile, other: UpdateFile) -> dict[str, float]:
     """Return the L2 norm of the difference of two changes, for each tensor in both."""
     return {
         name: _distance(one, other, name)
@@ -116,7 +116,7 @@ def distances(one: Change, other: Change) -> dict[str, float]:
     }
 
 
-def _distance(one: Change, other: Change, name: str) -> float:
+def _distance(one: UpdateFile, other: UpdateFile, name: str) -> float:
     import numpy as np
 
     (place, size), (there, _) = one.places[name], other.places[name]
@@ -134,7 +134,7 @@ def _distance(one: Change, other: Change, name: str) -> float:
     return math.sqrt(squares)
 
 
-def _read(change: Change, length: int) -> bytes:
+def _read(change: UpdateFile, length: int) -> bytes:
     """Return the next bytes of a file. Raises BrokenFileError for fewer."""
     try:
         content = change.file.read(length)
@@ -145,7 +145,7 @@ def _read(change: Change, length: int) -> bytes:
     return content
 
 
-def _take(path: Path, result: Result) -> Change | None:
+def _take(path: Path, result: Result) -> UpdateFile | None:
     """Open a run's file and unlink it; None for a run without one, or a failed run.
 
     Raises OSError if it cannot be opened, and ValueError for other content.
@@ -165,7 +165,7 @@ def _take(path: Path, result: Result) -> Change | None:
     except ValueError:
         os.close(number)
         raise
-    return Change(result.run_id, result.experiment.stack.name, open(number, "rb"), places)
+    return UpdateFile(result.run_id, result.experiment.stack.name, open(number, "rb"), places)
 
 
 def _check(found: os.stat_result, expected: int) -> None:

@@ -18,7 +18,7 @@ CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRA
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AttemptVerdict:
     """Status of one attempt, with its reasons."""
 
     status: Status
@@ -38,7 +38,7 @@ def judge(
     outcome: ProcessOutcome,
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None = None,
-) -> Verdict:
+) -> AttemptVerdict:
     """Return the status of an attempt: from result files, else exit codes, else heartbeats.
 
     `active` gives the name of the plugin whose hook never returned.
@@ -53,7 +53,7 @@ def judge(
     if failed is not None:
         return _judge_rank(job, failed, outcome, ranks, active)
     if forged := tuple(forgeries(job, outcome, ranks)):
-        return Verdict(Status.INVALID, forged)
+        return AttemptVerdict(Status.INVALID, forged)
     reasons = [reason for rank in ranks.values() for reason in rank.reasons]
     for rank, code in sorted(outcome.exits.items()):
         if code != 0:
@@ -61,7 +61,7 @@ def judge(
                 f"rank {rank} ended by {describe_exit(code)} after its result was written"
             )
     status = Status.DEGRADED if reasons else Status.OK
-    return Verdict(status, tuple(dict.fromkeys(reasons)))
+    return AttemptVerdict(status, tuple(dict.fromkeys(reasons)))
 
 
 def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _reached(progress: Progress, active: ActivePlugins | None) -> str:
     return f"in {_where(progress, active)} after {count(progress.step, 'step')}"
 
 
-def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
+def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
     """Return the verdict at the time limit, which names the rank that is furthest behind."""
     rank = outcome.slowest or 0
     progress = outcome.reached(rank)
@@ -146,26 +146,26 @@ def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) ->
     what = "stood still" if outcome.expired == "hung" else "was still busy"
     where = f"{_reached(progress, active)} at the limit of {limit:g} s"
     reason = f"{who} {what} {where}; if it needs longer, raise --timeout"
-    return Verdict(Status(outcome.expired), (reason,), progress.phase, rank)
+    return AttemptVerdict(Status(outcome.expired), (reason,), progress.phase, rank)
 
 
-def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
+def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
     """Return the verdict on a rank terminated because it filled the disk."""
     progress = outcome.reached(rank)
     reason = (
         f"rank {rank} wrote more than {MOST_LOG_BYTES / 2**30:g} GiB to its output, and was in "
         f"{_where(progress, active)}; let it print less"
     )
-    return Verdict(Status.FAILED, (reason,), progress.phase, rank)
+    return AttemptVerdict(Status.FAILED, (reason,), progress.phase, rank)
 
 
-def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> Verdict:
+def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
     """Return the verdict on ranks that can no longer be observed, which make others fail."""
     reasons = []
     for rank, reason in sorted(outcome.lost.items()):
         reasons.append(f"rank {rank}: {reason}, {_reached(outcome.reached(rank), active)}")
     first = min(outcome.lost)
-    return Verdict(Status.FAILED, tuple(reasons), outcome.reached(first).phase, first)
+    return AttemptVerdict(Status.FAILED, tuple(reasons), outcome.reached(first).phase, first)
 
 
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
@@ -189,7 +189,7 @@ def _judge_rank(
     outcome: ProcessOutcome,
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None,
-) -> Verdict:
+) -> AttemptVerdict:
     """Return the verdict by a rank's result, else by its exit code."""
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
     if rank in ranks:
@@ -197,9 +197,9 @@ def _judge_rank(
         if found.status is Status.INTERRUPTED:
             # Ctrl-C is handled by the parent: another process terminated this rank.
             reason = f"{prefix}ended by {_interruption(found)} in {found.phase}"
-            return Verdict(Status.KILLED, (reason,), found.phase, rank)
+            return AttemptVerdict(Status.KILLED, (reason,), found.phase, rank)
         reasons = tuple(f"{prefix}{reason}" for reason in found.reasons)
-        return Verdict(found.status, reasons, found.phase, rank)
+        return AttemptVerdict(found.status, reasons, found.phase, rank)
     progress = outcome.reached(rank)
     code = outcome.exits.get(rank)
     end = describe_exit(code)
@@ -213,4 +213,4 @@ def _judge_rank(
     if end == "SIGKILL" and outcome.out_of_memory:
         status = Status.OOM
         reason += f": the kernel killed it for memory at {outcome.out_of_memory}"
-    return Verdict(status, (reason,), progress.phase, rank)
+    return AttemptVerdict(status, (reason,), progress.phase, rank)

@@ -12,7 +12,7 @@ from accel_bench.errors import PluginError, WorkerError
 from accel_bench.job import OWN_PURPOSES, PREPARE, PURPOSES, Job
 from accel_bench.machine.info import Machine
 from accel_bench.planning.plan import Planned, PlanRequest, make_plan
-from accel_bench.plugins.doors import Entry, find_entry
+from accel_bench.plugins.doors import DoorEntry, find_entry
 from accel_bench.runner.artifacts import log_end
 from accel_bench.runner.attempt import make_attempt, run_attempt
 from accel_bench.scenario.draft import Draft
@@ -63,7 +63,7 @@ def ask_ranks(
 
 
 def _attempt(
-    entry: Entry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
+    entry: DoorEntry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
 ) -> Job:
     """Run one process group to its end. Raises WorkerError with the reasons of a failed rank, and
     the end of its log if they do not suffice."""

@@ -23,7 +23,7 @@ from accel_bench.runner.at_once import run_points
 from accel_bench.runner.heartbeats import Progress
 from accel_bench.runner.observers import Trackers
 from accel_bench.runner.supervise import grace_seconds
-from accel_bench.runner.sweep_point import SweepPoint
+from accel_bench.runner.sweep_point import SweepPointRun
 from accel_bench.store.database import Store
 from accel_bench.store.sessions import REPEATED, SessionRecord
 
@@ -125,7 +125,7 @@ class Session:
                 run_points(points, self.allocation)
 
     @contextmanager
-    def open_plan(self, plan: Plan) -> Iterator[list[SweepPoint]]:
+    def open_plan(self, plan: Plan) -> Iterator[list[SweepPointRun]]:
         """Store the session of the plan and yield its sweep points, none of which has run."""
         # What they refuse is refused here, and not in the middle of a session.
         cache_folder()
@@ -133,7 +133,7 @@ class Session:
         repeated = self._rounds_to_repeat(plan)
         by_point = groupby(plan.runnable, lambda planned: planned.experiment.point)
         points = {
-            name: SweepPoint(self, plan, list(group), repeated.get(name, ""))
+            name: SweepPointRun(self, plan, list(group), repeated.get(name, ""))
             for name, group in by_point
         }
         order: dict[str, Any] = {name: list(points[name].rounds.values()) for name in points}
@@ -213,7 +213,7 @@ class Session:
         return found
 
 
-def run_rounds(points: Sequence[SweepPoint]) -> None:
+def run_rounds(points: Sequence[SweepPointRun]) -> None:
     """Prepare all points, then run round 1 of all of them, then round 2, ..."""
     for point in points:
         point.prepare()

@@ -34,7 +34,7 @@ class NodesChangedError(Exception):
     """The part of an allocation is on other nodes than those that were prepared."""
 
 
-class SweepPoint:
+class SweepPointRun:
     """Stacks of one sweep point, with the rounds that are still to be run."""
 
     def __init__(

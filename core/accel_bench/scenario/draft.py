@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accel_bench.documents.load import MAXIMUM_DEPTH, Document, Location, load_file
+from accel_bench.documents.load import MAXIMUM_DEPTH, Location, ParsedFile, load_file
 from accel_bench.documents.presets import find_presets
 from accel_bench.documents.validate import validate
 from accel_bench.errors import ScenarioError, did_you_mean
@@ -213,7 +213,7 @@ def read_draft(path: Path) -> Draft:
     return Draft(str(path), layer.data, layer.places, path.parent, preset, layer.notices)
 
 
-def make_draft(document: Document, folder: Path) -> Draft:
+def make_draft(document: ParsedFile, folder: Path) -> Draft:
     """Return the draft of a scenario given as a mapping. Raises ScenarioError.
 
     Stacks and files that it names are searched in `folder` first.
@@ -247,7 +247,7 @@ def _read_merged(path: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]
     return _merged(load_file(path), path.parent, (*chain, resolved))
 
 
-def _merged(document: Document, folder: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
+def _merged(document: ParsedFile, folder: Path, chain: tuple[Path, ...]) -> tuple[Layer, list[str]]:
     """Merge a document over the files that it extends; return the layer, and all files read."""
     bases = document.data.pop("extends", None) or []
     bases = [bases] if isinstance(bases, str) else bases
@@ -263,7 +263,7 @@ def _merged(document: Document, folder: Path, chain: tuple[Path, ...]) -> tuple[
     return lay_over(merged, Layer(document.data, places)), bases
 
 
-def _base_path(document: Document, folder: Path, base: str) -> Path:
+def _base_path(document: ParsedFile, folder: Path, base: str) -> Path:
     """Return the path of an extended file, beside the file that names it, or of a preset."""
     beside = folder / base
     if beside.is_file():

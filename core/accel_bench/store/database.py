@@ -40,8 +40,8 @@ from accel_bench.store.records import (
 )
 from accel_bench.store.rows import (
     Columns,
-    Row,
-    Rows,
+    ListedRun,
+    RunListing,
     chronological_key,
     problem_of,
     text_of,
@@ -61,7 +61,7 @@ from accel_bench.store.schema import (
 )
 from accel_bench.store.sessions import SessionRecord, session_columns, to_session
 
-__all__ = ["Row", "SessionRecord", "Store", "open_store"]
+__all__ = ["ListedRun", "SessionRecord", "Store", "open_store"]
 
 TIMEOUT_SECONDS = 30.0
 """Time limit of waiting for another writer, in seconds."""
@@ -215,7 +215,7 @@ class Store:
         runs = self._runs(*conditions, order=(*EXPERIMENTS, *CHRONOLOGICAL))
         return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
-    def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[Row]:
+    def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[ListedRun]:
         """Return a listing of all runs in the order of `results`, with corrupt ones marked."""
         return self.list_rows(*conditions, newest=newest).rows
 
@@ -224,7 +224,7 @@ class Store:
         *conditions: ColumnElement[bool],
         newest: int | None = None,
         most_corrupt: float = math.inf,
-    ) -> Rows:
+    ) -> RunListing:
         """Return a listing of all runs, with at most `most_corrupt` corrupt ones, marked.
 
         `conditions` on columns of `schema.RUNS` filter them; `newest` limits their number.
@@ -243,7 +243,7 @@ class Store:
                 left_out += 1
             else:
                 rows.append(to_row(columns, problem))
-        return Rows(rows, left_out)
+        return RunListing(rows, left_out)
 
     def count(self) -> int:
         """Return the number of runs."""

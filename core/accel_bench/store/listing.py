@@ -21,7 +21,7 @@ from accel_bench.scenario.uses import TOKENS
 from accel_bench.store.database import ROWS_OF_COLUMNS, Store
 from accel_bench.store.names import COMPUTED, LABEL_KINDS, known_names
 from accel_bench.store.records import label_columns
-from accel_bench.store.rows import Row, intact, provenance_of
+from accel_bench.store.rows import ListedRun, intact, provenance_of
 from accel_bench.store.schema import CHRONOLOGICAL, COLUMN_OF, LABELS, RUNS, within_limits
 
 IN_COLUMNS = attrgetter(*LIST_COLUMNS)
@@ -70,7 +70,7 @@ def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> 
     return rows
 
 
-def _cells(row: Row, numbers: Mapping[str, int]) -> Cells:
+def _cells(row: ListedRun, numbers: Mapping[str, int]) -> Cells:
     """Return the cells of a run, with its number first if runs have one."""
     cells: Cells = {"number": numbers.get(row.run_id)} if numbers else {}
     cells.update(zip(LIST_COLUMNS, IN_COLUMNS(row), strict=True))

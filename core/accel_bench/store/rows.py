@@ -28,7 +28,7 @@ SHA256_DIGITS = 64
 """Number of hex digits in a whole checksum."""
 
 
-class Row(NamedTuple):
+class ListedRun(NamedTuple):
     """Listed columns of a run; the readable ones of a corrupt row."""
 
     run_id: str
@@ -102,10 +102,10 @@ def _checksum(values: list[Any]) -> str:
     return digest(values, SHA256_DIGITS)
 
 
-class Rows(NamedTuple):
+class RunListing(NamedTuple):
     """Listing of runs."""
 
-    rows: list[Row]
+    rows: list[ListedRun]
 
     left_out: int
     """Number of corrupt runs left out of the listing."""
@@ -138,10 +138,10 @@ def problem_of(columns: Mapping[str, Any]) -> str:
     return ""
 
 
-def to_row(columns: Mapping[str, Any], problem: str) -> Row:
+def to_row(columns: Mapping[str, Any], problem: str) -> ListedRun:
     """Return the listing of a run; the columns of a corrupt one, by `problem_of`, may hold
     anything."""
-    return Row(
+    return ListedRun(
         run_id=text_of(columns["run_id"]),
         session=text_of(columns["session"]),
         experiment_id=text_of(columns["experiment_id"]),

@@ -39,7 +39,7 @@ MOST_NAMED = 20
 NAMING = "run_id session scenario started_at stack audited_status".split()
 """Columns needed by a selection."""
 
-Named = Mapping[str, Any]
+NamedRun = Mapping[str, Any]
 """Columns of a run that a word may name, with its `command`."""
 
 
@@ -126,7 +126,7 @@ def _whole(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
 
 
-def _candidates(store: Store, word: str) -> list[Named]:
+def _candidates(store: Store, word: str) -> list[NamedRun]:
     """Return all runs that a word may mean, reading only their columns."""
     session, slash, name = word.rpartition("/")
     conditions = [RUNS.c.stack == (name if slash else word)]
@@ -159,13 +159,13 @@ def _unknown(store: Store, word: str) -> StoreError:
     return StoreError(f"no stack is called {word!r}{near}; {store.unknown(word)}")
 
 
-def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Named]:
+def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[NamedRun]:
     query = select(*(RUNS.c[name] for name in NAMING)).where(*conditions)
     rows = store.fetch(query.order_by(*CHRONOLOGICAL))
     return [{**row, "command": (command_of(row["session"]), row["scenario"])} for row in rows]
 
 
-def _read(store: Store, named: Sequence[Named]) -> Runs:
+def _read(store: Store, named: Sequence[NamedRun]) -> Runs:
     """Return the results of the runs. Raises StoreError if none can be read."""
     ids = [run["run_id"] for run in named]
     found = store.with_ids(ids)
@@ -174,7 +174,7 @@ def _read(store: Store, named: Sequence[Named]) -> Runs:
     return found
 
 
-def _of_one_command(word: str, runs: list[Named], command: CommandKey | None) -> list[Named]:
+def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None) -> list[NamedRun]:
     """Return the runs of a command, or of the newest one, for a word that is a bare stack name."""
     if any(run["stack"] != word for run in runs):
         return runs
@@ -182,7 +182,7 @@ def _of_one_command(word: str, runs: list[Named], command: CommandKey | None) ->
     return [run for run in runs if run["command"] == command]
 
 
-def _runs_of(store: Store, word: str, runs: list[Named], command: CommandKey | None) -> Runs:
+def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey | None) -> Runs:
     """Return the runs that a word means; a bare name includes resumed rounds."""
     found = _read(store, _of_one_command(word, runs, command))
     if any(run["stack"] != word for run in runs):

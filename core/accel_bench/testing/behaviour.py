@@ -13,7 +13,7 @@ from accel_bench.testing import result_clauses
 from accel_bench.testing.in_process import fail_in_process
 from accel_bench.testing.model_clauses import accumulation, model_steps
 from accel_bench.testing.process_state import SEEN_THROUGH
-from accel_bench.testing.report import RUN, Clause, Step, judged, proven, unproven, violated
+from accel_bench.testing.report import RUN, CheckStep, Clause, judged, proven, unproven, violated
 from accel_bench.testing.running import needs_processes
 from accel_bench.testing.tiny import model_of, models_of_task, shrunk
 from accel_bench.testing.trial_runs import TrialRuns, ending_of, losses, own_reasons
@@ -34,7 +34,7 @@ USUAL_DTYPES = ("float32", "bfloat16")
 """Dtypes in which a plugin that declares none is tried."""
 
 
-def steps(trials: TrialRuns) -> Iterator[Step]:
+def steps(trials: TrialRuns) -> Iterator[CheckStep]:
     """Yield the steps that run the plugin: in the usual setting first, then in others.
 
     A step reads the runs of earlier ones, and repeats them in a process that starts with it.
@@ -175,7 +175,7 @@ def _repeated(trials: TrialRuns) -> Clause:
     )
 
 
-def _other_settings(trials: TrialRuns) -> Iterator[Step]:
+def _other_settings(trials: TrialRuns) -> Iterator[CheckStep]:
     """Try the other dtypes on the usual model, and the other architectures in the usual dtype."""
     model, kind = trials.usual.plugin.experiment.scenario.model, trials.kind
     usual = f"{model.dtype} on {model.id}"

@@ -14,7 +14,7 @@ from accel_bench.scenario.uses import ModelUse
 from accel_bench.testing import declared
 from accel_bench.testing.behaviour import steps
 from accel_bench.testing.clause_process import CLAUSE_SECONDS, try_apart
-from accel_bench.testing.report import RUN, CheckReport, Clause, Step, proven, violated
+from accel_bench.testing.report import RUN, CheckReport, CheckStep, Clause, proven, violated
 from accel_bench.testing.tiny import MODEL
 from accel_bench.testing.trial_runs import TrialRuns
 
@@ -76,7 +76,7 @@ def _import_libraries(scenario: Mapping[str, Any]) -> None:
         loading.import_model_class(ModelUse(use="huggingface", id=MODEL))
 
 
-def _steps(trials: TrialRuns, folder: Path) -> Iterator[Step]:
+def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
     """Yield the steps of the check: the class, and then its runs."""
     trials.root = folder
     yield "entry point", lambda: _entry_point(trials)

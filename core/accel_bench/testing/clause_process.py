@@ -27,7 +27,7 @@ from accel_bench.job import HEARTBEAT_PHASE, PHASES
 from accel_bench.machine.parent import die_with_parent, put_process_between
 from accel_bench.runner.artifacts import log_tail
 from accel_bench.runner.outcome import describe_exit
-from accel_bench.testing.report import Clause, Step, unproven, violated
+from accel_bench.testing.report import CheckStep, Clause, unproven, violated
 from accel_bench.testing.tiny import this_machine
 
 CLAUSE_SECONDS = 120.0
@@ -44,7 +44,7 @@ AUTOGRAD = "pt_autograd_"
 AT = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 """Pattern of a frame as `faulthandler` writes it."""
 
-Steps: TypeAlias = Callable[[Path], Iterable[Step]]
+Steps: TypeAlias = Callable[[Path], Iterable[CheckStep]]
 """Function that yields the steps in a folder: names, each with a function of clauses."""
 
 

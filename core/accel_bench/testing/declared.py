@@ -20,7 +20,7 @@ from accel_bench.errors import AccelBenchError, PluginError
 from accel_bench.plugin import CONTRACT, Options, Plugin
 from accel_bench.plugins.describe import implemented, options_of
 from accel_bench.plugins.doors import OWN_DISTRIBUTION
-from accel_bench.plugins.registry import Installed, is_on_contract
+from accel_bench.plugins.registry import InstalledPlugin, is_on_contract
 from accel_bench.plugins.validation import validation_problems, wrong_declarations
 from accel_bench.runner.outcome import describe_exit
 from accel_bench.scenario.uses import slot_defaults
@@ -78,7 +78,7 @@ print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 """Python program of a fresh process that records the effects of an import, and then of a plan."""
 
 
-def light_import(plugin: Installed, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
+def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
     """Import the module and plan with it in a fresh process: nothing heavy, set or printed.
 
     Half of the `seconds` are for the import, which must finish on a busy machine too.
@@ -122,7 +122,7 @@ def _light(
 
 
 def of_the_class(
-    plugin: Installed, kind: type[Plugin[Any]], options: Mapping[str, Any]
+    plugin: InstalledPlugin, kind: type[Plugin[Any]], options: Mapping[str, Any]
 ) -> Iterator[Clause]:
     """Check a plugin's class, its options and its distribution."""
     hooks, wrong = implemented(kind), validation_problems(kind)
@@ -178,7 +178,7 @@ def _strict_options(model: type[Options], options: Mapping[str, Any]) -> Iterato
     yield from judged(name, _lax(model, options), refused)
 
 
-def _declared_range(plugin: Installed) -> Clause:
+def _declared_range(plugin: InstalledPlugin) -> Clause:
     """Check that the distribution declares its versions of accel-bench."""
     name, ours = "range of accel-bench", f"{OWN_DISTRIBUTION}{CONTRACT}"
     if plugin.distribution == OWN_DISTRIBUTION:

@@ -8,7 +8,7 @@ from typing import Any
 
 from accel_bench.analysis.checks.convergence import compare_losses
 from accel_bench.result import Result
-from accel_bench.testing.report import Clause, Step, proven, unproven, violated
+from accel_bench.testing.report import CheckStep, Clause, proven, unproven, violated
 from accel_bench.testing.running import run_or_skip
 from accel_bench.testing.trial_runs import TrialRuns, ending_of
 
@@ -16,7 +16,7 @@ LARGE_VOCABULARY = 300_000
 """Vocabulary of data that exceeds the embeddings of all tried models."""
 
 
-def model_steps(trials: TrialRuns) -> Iterator[Step]:
+def model_steps(trials: TrialRuns) -> Iterator[CheckStep]:
     """Yield the steps for a plugin that fills the slot `model`."""
     if trials.usual.plugin.experiment.scenario.engine.use == "null":
         return

@@ -27,7 +27,7 @@ class Clause(Frozen):
         return f"{self.outcome:9} {self.name}: {self.sentence}"
 
 
-Step: TypeAlias = tuple[str, Callable[[], Iterable[Clause]]]
+CheckStep: TypeAlias = tuple[str, Callable[[], Iterable[Clause]]]
 """Step of a check: a name, and the function that tries the clause of that name and others."""
 
 

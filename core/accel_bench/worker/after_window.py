@@ -21,7 +21,7 @@ PATIENCE_STEPS, MOST_PACE_STEPS = 10, 100
 """Least and largest number of repeated steps."""
 
 
-class Stage(ABC):
+class StepStage(ABC):
     """Stage: steps of one kind that a stopwatch takes after the window."""
 
     phase: ClassVar[str]
@@ -39,7 +39,7 @@ class Stage(ABC):
         """End a step with its micro-batches; return whether the stage needs another."""
 
 
-class PaceSteps(Stage):
+class PaceSteps(StepStage):
     """Stage of whole steps, each synchronized, to check the duration of the window's steps."""
 
     phase = "phases"
@@ -95,7 +95,7 @@ class PaceSteps(Stage):
         return taken >= PATIENCE_STEPS and monotonic() - self._began >= PATIENCE_SECONDS
 
 
-class PhaseSplitter(Stage):
+class PhaseSplitter(StepStage):
     """Stage that splits steps into phases, if the engine has marked phases before."""
 
     phase = "phases"

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from accel_bench.engine import Batch
 from accel_bench.machine.clock import monotonic
 from accel_bench.result import Collective, Communication
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 
 NAMESPACES = frozenset({"c10d", "_c10d_functional"})
 """Namespaces of torch's collectives, eager (`torch.distributed`) and functional."""
@@ -47,7 +47,7 @@ class _Total:
     waiting_seconds: float = 0.0
 
 
-class CommunicationProbe(Stage):
+class CommunicationProbe(StepStage):
     """Stage that observes collectives in a number of steps, on every rank alike.
 
     A barrier before each collective separates the wait for slower ranks from the collective itself,

@@ -18,7 +18,7 @@ from accel_bench.machine.process_memory import device_bytes, resident_bytes
 from accel_bench.result import Evaluation, LearningCurve, MemoryReading, Sample
 from accel_bench.run_context import Run
 from accel_bench.task import Task
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 from accel_bench.worker.clocks import HostClock, Lap, counted, samples_of
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.record import RankRecord
@@ -108,7 +108,7 @@ def _evaluation(
     )
 
 
-class LearningSteps(Stage):
+class LearningSteps(StepStage):
     """Stage that trains on after the window, with evaluations between the steps."""
 
     phase = "learning"

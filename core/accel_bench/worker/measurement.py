@@ -36,7 +36,7 @@ from accel_bench.result import RankResult, Window
 from accel_bench.run_context import Run
 from accel_bench.scenario.settings import MOST_DISCARDED
 from accel_bench.worker import failure, settings
-from accel_bench.worker.after_window import PaceSteps, Stage
+from accel_bench.worker.after_window import PaceSteps, StepStage
 from accel_bench.worker.answers import is_model, require
 from accel_bench.worker.clocks import clock_of
 from accel_bench.worker.generated import answers_of, own_prompts
@@ -302,7 +302,7 @@ class AroundWindow:
         self.communication = communication_of(self.run)
         self.observed = observed_steps(self.active, self.run, self.record)
         self.pace = pace_of(self.run) if self.verification else None
-        known: tuple[Stage | None, ...] = (
+        known: tuple[StepStage | None, ...] = (
             self.verification.later if self.verification else None,
             self.pace,
             self.communication,

@@ -17,13 +17,13 @@ from accel_bench.plugins.active import (
 )
 from accel_bench.result import Metric
 from accel_bench.run_context import Run, StepObserver
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 from accel_bench.worker.record import RankRecord
 
 HOOK = "observe_steps"
 
 
-class ObservedSteps(Stage):
+class ObservedSteps(StepStage):
     """Stage of the observers of one rank, which take their steps one after the other."""
 
     phase = "observe_steps"

@@ -19,7 +19,7 @@ from accel_bench.machine.clock import monotonic
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.result import PhaseSplit, Sample, Window
 from accel_bench.scenario.settings import LONGEST_WARMUP, MOST_DISCARDED
-from accel_bench.worker.after_window import PhaseSplitter, Stage
+from accel_bench.worker.after_window import PhaseSplitter, StepStage
 from accel_bench.worker.clocks import HostClock, Lap, counted, samples_of
 from accel_bench.worker.heartbeat import Heartbeat
 
@@ -57,8 +57,8 @@ class WindowStopwatch:
     after_window: Callable[[Window], None] = lambda window: None
     instabilities: Callable[[Sequence[Sample]], list[str]] = lambda samples: []
     phase_steps: int = 0
-    learning: Stage | None = None
-    stages: Sequence[Stage] = ()
+    learning: StepStage | None = None
+    stages: Sequence[StepStage] = ()
     agree: Callable[[bool], bool] = lambda ready: ready
     synchronize_each: bool = False
     may_resume: bool = False
@@ -192,7 +192,7 @@ class WindowStopwatch:
             self.clock.synchronize()
             self.running = stage.start()
 
-    def _stage_lap(self, stage: Stage, batches: Sequence[Batch], loss: Any) -> None:
+    def _stage_lap(self, stage: StepStage, batches: Sequence[Batch], loss: Any) -> None:
         """End a step of a stage, which trains the model too, but is no part of the loss curve."""
         again = stage.end_step(batches, loss)
         self._done += 1

@@ -431,7 +431,7 @@ def _visible(row: ExperimentSummary) -> str:
     )
 
 
-class FlatRow(NamedTuple):
+class StackCsvRow(NamedTuple):
     """Sources of one line of the CSV."""
 
     summary: Summary
@@ -443,13 +443,13 @@ class FlatRow(NamedTuple):
     """Figure of the row's sweep point against the reference point."""
 
 
-def _flat_row(summary: Summary, row: ExperimentSummary) -> FlatRow:
+def _flat_row(summary: Summary, row: ExperimentSummary) -> StackCsvRow:
     steps = (s for s in summary.ladder if (s.adds.stack, s.sweep) == (row.stack, row.sweep))
     points = (p for p in summary.points if (p.stack, p.sweep) == (row.stack, row.sweep))
-    return FlatRow(summary, row, next(steps, None), next(points, None))
+    return StackCsvRow(summary, row, next(steps, None), next(points, None))
 
 
-def _plugins(flat: FlatRow) -> list[str]:
+def _plugins(flat: StackCsvRow) -> list[str]:
     return [f"{p.name} {p.distribution} {p.version}" for p in flat.row.plugins]
 
 

@@ -20,7 +20,7 @@ class UnknownPartError(Exception):
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """Properties of a model that its weights do not show."""
 
     dtype: str
@@ -30,7 +30,7 @@ class Facts:
     """Number of experts for each token; None if the model's configuration does not state it."""
 
 
-class Matrix(Matmul):
+class WeightMatrix(Matmul):
     """Product with a weight matrix, or with one kind of a layer's experts.
 
     It has the whole path of the module, without adapters' names, and the dtype of the weights.
@@ -47,21 +47,21 @@ class Matrix(Matmul):
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightedModule:
     """Module that computes with weights of its own, adapters included."""
 
     path: str
     module: nn.Module
     parent: nn.Module
 
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[WeightMatrix, ...]
     """Matrices in the order of multiplication; empty for a norm or an embedding."""
 
     trains: bool
     """True if any parameter of the module trains, biases and adapters included."""
 
 
-def parts_of(module: nn.Module, path: str, facts: Facts) -> Iterator[Part]:
+def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[WeightedModule]:
     """Yield the modules with weights below a module, in the order of definition.
 
     Raises UnknownPartError.
@@ -72,12 +72,12 @@ def parts_of(module: nn.Module, path: str, facts: Facts) -> Iterator[Part]:
         whole = _sizes(child) is not None or hasattr(child, "base_layer")
         if found is not None:
             trains = any(p.requires_grad for p in child.parameters(recurse=whole))
-            yield Part(place, child, module, tuple(found), trains)
+            yield WeightedModule(place, child, module, tuple(found), trains)
         if not whole:
             yield from parts_of(child, place, facts)
 
 
-def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | None:
+def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix] | None:
     """Return the matrices of a module itself; None if it has no weights of its own."""
     if hasattr(module, "base_layer"):
         return _adapted(module, path, facts)
@@ -92,7 +92,7 @@ def matrices_of(module: nn.Module, path: str, facts: Facts) -> list[Matrix] | No
         weight = large["weight"]
         rows, columns = shape_of(weight)
         dtype, trains = dtype_name(weight.dtype), weight.requires_grad
-        return [Matrix(name=path, rows=rows, columns=columns, trains=trains, dtype=dtype)]
+        return [WeightMatrix(name=path, rows=rows, columns=columns, trains=trains, dtype=dtype)]
     convolution = isinstance(module, nn.Conv1d)
     if large and all(len(shape_of(one)) == 3 for one in large.values()) and not convolution:
         return _experts(module, large, path, facts)
@@ -132,7 +132,7 @@ def _is_whole(module: nn.Module, sizes: tuple[int, int]) -> bool:
     return stored and elements_of(weight) == sizes[0] * sizes[1]
 
 
-def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
+def _linear(module: nn.Module, path: str, facts: ModelFacts) -> WeightMatrix:
     """Return the matrix of a linear module, with its unpacked size."""
     sizes = _sizes(module)
     assert sizes is not None
@@ -141,7 +141,7 @@ def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
     whole = _is_whole(module, sizes)
     # Linears of a model's own are plain; those of integrations are quantized.
     own = type(module).__module__.startswith(("transformers.pytorch_utils", "transformers.models."))
-    return Matrix(
+    return WeightMatrix(
         name=path,
         rows=sizes[0],
         columns=sizes[1],
@@ -151,7 +151,9 @@ def _linear(module: nn.Module, path: str, facts: Facts) -> Matrix:
     )
 
 
-def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts) -> list[Matrix]:
+def _experts(
+    module: nn.Module, tensors: dict[str, Any], path: str, facts: ModelFacts
+) -> list[WeightMatrix]:
     """Return the matrices of experts stored as tensors (experts, rows, columns), or transposed."""
     if facts.experts_per_token is None:
         raise UnknownPartError(
@@ -164,7 +166,7 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
         experts, *sizes = shape_of(tensor)
         rows, columns = reversed(sizes) if transposed else sizes
         found.append(
-            Matrix(
+            WeightMatrix(
                 name=f"{path}.{name}",
                 rows=rows,
                 columns=columns,
@@ -179,7 +181,7 @@ def _experts(module: nn.Module, tensors: dict[str, Any], path: str, facts: Facts
     return found
 
 
-def _adapted(module: nn.Module, path: str, facts: Facts) -> list[Matrix]:
+def _adapted(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix]:
     """Return the base matrix of a module under LoRA, with the matrices of active adapters."""
     base: Any = module.base_layer
     found = matrices_of(base, path, facts)

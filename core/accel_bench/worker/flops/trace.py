@@ -22,10 +22,10 @@ from accel_bench.modeling.contract import text_config
 from accel_bench.modeling.random_weights import MODEL_CLASS
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.matrices import (
-    Facts,
-    Matrix,
-    Part,
+    ModelFacts,
     UnknownPartError,
+    WeightedModule,
+    WeightMatrix,
     parts_of,
 )
 
@@ -127,7 +127,7 @@ class _Reader:
         self._config: Any = text_config(config)
         self._autocast = run.scenario.train.work_dtype
         experts = (getattr(self._config, key, None) for key in EXPERTS_PER_TOKEN)
-        self._facts = Facts(run.scenario.model.dtype, next(filter(None, experts), None))
+        self._facts = ModelFacts(run.scenario.model.dtype, next(filter(None, experts), None))
         self._recomputes_last = run.recomputes_last_matmul
         self._matmuls: list[Matmul] = []
         self._attentions: list[Attention] = []
@@ -152,7 +152,7 @@ class _Reader:
         matmuls = _merge(self._matmuls)
         return Workload(matmuls=tuple(matmuls), attentions=tuple(_merge(self._attentions)))
 
-    def _read_outside(self, parts: Iterable[Part]) -> None:
+    def _read_outside(self, parts: Iterable[WeightedModule]) -> None:
         """Collect products of the modules before or after the decoder layers."""
         for part in parts:
             for matrix in part.matrices:
@@ -188,13 +188,13 @@ class _Reader:
             ]
         self._attentions.append(self._attention(number, parts, needs, attention))
 
-    def _left_out(self, parts: Sequence[Part]) -> int:
+    def _left_out(self, parts: Sequence[WeightedModule]) -> int:
         """Return the number of a layer's last matrices that its recomputation leaves out."""
         if vars(parts[-1].parent).get(RECOMPUTES_LAST_MATMUL) is False:
             return len(parts[-1].matrices)
         return int(_stops_early(parts, self._recomputes_last))
 
-    def _add(self, matrix: Matrix, gradient: bool, part: Part) -> None:
+    def _add(self, matrix: WeightMatrix, gradient: bool, part: WeightedModule) -> None:
         """Add a matrix's product; its input may need a gradient because of the same module."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
         found = {
@@ -207,7 +207,7 @@ class _Reader:
     def _attention(
         self,
         number: int,
-        parts: Sequence[tuple[float, Part]],
+        parts: Sequence[tuple[float, WeightedModule]],
         needs: dict[str, bool],
         recomputed: bool | None,
     ) -> Attention:
@@ -234,9 +234,9 @@ class _Reader:
         )
 
 
-def _in_order(parts: Iterable[Part]) -> list[tuple[float, Part]]:
+def _in_order(parts: Iterable[WeightedModule]) -> list[tuple[float, WeightedModule]]:
     """Return modules with their stage, sorted by it; an unknown name keeps the one before."""
-    placed: list[tuple[float, Part]] = []
+    placed: list[tuple[float, WeightedModule]] = []
     place = -1.0
     for part in parts:
         leaf = _leaf(part.path)
@@ -254,7 +254,9 @@ def _leaf(path: str) -> str:
     return "attn.c_proj" if "attn" in parents.rpartition(".")[2] else "mlp.c_proj"
 
 
-def _follows_training(place: float, parts: Sequence[tuple[float, Part]], parallel: bool) -> bool:
+def _follows_training(
+    place: float, parts: Sequence[tuple[float, WeightedModule]], parallel: bool
+) -> bool:
     """Return whether a module trains in an earlier stage of the layer, on the way to a stage."""
     beside = parallel and place >= MLP_STAGE
     return any(
@@ -264,7 +266,7 @@ def _follows_training(place: float, parts: Sequence[tuple[float, Part]], paralle
     )
 
 
-def _is_parallel(config: Any, parts: Sequence[tuple[float, Part]]) -> bool:
+def _is_parallel(config: Any, parts: Sequence[tuple[float, WeightedModule]]) -> bool:
     """Return whether MLP and attention have the same input: configured, or no norm of the MLP."""
     if getattr(config, "use_parallel_residual", False):
         return True
@@ -273,7 +275,7 @@ def _is_parallel(config: Any, parts: Sequence[tuple[float, Part]]) -> bool:
     )
 
 
-def _is_before(part: Part) -> bool:
+def _is_before(part: WeightedModule) -> bool:
     """Return whether a module outside the layers computes before them, as embeddings do."""
     leaf = part.path.rpartition(".")[2]
     return isinstance(part.module, nn.Embedding) or "embed" in leaf or leaf == "project_in"
@@ -285,7 +287,9 @@ def expert_list(path: str) -> str:
     return found["list"] if found else ""
 
 
-def _expert_fractions(parts: Sequence[tuple[float, Part]], facts: Facts) -> dict[str, float]:
+def _expert_fractions(
+    parts: Sequence[tuple[float, WeightedModule]], facts: ModelFacts
+) -> dict[str, float]:
     """Return the fraction of tokens that reach one expert, by list of experts."""
     found = filter(None, (EXPERT.match(f"{part.path}.") for _, part in parts))
     experts = Counter(name for name, _ in {(match["list"], match["number"]) for match in found})
@@ -310,7 +314,7 @@ def is_recomputed(layer: nn.Module) -> bool:
 
 
 def _recomputed(
-    layer: nn.Module, parts: Sequence[tuple[float, Part]]
+    layer: nn.Module, parts: Sequence[tuple[float, WeightedModule]]
 ) -> tuple[bool | None, bool | None]:
     """Return whether a layer recomputes its matmuls, and its attention; None if unknown."""
     if not is_recomputed(layer):
@@ -332,7 +336,7 @@ def last_matmul(model: nn.Module) -> nn.Module | None:
     _, layers = decoder_blocks(model)
     layers = [layer for layer in layers if is_recomputed(layer)] or layers
     try:
-        parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", Facts("", 1)))]
+        parts = [part for _, part in _in_order(parts_of(layers[-1], "layers", ModelFacts("", 1)))]
     except (UnknownPartError, IndexError):
         return None
     alone = parts and len(parts[-1].matrices) == 1 and not expert_list(parts[-1].path)
@@ -345,7 +349,7 @@ def _is_whole(layer: nn.Module) -> bool:
     return compiled and type(layer).__call__ is not nn.Module.__call__
 
 
-def _stops_early(parts: Sequence[Part], recomputes: bool | None) -> bool:
+def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bool:
     """Return whether recomputation of the layer leaves out its last matrix.
 
     `recomputes` is the observation, if there is one. Without it: checkpointing stops as soon as it

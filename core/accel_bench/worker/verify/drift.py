@@ -15,7 +15,7 @@ from accel_bench.worker.verify.kernels import enabled_attention_backends, read_l
 from accel_bench.worker.verify.recomputation import read_checkpointing
 
 
-class State(NamedTuple):
+class TrainingState(NamedTuple):
     """State of model, optimizer and torch at the end of a step; each fact by its description."""
 
     training: Mapping[str, Any]
@@ -34,7 +34,7 @@ class State(NamedTuple):
     """Modules whose forward was replaced."""
 
 
-def read_state(run: Run) -> State:
+def read_state(run: Run) -> TrainingState:
     """Read the state of model, optimizer and torch, without computing anything."""
     model = run.unwrapped_model
     parameters = list(model.named_parameters())
@@ -57,7 +57,7 @@ def read_state(run: Run) -> State:
         "matmul precision": torch.get_float32_matmul_precision(),
         "optimizer": type(run.optimizer).__name__,
     }
-    return State(
+    return TrainingState(
         training,
         speed,
         evaluating=frozenset(name for name, module in modules.items() if not module.training),
@@ -80,7 +80,9 @@ def read_dropout(model: torch.nn.Module) -> dict[str, int]:
     return dict(found.most_common())
 
 
-def changes(before: State, after: State, first: Iterable[str]) -> tuple[list[str], list[str]]:
+def changes(
+    before: TrainingState, after: TrainingState, first: Iterable[str]
+) -> tuple[list[str], list[str]]:
     """Return changes between two states, as reasons for `degraded` and for `invalid`.
 
     `first` are the tensors that trained in the first step.

@@ -56,7 +56,7 @@ class Reading(NamedTuple):
     """Number of nodes that autograd has made for operations of this thread."""
 
 
-class StepCounter:
+class OptimizerStepCounter:
     """Counter of optimizer steps by torch's version counters of the trained tensors.
 
     Every in-place operation increments a tensor's version counter. The increment of a step is the
@@ -137,7 +137,9 @@ class StepCounter:
         return [row.reshape(-1)[:SAMPLED_ELEMENTS].clone() for row in rows]
 
 
-def read_progress(optimizers: Iterable[Any], steps: int, counter: StepCounter) -> OptimizerProgress:
+def read_progress(
+    optimizers: Iterable[Any], steps: int, counter: OptimizerStepCounter
+) -> OptimizerProgress:
     """Return the counters and rates of all optimizers that stepped; `steps` is the target."""
     optimizers = list(optimizers)
     counts = [count for count in map(_own_counter, optimizers) if count is not None]
@@ -186,7 +188,7 @@ def progress_reasons(
 
 
 def window_reasons(
-    scenario: Scenario, counter: StepCounter, readings: Sequence[Reading]
+    scenario: Scenario, counter: OptimizerStepCounter, readings: Sequence[Reading]
 ) -> Iterator[str]:
     """Yield reasons for `invalid`: steps of the kept window that were not taken within it.
 

@@ -14,17 +14,17 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.job import Job
 from accel_bench.result import Window
 from accel_bench.run_context import Run
-from accel_bench.worker.after_window import Stage
+from accel_bench.worker.after_window import StepStage
 from accel_bench.worker.flops.trace import read_workload
 from accel_bench.worker.record import RankRecord
 from accel_bench.worker.verify.counted_tokens import CountedTokens
-from accel_bench.worker.verify.drift import State, changes, read_dropout, read_state
+from accel_bench.worker.verify.drift import TrainingState, changes, read_dropout, read_state
 from accel_bench.worker.verify.effective import read_effective, record_effective
 from accel_bench.worker.verify.forward_pass import ForwardPass, Watch
 from accel_bench.worker.verify.gradient_flow import FirstStepProbe
 from accel_bench.worker.verify.optimizer_steps import (
+    OptimizerStepCounter,
     Reading,
-    StepCounter,
     node_reasons,
     progress_reasons,
     read_progress,
@@ -33,7 +33,7 @@ from accel_bench.worker.verify.optimizer_steps import (
 from accel_bench.worker.verify.update import UpdateSketch
 
 
-class LaterStep(Watch, Stage):
+class LaterStep(Watch, StepStage):
     """Stage of one step after the window that repeats the first step's checks."""
 
     phase = "check"
@@ -82,8 +82,8 @@ class Verification:
         self._run, self._record = run, record
         self._probe = FirstStepProbe(run)
         self._counted = CountedTokens(run)
-        self._first: State | None = None
-        self._counter = StepCounter(run.model.parameters())
+        self._first: TrainingState | None = None
+        self._counter = OptimizerStepCounter(run.model.parameters())
         self._readings: list[Reading] = []
         self.later = LaterStep(run, self._probe, self._counted)
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
